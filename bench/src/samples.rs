@@ -4,6 +4,9 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Result;
+use tokio::time::Instant;
+
 /// The durations of one measurement.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sample(Vec<Duration>);
@@ -58,6 +61,16 @@ pub(crate) fn heading(what: &str) -> String {
 /// Returns a row below a [`heading`].
 pub(crate) fn row(name: &str, sample: &Sample) -> String {
     format!("{name:<28}{sample}")
+}
+
+/// Returns the duration of `work`.
+///
+/// # Errors
+/// `work` fails.
+pub(crate) fn measure_time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed())
 }
 
 pub(crate) fn millis(took: Duration) -> f64 {

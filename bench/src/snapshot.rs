@@ -2,43 +2,32 @@
 //! of an unchanged tree. Also measures the drift check of a step that changed three files, and the scan of a layer
 //! with a million files in an ignored directory (`ignored.rs`).
 
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::model::plan::ReadOnly;
-use proctor_git::helper::{GitHelper, IgnoreQuery};
-use proctor_snapshot::{DriftInput, LayerScan, ScanBounds, Snapshot, SnapshotStore, TreeView, find_drift, scan_layer};
-use tempfile::TempDir;
+use proctor_snapshot::{ScanBounds, Snapshot, SnapshotStore, scan_layer};
 use tokio::time::Instant;
 
-use crate::engine_fixture::{git_commit, write};
 use crate::program;
-use crate::samples::{LimitChecks, Sample, heading, ratio, row};
+use crate::samples::{LimitChecks, Sample, heading, measure_time, ratio, row};
 
 mod git_libraries;
 mod ignored;
 mod private_copy;
+mod snapshot_fixture;
 
 use private_copy::CopySamples;
+use snapshot_fixture::{CHANGED, SnapshotFixture};
 
 /// Numbers of tracked files of the trees, unless `SIZES` sets them.
 const SIZES: &str = "1000,10000,100000";
-/// Number of files in a directory, and number of these directories in their parent.
-const FILES_OF_A_DIRECTORY: usize = 20;
-const DIRECTORIES_OF_ONE: usize = 50;
-/// Number of files that the step changes.
-const CHANGED: usize = 3;
 /// Number of rounds before the measurement starts.
 const WARM_UP: usize = 2;
 /// Number of drift checks in one round; a single one is too short to be measured reliably.
 const DRIFT_CHECKS: usize = 50;
-/// Maximum wait until all files are old enough to be trusted by their times.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Minimum number of files from which the limits apply. On smaller trees, the start of processes dominates.
 const LARGE_TREE: usize = 100_000;
 /// Maximum duration of a snapshot relative to `git status`: of an unchanged tree, and the first one.
@@ -148,50 +137,7 @@ impl SnapshotSamples {
     }
 }
 
-/// A tree, and a step's layer.
-struct SnapshotFixture {
-    root: TempDir,
-    upper: TempDir,
-    helper: GitHelper,
-}
-
 impl SnapshotFixture {
-    fn create(files: usize) -> Result<Self> {
-        let root = TempDir::with_prefix("proctor-bench.").context("cannot create a scratch directory")?;
-        // Layers are on a tmpfs.
-        let upper =
-            TempDir::with_prefix_in("proctor-bench.", "/dev/shm").context("cannot create a directory on a tmpfs")?;
-        let own = std::env::current_exe().context("cannot determine the path of this program")?;
-        let made = Self { root, upper, helper: GitHelper::new(own.with_file_name("proctor-git")) };
-        let at = made.repository();
-        for number in 0..files {
-            let path = at.join(file_path(number));
-            if number % FILES_OF_A_DIRECTORY == 0 {
-                std::fs::create_dir_all(path.parent().context("path has no parent")?)?;
-            }
-            let line = format!("fn f{number}() -> u32 {{ {number} }}\n");
-            write(&path, line.repeat(5 + number % 60).as_bytes())?;
-        }
-        write(&at.join(".gitignore"), b"target/\n*.o\n")?;
-        git_commit(&at)?;
-        for number in changed_files(files) {
-            let path = made.upper.path().join(file_path(number));
-            std::fs::create_dir_all(path.parent().context("path has no parent")?)?;
-            write(&path, format!("changed {number}\n").repeat(20).as_bytes())?;
-        }
-        std::fs::create_dir(made.root.path().join("snapshots"))?;
-        Ok(made)
-    }
-
-    fn repository(&self) -> PathBuf {
-        self.root.path().join("repository")
-    }
-
-    fn store(&self) -> Result<SnapshotStore> {
-        let directory = std::fs::File::open(self.root.path().join("snapshots"))?;
-        Ok(SnapshotStore::new(self.helper.clone(), Some(OwnedFd::from(directory))))
-    }
-
     fn measure_all(&self, runs: usize) -> Result<SnapshotSamples> {
         let store = self.store()?;
         let snapshot = self.settled_snapshot(&store)?;
@@ -212,19 +158,6 @@ impl SnapshotFixture {
             samples.status.push(program::run_timed(&mut self.git_status())?);
         }
         Ok(samples)
-    }
-
-    /// Returns a snapshot of the tree after all files are old enough to be trusted and the snapshot file is
-    /// written.
-    fn settled_snapshot(&self, store: &SnapshotStore) -> Result<Arc<Snapshot>> {
-        let until = Instant::now() + SETTLE_TIMEOUT;
-        loop {
-            let taken = store.take(&self.repository())?;
-            if taken.stats.hashed == 0 && !taken.stats.git_was_read {
-                return Ok(taken);
-            }
-            ensure!(Instant::now() < until, "snapshots still rehash files: {:?}", taken.stats);
-        }
     }
 
     /// Measures everything once. The order alternates, so that other load on the machine affects all measurements.
@@ -271,64 +204,9 @@ impl SnapshotFixture {
         Ok(())
     }
 
-    fn step_layer(&self, known: &Arc<Snapshot>) -> Result<StepLayer> {
-        Ok(StepLayer {
-            repo: open_directory(&self.repository())?,
-            upper: open_directory(self.upper.path())?,
-            ignored: IgnoreQuery::new(self.helper.clone(), self.repository()).with_submodules(known.known_submodules()),
-            view: TreeView::new(Arc::clone(known)),
-        })
-    }
-
     fn git_status(&self) -> Command {
         let mut git = program::silent_command("git", &["status", "--porcelain"]);
         git.current_dir(self.repository()).env("GIT_OPTIONAL_LOCKS", "0");
         git
     }
-}
-
-/// The result of a step, and the tree before it.
-struct StepLayer {
-    repo: OwnedFd,
-    upper: OwnedFd,
-    ignored: IgnoreQuery,
-    view: TreeView,
-}
-
-impl StepLayer {
-    /// Returns the number of changes in its layer.
-    fn count_changes(&self, scan: &LayerScan) -> Result<usize> {
-        let drift = find_drift(DriftInput {
-            view: &self.view,
-            scan,
-            mode: ReadOnly::Tracked,
-            ignored: &self.ignored,
-            repo: self.repo.as_fd(),
-            upper: self.upper.as_fd(),
-            lower_uppers: &[],
-            caches: &[],
-        })?;
-        Ok(drift.changes.len())
-    }
-}
-
-/// Returns the path of a file of the tree.
-fn file_path(number: usize) -> String {
-    let directory = number / FILES_OF_A_DIRECTORY;
-    format!("src/m{}/p{}/file_{number}.rs", directory / DIRECTORIES_OF_ONE, directory % DIRECTORIES_OF_ONE)
-}
-
-/// Returns the files that the step changes, which are far apart.
-fn changed_files(files: usize) -> impl Iterator<Item = usize> {
-    (0..CHANGED).map(move |nth| files / (CHANGED + 1) * (nth + 1))
-}
-
-fn open_directory(path: &Path) -> Result<OwnedFd> {
-    Ok(OwnedFd::from(std::fs::File::open(path)?))
-}
-
-fn measure_time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    let began = Instant::now();
-    work()?;
-    Ok(began.elapsed())
 }

@@ -34,8 +34,8 @@ pub use run::finish::RevocablePass;
 pub use run::request::{
     CacheMode, ChangeHandling, EngineCaller, EngineConfig, ExecOutput, ExecRequest, FinishedRun, HelperPrograms,
     JudgedCommand, PatchResult, RunRequest, RunSource, SandboxPreview, SkillSelection, TraceSettings,
+    require_whole_profile,
 };
-pub use run::rerun::require_whole_profile;
 pub use step::live_output::{LiveOutputs, LiveStep, LiveStream, StreamExtent, StreamState, last_line};
 pub use step::session::Session;
 pub use step::timing;

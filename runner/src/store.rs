@@ -10,6 +10,7 @@ pub(crate) mod documents;
 pub(crate) mod durations;
 pub(crate) mod freed_bytes;
 pub(crate) mod garbage_collection;
+pub(crate) mod gc_extent;
 #[cfg(test)]
 mod limits;
 pub(crate) mod objects;
@@ -18,7 +19,8 @@ pub(crate) mod retention;
 
 pub use directory::{Directory, TemporaryFile};
 pub use documents::recorded_document;
-pub use garbage_collection::{GcExtent, collect as collect_garbage};
+pub use garbage_collection::collect as collect_garbage;
+pub use gc_extent::GcExtent;
 pub use objects::StoredPart;
 
 use std::io;

@@ -20,6 +20,7 @@ mod locked_database;
 mod plan_actions;
 mod plan_json;
 mod query_error;
+mod schema_parts;
 mod special_statements;
 mod statement_classification;
 
@@ -32,12 +33,14 @@ use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
-use self::internal_queries::{execute, query_first_text, query_prepared_text, query_texts};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
+use crate::scratch_rows;
+use crate::scratch_value::ScratchValue;
 use catalog_reader::{ContentPart, DatabaseContent};
 use duckdb_errors::ParsedError;
+use internal_queries::{execute, query_first_text, query_prepared_text};
 use query_error::QueryError;
 
 pub use proctor_duckdb::find as find_library;
@@ -208,7 +211,7 @@ impl SqlEngine for DuckDb {
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check(&self.content, sql, bound, allow)?;
-        generated_columns::check(self, sql, bound, allow)
+        self.check_generated_columns(sql, bound, allow)
     }
 
     fn split(&mut self, sql: &str) -> Result<Vec<Range<usize>>, EngineRefusal> {
@@ -255,7 +258,7 @@ impl SqlEngine for DuckDb {
     }
 
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
-        locked_database::apply_schema(&self.connection, schema, deadline)?;
+        schema_parts::apply_schema(&self.connection, schema, deadline)?;
         self.refresh(ContentPart::All)
     }
 
@@ -345,6 +348,15 @@ impl SqlEngine for DuckDb {
         }
         self.restore_transaction();
         refused
+    }
+
+    fn insert_scratch_rows(
+        &mut self,
+        table: &CatalogTable,
+        rows: &[Vec<ScratchValue>],
+        on: ExecutionBounds<'_>,
+    ) -> Result<(), EngineRefusal> {
+        scratch_rows::insert_with_sql(self, table, rows, on)
     }
 
     fn quote_name(&self, name: &str) -> String {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
 use crate::catalog::{Catalog, CatalogTable};
-use crate::scratch_rows::{self, ScratchValue};
+use crate::scratch_value::ScratchValue;
 
 /// One thing that a statement does, as the engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -349,9 +349,7 @@ pub trait SqlEngine {
         table: &CatalogTable,
         rows: &[Vec<ScratchValue>],
         on: ExecutionBounds<'_>,
-    ) -> Result<(), EngineRefusal> {
-        scratch_rows::insert_with_sql(self, table, rows, on)
-    }
+    ) -> Result<(), EngineRefusal>;
 
     /// Returns the names, in lower case, of the tables whose rows can affect statements with these actions; `None` if
     /// every table can affect them.

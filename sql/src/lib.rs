@@ -24,6 +24,7 @@ pub mod name_suggestions;
 pub mod quiet_stream;
 mod redact;
 pub mod scratch_rows;
+pub mod scratch_value;
 pub mod sqlite;
 pub mod stage;
 pub mod stages;

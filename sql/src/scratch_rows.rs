@@ -8,6 +8,7 @@ use proctor_core::sql::Dialect;
 use crate::catalog::{Catalog, CatalogColumn, CatalogTable};
 use crate::engine::{EngineRefusal, ExecutionBounds, SqlEngine, is_limit_code};
 use crate::literals::{Literal, collect_literals};
+use crate::scratch_value::{ScratchValue, string_literal};
 
 /// The number of ordinary rows in a table.
 const ORDINARY_ROW_COUNT: usize = 8;
@@ -27,35 +28,6 @@ enum ScratchValueKind {
     Time,
     Boolean,
     Blob,
-}
-
-/// A value of an ordinary row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ScratchValue {
-    /// An integer.
-    Integer(i64),
-    /// A floating-point number.
-    Real(f64),
-    /// A boolean.
-    Boolean(bool),
-    /// A text, a date or a time.
-    Text(String),
-    /// A blob of one byte.
-    Byte(u8),
-}
-
-impl ScratchValue {
-    /// Returns the value as an SQL literal.
-    fn to_sql_literal(&self) -> String {
-        match self {
-            Self::Integer(number) => number.to_string(),
-            Self::Real(number) => number.to_string(),
-            Self::Boolean(true) => "TRUE".to_owned(),
-            Self::Boolean(false) => "FALSE".to_owned(),
-            Self::Text(text) => string_literal(text),
-            Self::Byte(byte) => format!("x'{byte:02x}'"),
-        }
-    }
 }
 
 /// Inserts ordinary rows into each empty table, into referenced tables first. `only` contains the names of the tables
@@ -252,10 +224,6 @@ fn value_kind(column: &CatalogColumn) -> ScratchValueKind {
 
 fn null_literal() -> String {
     "NULL".to_owned()
-}
-
-fn string_literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 fn ordinary_value(

@@ -7,6 +7,7 @@
 mod builtin_allowlist;
 mod catalog_reader;
 mod database_file;
+mod opened_tables;
 mod quoted_strings;
 mod restricted_schema;
 mod schema_definitions;
@@ -22,20 +23,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest, SqlResourceLimits};
+use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags};
 
 use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions;
-use crate::scratch_rows::ScratchValue;
+use crate::scratch_value::ScratchValue;
 use restricted_schema::RestrictedSchema;
 use statement_observer::{StatementObserver, StatementOrigin};
 
 /// The number of instructions between two checks of the deadline.
 const PROGRESS_INTERVAL: i32 = 1_000;
+/// The number of statements that stay prepared.
+const MAX_CACHED_STATEMENTS: usize = 64;
 /// The maximum number of double-quoted strings in a statement.
 const MAX_STRINGS: usize = 128;
 
@@ -104,7 +107,7 @@ impl Sqlite {
             limits.memory
         );
         connection.execute_batch(&memory).map_err(refused)?;
-        connection.set_prepared_statement_cache_capacity(scratch_insertion::MAX_CACHED_STATEMENTS);
+        connection.set_prepared_statement_cache_capacity(MAX_CACHED_STATEMENTS);
         let authorizer = Arc::clone(&watch);
         connection
             .authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| authorizer.authorize(&context)))
@@ -426,7 +429,7 @@ impl SqlEngine for Sqlite {
 
     fn begin(&mut self) -> Result<(), EngineRefusal> {
         self.observer.begin_internal();
-        scratch_insertion::execute_cached(&self.connection, "BEGIN")
+        self.execute_cached("BEGIN")
     }
 
     fn rollback(&mut self) -> Result<(), EngineRefusal> {
@@ -435,7 +438,7 @@ impl SqlEngine for Sqlite {
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        scratch_insertion::execute_cached(&self.connection, "ROLLBACK")?;
+        self.execute_cached("ROLLBACK")?;
         if std::mem::take(&mut self.has_schema_changes) { self.refresh() } else { Ok(()) }
     }
 
@@ -480,8 +483,7 @@ impl SqlEngine for Sqlite {
     }
 
     fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Internal, scratch_insertion::max_steps(on), on.deadline);
-        self.connection.execute_batch(sql).map_or_else(|_| self.rejected_insertion(), |()| Ok(true))
+        self.execute_insertion(sql, on)
     }
 
     fn is_table_empty(&mut self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {

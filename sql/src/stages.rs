@@ -13,6 +13,7 @@ mod run;
 mod safety;
 mod semantic;
 mod statement_binding;
+mod statement_tree;
 mod table_references;
 mod tokenize;
 mod wrapped_answer;

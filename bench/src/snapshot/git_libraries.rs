@@ -24,7 +24,7 @@ pub(super) fn git2_status(at: &Path) -> Result<()> {
 /// The repository cannot be read, or it is not clean.
 #[cfg(feature = "gix")]
 pub(super) fn gix_status(at: &Path) -> Result<Option<Duration>> {
-    super::measure_time(|| {
+    crate::samples::measure_time(|| {
         let repository = gix::open(at)?;
         let changes = repository.status(gix::progress::Discard)?.into_iter(None)?.count();
         ensure!(changes == 0, "gitoxide finds {changes} changes in a clean tree");

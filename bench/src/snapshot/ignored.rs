@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use proctor_snapshot::{IgnoredContent, ScanBounds, Snapshot, SparingRules, scan_layer_sparing};
 use tokio::time::Instant;
 
-use super::{CHANGED, SnapshotFixture};
+use super::snapshot_fixture::{CHANGED, SnapshotFixture};
 use crate::samples::{LimitChecks, Sample, heading, millis, row};
 use crate::{engine_fixture, host_state, program};
 

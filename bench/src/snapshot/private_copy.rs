@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use proctor_snapshot::{IgnoredSelection, Mirror, MirrorUpdate, Snapshot, SnapshotStore};
 use tokio::time::Instant;
 
-use super::{CHANGED, SnapshotFixture, changed_files, file_path, open_directory};
+use super::snapshot_fixture::{CHANGED, SnapshotFixture, changed_files, file_path, open_directory};
 use crate::engine_fixture::write;
 use crate::samples::Sample;
 

@@ -8,7 +8,7 @@ use proctor_git::helper::GitHelper;
 use proctor_git::program::{GitOutput, GitProgram, GitTask};
 use proctor_git::repository_paths::RepositoryPaths;
 
-use crate::error::one_line;
+use crate::error::{EngineError, one_line};
 use crate::host::sandboxed_git::SandboxedGit;
 use crate::run::request::EngineConfig;
 
@@ -21,7 +21,7 @@ pub(crate) fn git_on_demand(config: EngineConfig) -> GitHelper {
 /// The `git` program in its sandbox, started on first use.
 struct GitOnDemand {
     config: EngineConfig,
-    sandboxed: OnceLock<Result<SandboxedGit, String>>,
+    sandboxed: OnceLock<Result<SandboxedGit, EngineError>>,
 }
 
 impl fmt::Debug for GitOnDemand {
@@ -32,7 +32,7 @@ impl fmt::Debug for GitOnDemand {
 
 impl GitProgram for GitOnDemand {
     fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
-        let made = self.sandboxed.get_or_init(|| SandboxedGit::open(&self.config).map_err(|error| one_line(&error)));
-        made.as_ref().map_err(Clone::clone)?.run(places, task)
+        let made = self.sandboxed.get_or_init(|| SandboxedGit::open(&self.config));
+        made.as_ref().map_err(one_line)?.run(places, task)
     }
 }

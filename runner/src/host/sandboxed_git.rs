@@ -4,18 +4,22 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::str::Utf8Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath, max_files};
+use proctor_core::model::enforcement::Control;
+use proctor_core::model::outcome::LimitKind;
+use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath, max_files};
 use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
 use proctor_git::repository_paths::{OriginalRepository, RepositoryPaths};
 use proctor_sandbox::{
     AccessRights, EventPoll, FsCredentials, GitDirs, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace,
-    RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, StepUser, ToolKind, ToolMount, WaitStatus,
+    RunSpaceConfig, RunningSandbox, SandboxError, SandboxEvent, SandboxReuse, StepUser, ToolKind, ToolMount,
+    WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -25,6 +29,7 @@ use crate::error::{EngineError, one_line};
 use crate::run::prepared_tree;
 use crate::run::request::EngineConfig;
 use crate::run::run_context::HostView;
+use crate::store::StoreError;
 use crate::store::directory::{Directory, TEMPORARY_SUFFIX, random_u64};
 
 /// Timeout of one task.
@@ -44,6 +49,72 @@ const INPUT_PATH: &str = "/run/proctor/input";
 /// Directory of the inputs of running tasks, in the state directory.
 pub(crate) const INPUTS_DIR: &str = "inputs";
 
+/// Why a task of `git` has no output.
+#[derive(Debug, thiserror::Error)]
+enum GitTaskError {
+    /// The sandbox cannot be created.
+    #[error("{}", one_line(.0))]
+    Sandbox(#[from] SandboxError),
+    /// The parts of the host that the task sees cannot be determined.
+    #[error("{}", one_line(.0))]
+    HostView(#[from] EngineError),
+    /// The input cannot be written.
+    #[error("the input of git cannot be written: {0}")]
+    Input(#[from] GitInputError),
+    /// The working directory is not UTF-8.
+    #[error("a repository whose name is not UTF-8")]
+    NotUtf8(#[source] Utf8Error),
+    /// The working directory is not inside the repository.
+    #[error(transparent)]
+    Directory(#[from] BadRelPath),
+    /// The script cannot be an argument.
+    #[error(transparent)]
+    Argv(#[from] BadArgv),
+    /// The sandbox cannot be watched.
+    #[error("git cannot be watched in its sandbox: {0}")]
+    Watch(#[from] io::Error),
+    /// Killed processes did not end.
+    #[error("what git had started could not be ended")]
+    ProcessesRemain,
+    /// The task took too long.
+    #[error("git took longer than {} s", TASK_TIMEOUT.as_secs())]
+    TimedOut,
+    /// The task reached a limit.
+    #[error("git was ended for the limit `{0:?}`")]
+    LimitReached(LimitKind),
+    /// A control of the sandbox is not available.
+    #[error("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str())]
+    Refused {
+        /// The control.
+        control: Control,
+        /// The attempted action and the kernel's answer.
+        message: String,
+    },
+    /// The shell did not start.
+    #[error("git was not started: {0}")]
+    NotStarted(String),
+    /// The task printed too much.
+    #[error("git printed more than {MAX_OUTPUT_BYTES} bytes")]
+    LargeOutput,
+}
+
+/// Why the input of a task cannot be written.
+#[derive(Debug, thiserror::Error)]
+enum GitInputError {
+    /// The state directory cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The user of the task cannot be determined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// A file cannot be created, or its mode cannot be set.
+    #[error(transparent)]
+    System(#[from] Errno),
+    /// A file cannot be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// Runs `git` over any repository, each task in a new sandbox.
 pub(crate) struct SandboxedGit {
     pub(crate) launcher: Arc<Launcher>,
@@ -60,21 +131,7 @@ impl fmt::Debug for SandboxedGit {
 
 impl GitProgram for SandboxedGit {
     fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
-        let facts = RepoFacts::read(&places.worktree).map_err(|error| one_line(&error))?;
-        let input = GitTaskInput::write(self, &facts, &task.input)?;
-        let policy = self.policy(places, &facts, task, &input.path)?;
-        let config = RunSpaceConfig {
-            disk_bytes: MAX_DISK_BYTES,
-            inodes: max_files(MAX_DISK_BYTES),
-            tolerated: policy.tolerated.clone(),
-            reuse: SandboxReuse::Never,
-            caches: None,
-        };
-        let space = RunSpace::create(&self.launcher, config).map_err(|error| one_line(&error))?;
-        let spawned = self.launcher.spawn(&space, &[], &facts, &policy);
-        let (running, _layer) = spawned.map_err(|error| one_line(&error))?;
-        let ended = GitTaskWatch::new(running).and_then(|watch| watch.run_until(Instant::now() + TASK_TIMEOUT));
-        ended.map_err(|error| format!("git cannot be watched in its sandbox: {error}"))?
+        self.run_in_sandbox(places, task).map_err(|error| error.to_string())
     }
 }
 
@@ -94,16 +151,32 @@ impl SandboxedGit {
         Ok(Self { launcher: Arc::new(Launcher::start(host)?), state, state_path, config: config.clone() })
     }
 
+    fn run_in_sandbox(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitTaskError> {
+        let facts = RepoFacts::read(&places.worktree)?;
+        let input = GitTaskInput::write(self, &facts, &task.input)?;
+        let policy = self.policy(places, &facts, task, &input.path)?;
+        let config = RunSpaceConfig {
+            disk_bytes: MAX_DISK_BYTES,
+            inodes: max_files(MAX_DISK_BYTES),
+            tolerated: policy.tolerated.clone(),
+            reuse: SandboxReuse::Never,
+            caches: None,
+        };
+        let space = RunSpace::create(&self.launcher, config)?;
+        let (running, _layer) = self.launcher.spawn(&space, &[], &facts, &policy)?;
+        GitTaskWatch::new(running)?.run_until(Instant::now() + TASK_TIMEOUT)
+    }
+
     fn policy(
         &self,
         places: &RepositoryPaths,
         facts: &RepoFacts,
         task: &GitTask,
         input: &Path,
-    ) -> Result<Policy, String> {
+    ) -> Result<Policy, GitTaskError> {
         let Self { launcher, state, state_path, config } = self;
         // The filters run as the repository's owner, who has no access to root's home.
-        let reader = match StepUser::choose(launcher.host(), facts).map_err(|error| one_line(&error))? {
+        let reader = match StepUser::choose(launcher.host(), facts)? {
             StepUser::Owner { uid, gid } | StepUser::Copy { uid, gid, .. } => Some(FsCredentials { uid, gid }),
             StepUser::Own { .. } | StepUser::Mapped { .. } => None,
         };
@@ -122,9 +195,8 @@ impl SandboxedGit {
                 )
             }
         };
-        let sight = HostView::for_repository(config, launcher, state, state_path, repo, reader, tolerated)
-            .map_err(|error| one_line(&error))?;
-        let directory = std::str::from_utf8(&task.directory.0).map_err(|_| "a repository whose name is not UTF-8")?;
+        let sight = HostView::for_repository(config, launcher, state, state_path, repo, reader, tolerated)?;
+        let directory = std::str::from_utf8(&task.directory.0).map_err(GitTaskError::NotUtf8)?;
         let directory = if directory.is_empty() { "." } else { directory };
         let mut tools = sight.tools.clone();
         let (kind, rights) = (ToolKind::ReadOnly, AccessRights::Ours);
@@ -132,9 +204,8 @@ impl SandboxedGit {
         Ok(Policy {
             git,
             checkout,
-            workdir: RelPath::new(directory).map_err(|error| error.to_string())?,
-            argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())
-                .map_err(|error| error.to_string())?,
+            workdir: RelPath::new(directory)?,
+            argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())?,
             env: environment(&sight),
             network: Network::Deny,
             leaks: Leaks::Ignore,
@@ -183,24 +254,27 @@ struct GitTaskInput {
 impl GitTaskInput {
     /// Writes the input files so that the task's user can read them. Only this directory is mounted, in a sandbox
     /// that sees nothing else of the state directory.
-    fn write(git: &SandboxedGit, repo: &RepoFacts, files: &BTreeMap<&'static str, Vec<u8>>) -> Result<Self, String> {
-        let input_error = |error: &dyn std::fmt::Display| format!("the input of git cannot be written: {error}");
-        let name = format!(".git.{:016x}{TEMPORARY_SUFFIX}", random_u64().map_err(|error| input_error(&error))?);
-        let inputs = git.state.ensure(INPUTS_DIR, 0o700).map_err(|error| input_error(&error))?;
-        let own = inputs.ensure(&name, 0o755).map_err(|error| input_error(&error))?;
+    fn write(
+        git: &SandboxedGit,
+        repo: &RepoFacts,
+        files: &BTreeMap<&'static str, Vec<u8>>,
+    ) -> Result<Self, GitInputError> {
+        let name = format!(".git.{:016x}{TEMPORARY_SUFFIX}", random_u64()?);
+        let inputs = git.state.ensure(INPUTS_DIR, 0o700)?;
+        let own = inputs.ensure(&name, 0o755)?;
         let path = git.state_path.join(INPUTS_DIR).join(&name);
         let input = Self { parent: inputs, directory: own, name, files: files.keys().copied().collect(), path };
-        let user = StepUser::choose(git.launcher.host(), repo).map_err(|error| input_error(&error))?;
+        let user = StepUser::choose(git.launcher.host(), repo)?;
         // The umask may have reduced the modes.
         let set_mode = |fd: BorrowedFd<'_>, mode| rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
-        set_mode(input.directory.as_fd(), 0o755).map_err(|error| input_error(&error))?;
+        set_mode(input.directory.as_fd(), 0o755)?;
         for (name, bytes) in files {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
             let file = rustix::fs::openat(input.directory.as_fd(), *name, flags, Mode::from_raw_mode(0o600));
-            let mut file = File::from(file.map_err(|error| input_error(&error))?);
-            file.write_all(bytes).map_err(|error| input_error(&error))?;
+            let mut file = File::from(file?);
+            file.write_all(bytes)?;
             let mode = if user.is_set_up_by_root() { 0o444 } else { 0o400 };
-            set_mode(file.as_fd(), mode).map_err(|error| input_error(&error))?;
+            set_mode(file.as_fd(), mode)?;
         }
         Ok(input)
     }
@@ -224,12 +298,12 @@ struct GitTaskWatch {
     stderr: Option<OwnedFd>,
     output: GitOutput,
     /// Why the task did not finish.
-    failure: Option<String>,
+    failure: Option<GitTaskError>,
     processes_ended: bool,
 }
 
 impl GitTaskWatch {
-    fn new(running: RunningSandbox) -> std::io::Result<Self> {
+    fn new(running: RunningSandbox) -> io::Result<Self> {
         let (stdout, stderr) = (running.stdout.try_clone()?, running.stderr.try_clone()?);
         for fd in [&stdout, &stderr] {
             rustix::io::ioctl_fionbio(fd, true)?;
@@ -239,15 +313,15 @@ impl GitTaskWatch {
     }
 
     /// Reads output and reports until all processes are gone; kills them at `deadline`.
-    fn run_until(mut self, deadline: Instant) -> std::io::Result<Result<GitOutput, String>> {
+    fn run_until(mut self, deadline: Instant) -> Result<GitOutput, GitTaskError> {
         let (mut deadline, mut killed) = (deadline, false);
         while !self.processes_ended {
             let left = deadline.saturating_duration_since(Instant::now());
             let late = left.is_zero() || (self.failure.is_some() && !killed);
             match (late, killed) {
-                (true, true) => return Ok(Err("what git had started could not be ended".to_owned())),
+                (true, true) => return Err(GitTaskError::ProcessesRemain),
                 (true, false) => {
-                    self.failure.get_or_insert_with(|| format!("git took longer than {} s", TASK_TIMEOUT.as_secs()));
+                    self.failure.get_or_insert(GitTaskError::TimedOut);
                     self.running.kill()?;
                     (deadline, killed) = (Instant::now() + KILL_TIMEOUT, true);
                 }
@@ -260,23 +334,23 @@ impl GitTaskWatch {
         }
         // No process writes any more: reads what is left in the pipes.
         self.read_output()?;
-        Ok(self.failure.map_or(Ok(self.output), Err))
+        self.failure.map_or(Ok(self.output), Err)
     }
 
-    fn wait_for_events(&self, left: Duration) -> std::io::Result<()> {
+    fn wait_for_events(&self, left: Duration) -> io::Result<()> {
         let fds = [
             Some(self.running.as_fd()),
             self.stdout.as_ref().map(OwnedFd::as_fd),
             self.stderr.as_ref().map(OwnedFd::as_fd),
         ];
         let mut fds: Vec<_> = fds.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        match poll(&mut fds, Some(&Timespec::try_from(left).map_err(std::io::Error::other)?)) {
+        match poll(&mut fds, Some(&Timespec::try_from(left).map_err(io::Error::other)?)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn receive_reports(&mut self) -> std::io::Result<()> {
+    fn receive_reports(&mut self) -> io::Result<()> {
         loop {
             match self.running.recv()? {
                 EventPoll::WouldBlock => return Ok(()),
@@ -294,30 +368,29 @@ impl GitTaskWatch {
             SandboxEvent::Ready { .. } => {}
             SandboxEvent::Exited { status, limit: None, .. } => self.output.success = status == WaitStatus::Code(0),
             SandboxEvent::Exited { limit: Some(limit), .. } => {
-                self.failure = Some(format!("git was ended for the limit `{limit:?}`"));
+                self.failure = Some(GitTaskError::LimitReached(limit));
             }
             SandboxEvent::Refused { control, message, .. } => {
-                self.failure =
-                    Some(format!("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str()));
+                self.failure = Some(GitTaskError::Refused { control, message });
             }
-            SandboxEvent::NotStarted { message, .. } => self.failure = Some(format!("git was not started: {message}")),
+            SandboxEvent::NotStarted { message, .. } => self.failure = Some(GitTaskError::NotStarted(message)),
         }
     }
 
-    fn read_output(&mut self) -> std::io::Result<()> {
+    fn read_output(&mut self) -> io::Result<()> {
         read_available(&mut self.stdout, &mut self.output.stdout)?;
         read_available(&mut self.stderr, &mut self.output.stderr)?;
         self.output.stderr.truncate(MAX_STDERR_BYTES);
         if self.output.stdout.len() as u64 > MAX_OUTPUT_BYTES {
             self.output.stdout.clear();
-            self.failure.get_or_insert_with(|| format!("git printed more than {MAX_OUTPUT_BYTES} bytes"));
+            self.failure.get_or_insert(GitTaskError::LargeOutput);
         }
         Ok(())
     }
 }
 
 /// Reads available bytes, up to a limit; closes the pipe at its end.
-fn read_available(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+fn read_available(pipe: &mut Option<OwnedFd>, bytes: &mut Vec<u8>) -> io::Result<()> {
     const MAX_READS: usize = 64;
     let mut buffer = [0; 64 << 10];
     for _ in 0..MAX_READS {

@@ -14,10 +14,11 @@ use proctor_core::record::evidence::combined_outcome;
 use proctor_snapshot::{LayerScan, conflicts};
 use tokio::task::{self, JoinSet};
 
+use crate::error::one_line;
 use crate::run::evidence_builder;
 use crate::run::run_context::RunContext;
 use crate::run::schedule::Schedule;
-use crate::step::layer_stack::LayerStack;
+use crate::step::layer_stack::{LayerStack, LayerStackError};
 use crate::step::skill_runner::{self, SkillRun, describe_outcome};
 
 /// The caller's settings that decide which skills start.
@@ -118,8 +119,8 @@ impl Dispatcher<'_> {
                 let task = self.running.spawn(async move { skill_runner::run(&context, stack, &planned).await });
                 self.task_skills.insert(task.id(), index);
             }
-            Err(message) => {
-                let reason = format!("the layers that it needs cannot be stacked: {message}");
+            Err(error) => {
+                let reason = format!("the layers that it needs cannot be stacked: {}", one_line(&error));
                 self.refuse(index, SkillRefusal { reason, inconclusive_reason: Some(InconclusiveReason::Internal) })
                     .await;
             }
@@ -127,7 +128,7 @@ impl Dispatcher<'_> {
     }
 
     /// Returns the snapshot with the layers that the skill sees.
-    async fn visible_stack(&self, index: usize) -> Result<LayerStack, String> {
+    async fn visible_stack(&self, index: usize) -> Result<LayerStack, LayerStackError> {
         let mut stack = LayerStack::new(Arc::clone(&self.context.tree.snapshot));
         for layer in self.visible_runs(index).flat_map(|run| &run.layers) {
             stack = skill_runner::push_layer(self.context, &stack, Arc::clone(layer)).await?;

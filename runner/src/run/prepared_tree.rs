@@ -8,17 +8,15 @@ use proctor_core::model::drift::display_path;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::unverified_inputs::{self, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::helper::GitHelper;
 use proctor_git::protocol::CommitRef;
 use proctor_sandbox::{GitDirs, Host, NestedGit};
-use proctor_snapshot::{GitFacts, IgnoredInput, IgnoredInputKind, Snapshot, SnapshotStore};
+use proctor_snapshot::{GitFacts, IgnoredInput, IgnoredInputKind, Snapshot};
 
 use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::run::request::RunSource;
-use crate::store::directory::Directory;
 use crate::store::private_copies::{
-    CopyContent, CopyKind, ExceededBound, PreparedCopy, PrivateCopies, PrivateCopyResult, PrivateTree, WantedCommit,
+    CopyKind, ExceededBound, PreparedCopy, PrivateCopies, PrivateCopyResult, PrivateTree, TreeResources, WantedCommit,
 };
 
 /// The tree of a run.
@@ -38,17 +36,6 @@ pub(crate) struct PreparedTree {
     pub(crate) unverified: Option<UnverifiedInputs>,
     /// The snapshot of the worktree, if it was taken earlier.
     pub(crate) worktree_snapshot: Option<Arc<Snapshot>>,
-}
-
-/// The resources for preparing trees.
-pub(crate) struct TreeResources<'a> {
-    pub(crate) helper: &'a GitHelper,
-    pub(crate) snapshots: &'a SnapshotStore,
-    pub(crate) state: &'a Directory,
-    pub(crate) state_path: &'a Path,
-    pub(crate) host: &'a Host,
-    /// The content of a private copy of a worktree; `None` if steps see the worktree itself.
-    pub(crate) copy_content: Option<CopyContent<'a>>,
 }
 
 impl PreparedTree {

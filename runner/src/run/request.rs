@@ -18,7 +18,6 @@ use proctor_sandbox::{Policy, SetupOp};
 
 use crate::error::EngineError;
 use crate::host::environment::Environment;
-use crate::run::rerun;
 use crate::step::live_output::LiveOutputs;
 
 /// Configuration of the engine.
@@ -127,7 +126,23 @@ impl RunRequest {
             RunSource::Worktree => None,
             RunSource::Commit { id, .. } | RunSource::Staged { id, .. } => Some(id.as_str()),
         };
-        rerun::require_whole_profile(self.skills, self.changeset.as_ref(), commit)
+        require_whole_profile(self.skills, self.changeset.as_ref(), commit)
+    }
+}
+
+/// Refuses a partial run that must cover the whole profile: for a changeset, or of a commit.
+///
+/// # Errors
+/// The run is partial, and is for a changeset or of the tree of `commit`.
+pub fn require_whole_profile(
+    skills: SkillSelection,
+    changeset: Option<&ChangesetId>,
+    commit: Option<&str>,
+) -> Result<(), EngineError> {
+    match (skills, changeset, commit) {
+        (SkillSelection::All, _, _) | (SkillSelection::NotPassed, None, None) => Ok(()),
+        (SkillSelection::NotPassed, Some(id), _) => Err(EngineError::PartialChangeset(id.clone())),
+        (SkillSelection::NotPassed, None, Some(_)) => Err(EngineError::PartialCommit),
     }
 }
 
@@ -272,4 +287,21 @@ pub struct SandboxPreview {
     pub policy: Policy,
     /// The operations that set up the sandbox.
     pub ops: Vec<SetupOp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_partial_run_for_changeset_or_commit() {
+        let id = ChangesetId::new("009_x").expect("an id");
+        let part = SkillSelection::NotPassed;
+        assert!(
+            require_whole_profile(part, None, None).is_ok()
+                && require_whole_profile(SkillSelection::All, Some(&id), Some("HEAD")).is_ok()
+        );
+        assert!(matches!(require_whole_profile(part, Some(&id), None), Err(EngineError::PartialChangeset(_))));
+        assert!(matches!(require_whole_profile(part, None, Some("HEAD")), Err(EngineError::PartialCommit)));
+    }
 }

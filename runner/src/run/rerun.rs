@@ -4,18 +4,16 @@
 use std::path::Path;
 
 use proctor_core::decision::rerun::{self, LastOutcomes, Rerun};
-use proctor_core::model::names::{ChangesetId, RunId, SkillName, TOOLCHAIN_ARTIFACT};
+use proctor_core::model::names::{RunId, SkillName, TOOLCHAIN_ARTIFACT};
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::Plan;
-use proctor_core::record::attestation::{Attestation, Subject};
+use proctor_core::record::attestation::Subject;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::{self, LastRun};
 use proctor_core::text::digest::Sha256Hex;
 use serde::Deserialize;
 
 use crate::error::EngineError;
-use crate::run::request::SkillSelection;
-use crate::store::StoreError;
 use crate::store::attestations::Attestations;
 use crate::store::directory::Directory;
 use crate::store::documents::{RUNS_DIR, STATUS_FILE, VERIFY_DIR, recorded_document};
@@ -24,22 +22,6 @@ use crate::store::documents::{RUNS_DIR, STATUS_FILE, VERIFY_DIR, recorded_docume
 const MAX_RUNS: usize = 64;
 /// Maximum size of an evidence document, in bytes.
 const MAX_DOCUMENT: u64 = 64 << 20;
-
-/// Refuses a partial run that must cover the whole profile: for a changeset, or of a commit.
-///
-/// # Errors
-/// The run is partial, and is for a changeset or of the tree of `commit`.
-pub fn require_whole_profile(
-    skills: SkillSelection,
-    changeset: Option<&ChangesetId>,
-    commit: Option<&str>,
-) -> Result<(), EngineError> {
-    match (skills, changeset, commit) {
-        (SkillSelection::All, _, _) | (SkillSelection::NotPassed, None, None) => Ok(()),
-        (SkillSelection::NotPassed, Some(id), _) => Err(EngineError::PartialChangeset(id.clone())),
-        (SkillSelection::NotPassed, None, Some(_)) => Err(EngineError::PartialCommit),
-    }
-}
 
 /// Removes from a whole plan the skills that passed when they last ran.
 ///
@@ -52,37 +34,19 @@ pub(crate) fn select_not_passed(
 ) -> Result<(Plan, Rerun), EngineError> {
     let subject = Subject { repository, changeset_id: None, profile: plan.profile.clone() };
     let records = Attestations::in_state(state);
-    let newest = newest_run(&records, &subject)?;
+    let newest = records.newest_run(&subject)?;
     let newest = newest.ok_or_else(|| EngineError::NoEarlierRun(plan.profile.clone()))?;
     let of_worktree = match newest.source {
         TreeSource::Worktree { .. } => None,
         // In between, a hook may have verified a commit, for example of another branch. Its passes do not replace
         // failures of the worktree.
-        TreeSource::Rev { .. } => newest_worktree_run(&records, &subject)?,
+        TreeSource::Rev { .. } => records.newest_worktree_run(&subject)?,
     };
     let mut passed = collect_outcomes(newest, &plan, state_path);
     if let Some(run) = of_worktree {
         passed = passed.intersect(&collect_outcomes(run, &plan, state_path));
     }
     Ok(rerun::select_skills(plan, &passed))
-}
-
-/// Returns the newest recorded run of a subject; `None` if its record is not valid.
-///
-/// # Errors
-/// The records cannot be read.
-pub(crate) fn newest_run(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
-    Ok(records.read_newest(subject)?.and_then(|bytes| parse_last_run(&bytes, subject)))
-}
-
-/// Returns the newest recorded run of the worktree.
-fn newest_worktree_run(records: &Attestations, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
-    let is_wanted = |bytes: &[u8]| parse_last_run(bytes, subject).is_some_and(|run| run.source.is_worktree());
-    Ok(records.read_newest_matching(subject, is_wanted)?.and_then(|bytes| parse_last_run(&bytes, subject)))
-}
-
-fn parse_last_run(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
-    Attestation::parse(bytes).filter(|known| known.subject == *subject).map(|known| known.last_run)
 }
 
 /// Returns the last outcomes of a plan's skills: from the newest run and, if that was partial, from its
@@ -137,6 +101,7 @@ struct EvidenceOutlineSummary {
 mod tests {
     use super::*;
     use crate::test_support::{last_run, plan};
+    use proctor_core::record::attestation::Attestation;
     use proctor_core::record::evidence::EvidenceIndex;
     use proctor_core::text::canonical;
     use serde_json::json;
@@ -247,17 +212,5 @@ mod tests {
         records.record_run("r1", &[("a", "passed")], None);
         let other = select_not_passed(plan(&[("a", &[])]), "/s".into(), (&records.state, records.temp.path()));
         assert!(matches!(other, Err(EngineError::NoEarlierRun(_))));
-    }
-
-    #[test]
-    fn refuses_partial_run_for_changeset_or_commit() {
-        let id = ChangesetId::new("009_x").expect("an id");
-        let part = SkillSelection::NotPassed;
-        assert!(
-            require_whole_profile(part, None, None).is_ok()
-                && require_whole_profile(SkillSelection::All, Some(&id), Some("HEAD")).is_ok()
-        );
-        assert!(matches!(require_whole_profile(part, Some(&id), None), Err(EngineError::PartialChangeset(_))));
-        assert!(matches!(require_whole_profile(part, None, Some("HEAD")), Err(EngineError::PartialCommit)));
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proctor_core::model::drift::display_path;
 use proctor_core::model::plan::Plan;
-use proctor_snapshot::{LayerScan, PatchInput, TreeView, conflicts, patch};
+use proctor_git::error::GitError;
+use proctor_snapshot::{LayerScan, PatchError, PatchInput, TreeView, conflicts, patch};
+use tokio::task::JoinError;
 
 use crate::error::one_line;
 use crate::run::request::PatchResult;
@@ -18,6 +20,20 @@ use crate::step::skill_runner::SkillRun;
 /// Maximum number of paths that a message names.
 const MAX_NAMED_PATHS: usize = 10;
 
+/// Why the changes of a run cannot be written as a patch.
+#[derive(Debug, thiserror::Error)]
+enum RunPatchError {
+    /// Git does not report which paths of a layer are ignored.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// A changed file cannot be read.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+    /// The task that writes the patch panicked.
+    #[error("writing it ended badly: {0}")]
+    Task(#[from] JoinError),
+}
+
 /// Builds the patch from the layers of all steps, passed or not.
 pub(crate) async fn build(context: &Arc<RunContext>, plan: &Plan, runs: &[SkillRun]) -> PatchResult {
     if let Some(problem) = conflict_message(plan, runs) {
@@ -25,10 +41,9 @@ pub(crate) async fn build(context: &Arc<RunContext>, plan: &Plan, runs: &[SkillR
     }
     let (context, layers) = (Arc::clone(context), ordered_layers(plan, runs));
     let work = tokio::task::spawn_blocking(move || write_patch(&context, layers));
-    match work.await {
-        Ok(Ok(bytes)) => PatchResult::Written(bytes),
-        Ok(Err(problem)) => PatchResult::Refused(problem),
-        Err(error) => PatchResult::Refused(format!("writing it ended badly: {error}")),
+    match work.await.unwrap_or_else(|error| Err(error.into())) {
+        Ok(bytes) => PatchResult::Written(bytes),
+        Err(error) => PatchResult::Refused(one_line(&error)),
     }
 }
 
@@ -54,13 +69,13 @@ fn conflict_message(plan: &Plan, runs: &[SkillRun]) -> Option<String> {
     })
 }
 
-fn write_patch(context: &RunContext, layers: Vec<Arc<StackedLayer>>) -> Result<Vec<u8>, String> {
+fn write_patch(context: &RunContext, layers: Vec<Arc<StackedLayer>>) -> Result<Vec<u8>, RunPatchError> {
     let snapshot = Arc::clone(&context.tree.snapshot);
     let mut stack = LayerStack::new(Arc::clone(&snapshot));
     for layer in layers {
-        stack = stack.with_layer(layer, &context.tree.ignored).map_err(|error| one_line(&error))?;
+        stack = stack.with_layer(layer, &context.tree.ignored)?;
     }
     let before = TreeView::new(snapshot);
     let (repo, uppers) = (context.tree.repository.as_fd(), stack.uppers());
-    patch(PatchInput { before: &before, after: stack.view(), repo, uppers: &uppers }).map_err(|error| one_line(&error))
+    Ok(patch(PatchInput { before: &before, after: stack.view(), repo, uppers: &uppers })?)
 }

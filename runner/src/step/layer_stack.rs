@@ -7,10 +7,22 @@ use proctor_git::error::GitError;
 use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{Layer, Sealed};
 use proctor_snapshot::{LayerScan, Snapshot, TreeView};
+use tokio::task::JoinError;
 
 /// Maximum number of layers below a step: the kernel stacks 500 directories (`OVL_MAX_STACK` of fs/overlayfs), one
 /// of which is the repository.
 const MAX_LAYERS: usize = 499;
+
+/// Why a layer cannot be put on a stack.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LayerStackError {
+    /// Git does not report which paths of the layer are ignored.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// The task that stacks the layer panicked.
+    #[error("stacking the layer ended badly: {0}")]
+    Task(#[from] JoinError),
+}
 
 /// A sealed layer and its scan.
 #[derive(Debug)]

@@ -9,15 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use proctor_core::model::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::names::SkillName;
-use proctor_core::model::outcome::Outcome;
-use proctor_core::model::plan::{PlannedSkill, RelPath};
-use proctor_core::record::evidence::{StepEvidence, TreeSource};
+use proctor_core::model::plan::RelPath;
+use proctor_core::record::evidence::TreeSource;
 use proctor_sandbox::{CACHE_UPPER, CacheForm, CacheMount, CacheSource, RunSpace, StepUser};
 use proctor_snapshot::GitFacts;
 
 use crate::error::one_line;
 use crate::run::request::CacheMode;
-use crate::step::skill_runner::SkillRun;
 use crate::store::StoreError;
 use crate::store::caches::{
     BaseLookup, CacheCommit, CacheScope, CacheStore, CommitOutcome, RunCacheDir, SkillCacheError,
@@ -252,27 +250,19 @@ impl RunCaches {
         Some((Directory::open(&cache.source.upper()).ok()?, RelPath::new(below).ok()?, lowers))
     }
 
-    /// Commits or discards the writes of all skills after the verdict, and adds the evidence of each skill's caches
-    /// to its run. A skill's writes are committed if it passed and nothing is in doubt. Blocks on the disk.
-    pub(crate) fn commit_or_discard_all(
+    /// Commits the writes of a skill after the verdict if it `passed`, and discards them otherwise. Returns the
+    /// evidence of its caches; `None` if it has no open cache. Blocks on the disk.
+    pub(crate) fn commit_or_discard(
         &self,
         space: &RunSpace,
-        plan: &[PlannedSkill],
-        runs: &mut [SkillRun],
-        is_inconclusive: bool,
-    ) {
-        for (planned, run) in plan.iter().zip(runs) {
-            let Some(open) = self.skills().remove(&planned.name) else { continue };
-            let passed = run.outcome() == Outcome::Passed && run.inconclusive_reasons.is_empty() && !is_inconclusive;
-            let caches = open.iter().map(|cache| self.commit_or_discard(space, cache, passed)).collect();
-            // A skill that never started may have open caches, because a sandbox was prepared for it.
-            if run.steps.iter().any(StepEvidence::was_started) {
-                run.caches = caches;
-            }
-        }
+        skill: &SkillName,
+        passed: bool,
+    ) -> Option<Vec<CacheEvidence>> {
+        let open = self.skills().remove(skill)?;
+        Some(open.iter().map(|cache| self.commit_or_discard_one(space, cache, passed)).collect())
     }
 
-    fn commit_or_discard(&self, space: &RunSpace, cache: &OpenCache, passed: bool) -> CacheEvidence {
+    fn commit_or_discard_one(&self, space: &RunSpace, cache: &OpenCache, passed: bool) -> CacheEvidence {
         // A prepared sandbox may still have the cache mounted.
         space.release_cache(&cache.source);
         let (end, why) = self.commit_result(cache, passed);

@@ -10,9 +10,10 @@ use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::PlannedSkill;
 use proctor_core::record::evidence::StepEvidence;
 
+use crate::error::one_line;
 use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange};
 use crate::run::run_context::RunContext;
-use crate::step::layer_stack::{LayerStack, StackedLayer};
+use crate::step::layer_stack::{LayerStack, LayerStackError, StackedLayer};
 use crate::step::step_runner;
 
 /// The result of a skill.
@@ -137,9 +138,9 @@ impl SkillRun {
         if let Some(layer) = step.layer {
             match push_layer(context, stack, Arc::clone(&layer)).await {
                 Ok(higher) => *stack = higher,
-                Err(message) => {
-                    self.inconclusive_reasons
-                        .push(InconclusiveReason::Internal.with_message(format!("{}: {message}", skill.name)));
+                Err(error) => {
+                    let message = format!("{}: {}", skill.name, one_line(&error));
+                    self.inconclusive_reasons.push(InconclusiveReason::Internal.with_message(message));
                     if evidence.outcome == Outcome::Passed {
                         evidence.outcome = Outcome::Inconclusive;
                     }
@@ -159,17 +160,14 @@ pub(crate) async fn push_layer(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     layer: Arc<StackedLayer>,
-) -> Result<LayerStack, String> {
+) -> Result<LayerStack, LayerStackError> {
     if layer.scan.entries.is_empty() {
         // An empty layer adds nothing, so git need not be asked.
         return Ok(stack.clone());
     }
     let (context, stack) = (Arc::clone(context), stack.clone());
     let work = tokio::task::spawn_blocking(move || stack.with_layer(layer, &context.tree.ignored));
-    match work.await {
-        Ok(result) => result.map_err(|error| crate::error::one_line(&error)),
-        Err(error) => Err(format!("stacking the layer ended badly: {error}")),
-    }
+    Ok(work.await??)
 }
 
 /// Describes an outcome as the end of a sentence.

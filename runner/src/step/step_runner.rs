@@ -1,6 +1,7 @@
 //! Runs one step of a skill: repeats attempts until one passes or the retries are used up, seals and reads the
 //! layer after each attempt, and computes the outcome.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -9,13 +10,16 @@ use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::event::{EndReason, RunEvent};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt};
-use proctor_core::model::plan::{Argv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_sandbox::helper::copy_changes::drift_method_for;
 use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
 use proctor_snapshot::{
-    ApplyInput, DriftInput, IgnoredContent, ScanBounds, SparingRules, apply_back, find_drift, scan_layer_sparing,
+    ApplyError, ApplyInput, DriftError, DriftInput, IgnoredContent, ScanBounds, ScanError, SparingRules, apply_back,
+    find_drift, scan_layer_sparing,
 };
+use proctor_sql::check::CheckError;
+use tokio::task::JoinError;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::{self, whole_millis};
@@ -37,6 +41,40 @@ pub(crate) struct StepRun {
     /// Paths that were applied to the worktree, as bytes.
     pub(crate) applied: Vec<Vec<u8>>,
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
+}
+
+/// Why a step has no command to run.
+#[derive(Debug, thiserror::Error)]
+enum StepCommandError {
+    /// The files to check cannot be selected.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// The files to check cannot be arguments.
+    #[error(transparent)]
+    Argv(#[from] BadArgv),
+}
+
+/// Why the changes of a step cannot be judged or applied.
+#[derive(Debug, thiserror::Error)]
+enum StepChangesError {
+    /// The layer cannot be read.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// The layer cannot be compared with the tree.
+    #[error(transparent)]
+    Drift(#[from] DriftError),
+    /// The file system of the layer is not known.
+    #[error("how they were found is not known: {0}")]
+    Method(#[source] io::Error),
+    /// The task that reads the layer panicked.
+    #[error("reading the layer ended badly: {0}")]
+    ReadTask(#[source] JoinError),
+    /// The changes cannot be written to the worktree.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The task that applies the changes panicked.
+    #[error("applying ended badly: {0}")]
+    ApplyTask(#[source] JoinError),
 }
 
 /// One attempt, with the content of its layer.
@@ -102,7 +140,7 @@ pub(crate) async fn run(
                         used_policy = Some(policy);
                         judged
                     }
-                    Err(reason) => JudgedAttempt::not_started(StartFault::Internal, reason),
+                    Err(error) => JudgedAttempt::not_started(StartFault::Internal, error.to_string()),
                 }
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
@@ -150,12 +188,12 @@ fn return_sandbox(
 }
 
 /// Returns the command; for a step that judges SQL, with the files that it checks as arguments.
-fn argv_with_sql_files(argv: &Argv, step: &PlannedStep, stack: &LayerStack) -> Result<Argv, String> {
+fn argv_with_sql_files(argv: &Argv, step: &PlannedStep, stack: &LayerStack) -> Result<Argv, StepCommandError> {
     if step.sql.is_none() {
         return Ok(argv.clone());
     }
-    let files = SqlProgram::checked_files(step, stack.view()).map_err(|error| error.to_string())?;
-    Argv::new(argv.words().iter().cloned().chain(files).collect()).map_err(|error| one_line(&error))
+    let files = SqlProgram::checked_files(step, stack.view())?;
+    Ok(Argv::new(argv.words().iter().cloned().chain(files).collect())?)
 }
 
 /// Returns whether the step may be retried. Drift is not a random failure, and a doubt would remain: a later pass
@@ -294,11 +332,11 @@ async fn judge_step_attempt(
             judged.method = Some(method);
             judged.layer = Some(layer);
         }
-        Err(message) => {
+        Err(error) => {
             let path = step_path(&skill.name, &step.name);
             judged.mark_inconclusive(
                 InconclusiveReason::Internal,
-                format!("{path}: its changes cannot be judged: {message}"),
+                format!("{path}: its changes cannot be judged: {}", one_line(&error)),
             );
         }
     }
@@ -307,11 +345,11 @@ async fn judge_step_attempt(
 
 /// Returns how the step's changes got into its layer: through the kernel's overlay or, without an overlay, through
 /// the sandbox, which uses the same function to choose how it finds changes of the copy.
-fn drift_method(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, String> {
+fn drift_method(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, StepChangesError> {
     if enforcement.is_enforced(Control::Layer) {
         return Ok(DriftMethod::Layer);
     }
-    drift_method_for(layer.upper()).map_err(|error| format!("how they were found is not known: {error}"))
+    drift_method_for(layer.upper()).map_err(StepChangesError::Method)
 }
 
 /// Reads and hashes the step's writes, on a blocking thread unless the layer is empty.
@@ -321,15 +359,14 @@ async fn read_layer(
     skill: &PlannedSkill,
     step: &PlannedStep,
     layer: Layer<Sealed>,
-) -> Result<(Arc<StackedLayer>, StepDrift), String> {
+) -> Result<(Arc<StackedLayer>, StepDrift), StepChangesError> {
     let (context, stack) = (Arc::clone(context), stack.clone());
     let (caches, mode, reports) = (skill.caches.clone(), step.read_only, step.reports.clone());
     let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
     let is_empty = layer.is_empty();
     let work = move || {
         let spare = SparingRules { view: stack.view(), ignored: &context.tree.ignored, content };
-        let mut scan =
-            scan_layer_sparing(layer.upper(), ScanBounds::default(), spare).map_err(|error| one_line(&error))?;
+        let mut scan = scan_layer_sparing(layer.upper(), ScanBounds::default(), spare)?;
         scan.exclude_reports(reports.iter().map(|report| &report.path), stack.view());
         let drift = find_drift(DriftInput {
             view: stack.view(),
@@ -340,15 +377,13 @@ async fn read_layer(
             upper: layer.upper(),
             lower_uppers: &stack.uppers(),
             caches: &caches,
-        })
-        .map_err(|error| one_line(&error))?;
+        })?;
         Ok((Arc::new(StackedLayer { layer, scan }), drift))
     };
     if is_empty {
         return work();
     }
-    let ended = tokio::task::spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| Err(format!("reading the layer ended badly: {error}")))
+    tokio::task::spawn_blocking(work).await.map_err(StepChangesError::ReadTask)?
 }
 
 /// Returns how much to read of ignored directories for a single command, which has no later steps.
@@ -376,23 +411,22 @@ async fn apply_changes(
     let (context, stack, caches) = (Arc::clone(context), stack.clone(), skill.caches.clone());
     let work = tokio::task::spawn_blocking(move || {
         let upper: BorrowedFd<'_> = layer.layer.upper();
-        apply_back(ApplyInput {
+        Ok(apply_back(ApplyInput {
             repo: context.tree.worktree.as_fd(),
             view: stack.view(),
             scan: &layer.scan,
             upper,
             ignored: &context.tree.ignored,
             caches: &caches,
-        })
-        .map_err(|error| one_line(&error))
+        })?)
     });
-    match work.await.unwrap_or_else(|error| Err(format!("applying ended badly: {error}"))) {
+    match work.await.unwrap_or_else(|error| Err(StepChangesError::ApplyTask(error))) {
         Ok(applied) => applied,
-        Err(message) => {
+        Err(error) => {
             let path = step_path(&skill.name, &step.name);
             judged.mark_inconclusive(
                 InconclusiveReason::ApplyFailed,
-                format!("{path}: its changes were not applied: {message}"),
+                format!("{path}: its changes were not applied: {}", one_line(&error)),
             );
             vec![]
         }

@@ -5,6 +5,7 @@
 //! confirms.
 
 use proctor_core::record::attestation::{Attestation, Subject};
+use proctor_core::record::status::LastRun;
 use proctor_core::text::digest::SnapshotId;
 
 use super::StoreError;
@@ -101,6 +102,23 @@ impl Attestations {
         Ok(None)
     }
 
+    /// Returns the newest recorded run of a subject; `None` if its record is not valid.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(crate) fn newest_run(&self, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
+        Ok(self.read_newest(subject)?.and_then(|bytes| parse_last_run(&bytes, subject)))
+    }
+
+    /// Returns the newest recorded run of the worktree.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(crate) fn newest_worktree_run(&self, subject: &Subject) -> Result<Option<LastRun>, StoreError> {
+        let is_wanted = |bytes: &[u8]| parse_last_run(bytes, subject).is_some_and(|run| run.source.is_worktree());
+        Ok(self.read_newest_matching(subject, is_wanted)?.and_then(|bytes| parse_last_run(&bytes, subject)))
+    }
+
     fn subject_directory(&self, subject: &Subject) -> Result<Option<Directory>, StoreError> {
         let path = format!("{ATTESTATIONS_DIR}/{}", subject.key());
         match self.state.descend(&path) {
@@ -108,6 +126,10 @@ impl Attestations {
             other => other.map(Some),
         }
     }
+}
+
+fn parse_last_run(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
+    Attestation::parse(bytes).filter(|known| known.subject == *subject).map(|known| known.last_run)
 }
 
 /// Publishes a record durably as the newest one of its subject.
@@ -152,7 +174,6 @@ mod tests {
     use super::*;
     use crate::test_support::last_run;
     use proctor_core::model::names::{ProfileName, RunId};
-    use proctor_core::record::status::LastRun;
     use proctor_core::text::digest::Sha256Hex;
 
     fn subject(repository: &str) -> Subject {

@@ -14,6 +14,7 @@ mod cache_layer;
 mod cache_manifest;
 pub(crate) mod eviction;
 mod merge;
+mod skill_cache_error;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +31,12 @@ use rustix::io::Errno;
 
 use super::StoreError;
 use super::directory::{Directory, random_u64};
-use cache_layer::{LayerRules, MAX_DEPTH, MAX_ENTRIES};
+use cache_layer::LayerRules;
 use cache_manifest::{CacheManifest, LayerRef};
 use merge::{MergeMode, merge};
 
 pub(crate) use cache_manifest::CacheScope;
+pub(crate) use skill_cache_error::SkillCacheError;
 
 /// Directory of all caches, in the state directory.
 pub(crate) const SKILL_CACHES_DIR: &str = "skill-caches";
@@ -51,46 +53,6 @@ const MAX_FILE: u64 = 64 << 10;
 const MAX_LAYERS: usize = 8;
 /// Maximum number of attempts to read a base while other runs replace it, or to create a run's directory.
 const MAX_ATTEMPTS: u32 = 3;
-
-/// Why a cache cannot be stored or used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SkillCacheError {
-    /// A directory in the state directory cannot be accessed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// An entry that a step created cannot be processed.
-    #[error("cannot {action} `{path}` in it: {source}")]
-    Entry {
-        /// The attempted action.
-        action: &'static str,
-        /// The entry's path.
-        path: String,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// The directories are nested too deep: each level needs a descriptor.
-    #[error("its directories are nested more than {MAX_DEPTH} levels deep")]
-    TooDeep,
-    /// There are too many entries to read.
-    #[error("it has more than {MAX_ENTRIES} entries")]
-    TooMany,
-    /// The skill wrote more bytes than may be kept.
-    #[error("the skill wrote {bytes} bytes, but at most {most} are kept (`retention.max_cache_bytes_per_run`)")]
-    TooLarge {
-        /// Size in bytes.
-        bytes: u64,
-        /// Maximum size in bytes.
-        most: u64,
-    },
-    /// An entry has an extended attribute that overlayfs interprets.
-    #[error("`{path}` has the attribute `{name}`, which overlayfs would interpret")]
-    Attribute {
-        /// The entry.
-        path: String,
-        /// The attribute.
-        name: String,
-    },
-}
 
 /// The caches in a state directory.
 #[derive(Debug, Clone)]
@@ -239,7 +201,7 @@ impl CacheStore {
         for _ in 0..MAX_ATTEMPTS {
             let Some((id, bytes)) = self.current_manifest(scope)? else { return Ok(None) };
             let Some(manifest) = CacheManifest::parse(&bytes) else {
-                return Err(cache_error("read", BASE_FILE, "it is malformed"));
+                return Err(SkillCacheError::with_reason("read", BASE_FILE, "it is malformed"));
             };
             let layers: Option<Vec<OwnedFd>> = manifest.layers.iter().map(|layer| self.lock_layer(&layer.id)).collect();
             // Another run may have replaced the base and removed layers before we locked them.
@@ -247,12 +209,16 @@ impl CacheStore {
             match layers {
                 Some(layers) if still => return self.verify_layers(scope, trust, (id, manifest), layers).map(Some),
                 None if still => {
-                    return Err(cache_error("hold", LAYERS_DIR, "a layer is missing, or is being removed"));
+                    return Err(SkillCacheError::with_reason(
+                        "hold",
+                        LAYERS_DIR,
+                        "a layer is missing, or is being removed",
+                    ));
                 }
                 _ => {}
             }
         }
-        Err(cache_error("hold", BASE_FILE, "other runs replaced it each time it was read"))
+        Err(SkillCacheError::with_reason("hold", BASE_FILE, "other runs replaced it each time it was read"))
     }
 
     /// Opens a layer and takes the shared lock that prevents its removal.
@@ -272,7 +238,7 @@ impl CacheStore {
     ) -> Result<LockedBase, SkillCacheError> {
         for (known, layer) in manifest.layers.iter().zip(&layers) {
             if cache_layer::summarize(layer.as_fd())?.seal != known.seal {
-                return Err(cache_error(
+                return Err(SkillCacheError::with_reason(
                     "use",
                     &known.id,
                     "it is not as it was committed; something else has written to it",
@@ -453,8 +419,4 @@ fn remove_directory(parent: &Directory, name: &str) {
 
 fn random_name() -> Result<String, StoreError> {
     Ok(format!("{:016x}{:016x}", random_u64()?, random_u64()?))
-}
-
-fn cache_error(action: &'static str, path: &str, reason: &'static str) -> SkillCacheError {
-    SkillCacheError::Entry { action, path: path.to_owned(), source: io::Error::other(reason) }
 }

@@ -15,7 +15,6 @@ use super::StoreError;
 use super::attestations::{self, Attestations};
 use super::directory::{Directory, DurableFile, MAX_STAGED, StagedFile, sync_all};
 use crate::host::repository::Repository;
-use crate::run::rerun;
 
 pub(crate) const STATUS_FILE: &str = "05-status.json";
 pub(crate) const VERIFY_DIR: &str = "verify";
@@ -168,7 +167,7 @@ impl RunDocumentDir {
     /// Returns the newest recorded run of the same subject, other than `own`; `None` if the newest one is `own` or
     /// the records cannot be read.
     pub(crate) fn newest_other_run(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
-        let newest = rerun::newest_run(&self.attestations, &self.subject(&plan.profile));
+        let newest = self.attestations.newest_run(&self.subject(&plan.profile));
         let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
         newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
     }

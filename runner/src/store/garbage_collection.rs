@@ -11,21 +11,13 @@ use proctor_core::decision::gc::Collected;
 use proctor_core::spec::{CacheRetention, Retention};
 
 use super::freed_bytes::remove_dir_counted;
+use super::gc_extent::GcExtent;
 use super::private_copies::{self, MIRRORS_DIR};
 use super::{SNAPSHOTS_DIR, StoreError, caches, retention};
 use crate::clock::Clock;
 
 /// Directory of the trees of commits in an earlier version.
 const OLD_CHECKOUTS: &str = "checkouts";
-
-/// The copies and caches to remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GcExtent {
-    /// Those beyond the limits.
-    Excess,
-    /// All that no run holds.
-    All,
-}
 
 /// Removes from the state directory what a run would remove or, with [`GcExtent::All`], also each private copy and
 /// cache that no run holds.

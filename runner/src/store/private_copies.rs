@@ -26,16 +26,15 @@ use std::time::Duration;
 
 use proctor_core::decision::gc::Freed;
 use proctor_core::model::drift::display_path;
-use proctor_core::model::plan::RelPath;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::helper::GitHelper;
 use proctor_git::protocol::{CommitRef, GitHistory};
 use proctor_git::repository_paths::OriginalRepository;
-use proctor_sandbox::{NestedGit, StepUser};
+use proctor_sandbox::{Host, NestedGit, StepUser};
 use proctor_snapshot::{
     CommitSource, IgnoredInput, MIRROR_RECORD, MIRROR_TREE, Mirror, MirrorError, MirrorOwner, Snapshot, SnapshotError,
-    SnapshotStore, StepRights, TreeLocation,
+    SnapshotStore, TreeLocation,
 };
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, fchown, flock};
 use rustix::io::Errno;
@@ -45,7 +44,6 @@ use super::StoreError;
 use super::directory::{Directory, random_u64};
 use crate::error::EngineError;
 use crate::host::repository::Repository;
-use crate::run::prepared_tree::TreeResources;
 
 mod copy_directory;
 pub(crate) mod copy_maintenance;
@@ -56,20 +54,17 @@ use copy_directory::CopyDirectory;
 use copy_owner::{allow_traversal, is_mapped, owner_for};
 use copy_source::{CopyExtras, PrivateCopySource, WorktreeMoment, is_consistent};
 
+pub(crate) use copy_source::{CopyContent, ExceededBound};
+
 /// Directory of all private copies, in the state directory.
 pub(crate) const MIRRORS_DIR: &str = "mirrors";
-const LOCK_FILE: &str = "lock";
 const OWN_DIR: &str = "own";
 const STATE_FILE: &str = "state";
 /// Maximum size of a `state` file, in bytes.
 const MAX_STATE: u64 = 16 << 20;
-/// Maximum wait for another run that prepares a copy of the same repository.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum wait for the lock when an earlier run may answer the request.
 const SHORT_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between two attempts to take the lock.
-const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum number of attempts to read a tree that is being edited, or to enter a directory that is being removed.
+/// Maximum number of attempts to read a tree that is being edited.
 const MAX_ATTEMPTS: usize = 5;
 /// Number of files of a copy that are hashed again before each run.
 const SAMPLE_SIZE: usize = 8;
@@ -147,6 +142,17 @@ impl CopyKind {
     }
 }
 
+/// The resources for preparing trees.
+pub(crate) struct TreeResources<'a> {
+    pub(crate) helper: &'a GitHelper,
+    pub(crate) snapshots: &'a SnapshotStore,
+    pub(crate) state: &'a Directory,
+    pub(crate) state_path: &'a Path,
+    pub(crate) host: &'a Host,
+    /// The content of a private copy of a worktree; `None` if steps see the worktree itself.
+    pub(crate) copy_content: Option<CopyContent<'a>>,
+}
+
 /// The commit whose tree is copied.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedCommit {
@@ -155,34 +161,12 @@ pub(crate) struct WantedCommit {
     pub(crate) submodules: bool,
 }
 
-/// The ignored files that a private copy contains, and the bounds on its size.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CopyContent<'a> {
-    /// The paths to leave out when ignored files are copied; `None` if all ignored files are hidden.
-    pub(crate) ignored: Option<&'a [RelPath]>,
-    /// The user whose permission bits apply to reading them; `None` if steps have our own rights.
-    pub(crate) rights: Option<StepRights>,
-    /// Maximum number of covered and ignored files together.
-    pub(crate) max_entries: usize,
-    /// Maximum total size of these files in bytes.
-    pub(crate) max_bytes: u64,
-}
-
 /// A private copy, or the bound that prevents it.
 pub(crate) enum PrivateCopyResult {
     /// The copy.
     Ready(Box<PreparedCopy>),
     /// The covered files exceed this bound.
     TooLarge(ExceededBound),
-}
-
-/// A bound that the covered files exceed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExceededBound {
-    /// There are more than this number of files.
-    Entries(usize),
-    /// They have more than this number of bytes.
-    Bytes(u64),
 }
 
 /// A private copy of a tree.

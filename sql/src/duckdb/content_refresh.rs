@@ -5,8 +5,9 @@ use serde_json::Value;
 
 use super::catalog_reader::{self, ContentPart, DatabaseContent};
 use super::duckdb_errors::ParsedError;
+use super::internal_queries::query_texts;
 use super::query_error::QueryError;
-use super::{DuckDb, plan_actions, query_json, query_texts};
+use super::{DuckDb, plan_actions, query_json};
 use crate::engine::{Action, BoundStatement, EngineRefusal};
 
 impl DuckDb {

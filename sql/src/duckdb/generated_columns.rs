@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode};
 
+use super::internal_queries::{query_prepared_text, query_texts};
 use super::list_checks::{bare_name, refusal_about, significant_tokens};
 use super::query_error::QueryError;
-use super::{DuckDb, catalog_reader, duckdb_errors, query_prepared_text, query_texts, special_statements};
+use super::{DuckDb, catalog_reader, duckdb_errors, special_statements};
 use crate::allow_lists;
 use crate::catalog::CatalogTable;
 use crate::engine::{Action, BoundStatement, EngineRefusal};
@@ -43,33 +44,40 @@ struct HiddenGeneratedColumn<'a> {
     column: &'a str,
 }
 
-/// Checks that a statement uses no generated column that is off the list. `bound` is what its plan and its tree show.
-pub(super) fn check(engine: &DuckDb, sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> Result<(), EngineRefusal> {
-    let hidden = hidden_columns(engine, bound, allow);
-    if hidden.is_empty() {
-        return Ok(());
+impl DuckDb {
+    /// Checks that a statement uses no generated column that is off the list. `bound` is what its plan and its tree show.
+    pub(super) fn check_generated_columns(
+        &self,
+        sql: &str,
+        bound: &BoundStatement,
+        allow: &SqlAllow,
+    ) -> Result<(), EngineRefusal> {
+        let hidden = hidden_columns(self, bound, allow);
+        if hidden.is_empty() {
+            return Ok(());
+        }
+        let texts = reachable_texts(self, sql)?;
+        let aliases = plans_with_aliases(self, sql);
+        for one in hidden {
+            let reason = if texts
+                .iter()
+                .any(|text| lexer::possible_names(text, Dialect::Duckdb).contains(&lowercase(one.column)))
+            {
+                "is not on the list"
+            } else if texts.iter().any(|text| may_use_unnamed_columns(text, one.table)) {
+                "is not on the list, and DuckDB does not report which columns `COLUMNS`, `PIVOT`, positions and new names of columns refer to"
+            } else {
+                match &aliases {
+                    Some(plans) if !plans.iter().any(|plan| has_alias(plan, one.column)) => continue,
+                    Some(_) => "is not on the list",
+                    None => "is not on the list, and DuckDB does not report whether the statement reads it",
+                }
+            };
+            let name = format!("{}.{}", one.table.name, one.column);
+            return Err(refusal_about(SqlCode::ColumnRefused, format!("the column `{name}` {reason}"), &name));
+        }
+        Ok(())
     }
-    let texts = reachable_texts(engine, sql)?;
-    let aliases = plans_with_aliases(engine, sql);
-    for one in hidden {
-        let reason = if texts
-            .iter()
-            .any(|text| lexer::possible_names(text, Dialect::Duckdb).contains(&lowercase(one.column)))
-        {
-            "is not on the list"
-        } else if texts.iter().any(|text| may_use_unnamed_columns(text, one.table)) {
-            "is not on the list, and DuckDB does not report which columns `COLUMNS`, `PIVOT`, positions and new names of columns refer to"
-        } else {
-            match &aliases {
-                Some(plans) if !plans.iter().any(|plan| has_alias(plan, one.column)) => continue,
-                Some(_) => "is not on the list",
-                None => "is not on the list, and DuckDB does not report whether the statement reads it",
-            }
-        };
-        let name = format!("{}.{}", one.table.name, one.column);
-        return Err(refusal_about(SqlCode::ColumnRefused, format!("the column `{name}` {reason}"), &name));
-    }
-    Ok(())
 }
 
 fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &SqlAllow) -> Vec<HiddenGeneratedColumn<'a>> {

@@ -1,6 +1,8 @@
 //! Executes statements and reads their texts.
 
-use super::*;
+use proctor_duckdb::{Connection, PreparedStatement};
+
+use super::query_error::QueryError;
 
 pub(super) fn query_prepared_text(query: &PreparedStatement, parameter: &str) -> Result<String, QueryError> {
     query.bind(1, parameter)?;

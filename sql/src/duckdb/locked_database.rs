@@ -10,7 +10,9 @@ use proctor_duckdb::{Connection, Library};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::duckdb_errors::ParsedError;
-use super::{DuckDb, catalog_reader, deadline_guard, execute};
+use super::internal_queries::execute;
+use super::schema_parts::apply_schema;
+use super::{DuckDb, catalog_reader};
 use crate::catalog::CatalogTable;
 use crate::engine::{EngineRefusal, SqlEngine as _};
 
@@ -57,21 +59,6 @@ impl DuckDb {
         }
         Self::from_connection(connection, library.version(), !is_written)
     }
-}
-
-/// Executes the parts of a schema.
-pub(super) fn apply_schema(connection: &Connection, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
-    for (number, text) in schema.iter().enumerate() {
-        let made = deadline_guard::run_until(deadline, connection.interrupter(), || execute(connection, text));
-        if let Err(error) = made {
-            let refusal = ParsedError::from_error(&error, text).to_refusal(text);
-            let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
-            return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
-        }
-    }
-    // Commits a transaction that the schema left open.
-    let _ = execute(connection, "COMMIT");
-    Ok(())
 }
 
 /// Limits the data size of the process. DuckDB does not count the memory that functions allocate, such as `repeat('x',

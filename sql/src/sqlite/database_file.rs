@@ -1,6 +1,12 @@
 //! Opens the database file of a request.
 
-use super::*;
+use std::path::Path;
+
+use proctor_core::sql::{SqlCode, SqlPolicy, SqlRequest};
+use rusqlite::{Connection, OpenFlags};
+
+use super::sqlite_errors;
+use crate::engine::EngineRefusal;
 
 /// Opens a file read-only, or a copy of it in memory if the request writes or adds a schema.
 pub(super) fn open_database_file(file: &Path, request: &SqlRequest) -> Result<Connection, EngineRefusal> {

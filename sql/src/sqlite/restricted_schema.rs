@@ -71,7 +71,7 @@ impl RestrictedSchema {
         let failed = |error: rusqlite::Error| source.internal_refusal(&error);
         let all = read_entries(&source.connection).map_err(failed)?;
         let shadows = read_shadow_tables(&source.connection).map_err(failed)?;
-        let cascades = read_cascades(source).map_err(failed)?;
+        let cascades = read_cascades(&source.connection, &source.catalog).map_err(failed)?;
         let hidden = hidden_columns(source, allow, &all);
         let forbids = |sql: &str| internal_name(sql, source, allow, &BTreeSet::new()).is_some();
         // A trigger that names an internal table cannot be checked, so its table is left out of the copies.

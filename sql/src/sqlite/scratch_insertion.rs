@@ -4,16 +4,15 @@
 use std::collections::BTreeSet;
 
 use rusqlite::types::{ToSqlOutput, Value as Bindable, ValueRef};
-use rusqlite::{Connection, ToSql, params_from_iter};
+use rusqlite::{ToSql, params_from_iter};
 
 use super::statement_observer::{StatementInterrupt, StatementOrigin};
 use super::{Sqlite, builtin_allowlist, sqlite_errors};
 use crate::catalog::CatalogTable;
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _};
-use crate::scratch_rows::{self, ScratchValue};
+use crate::scratch_rows;
+use crate::scratch_value::ScratchValue;
 
-/// The number of statements that stay prepared.
-pub(super) const MAX_CACHED_STATEMENTS: usize = 64;
 /// The maximum number of instructions for one insertion.
 const MAX_INSERT_STEPS: u64 = 10_000_000;
 /// Functions whose result depends on earlier statements of the connection, on any table.
@@ -31,18 +30,18 @@ impl ToSql for ScratchValue {
     }
 }
 
-/// Runs an internal statement that returns no rows.
-pub(super) fn execute_cached(connection: &Connection, sql: &str) -> Result<(), EngineRefusal> {
-    let done = connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
-    done.map(drop).map_err(|error| sqlite_errors::engine_failure(&error))
-}
-
 /// Returns the maximum number of instructions for one insertion of a request.
-pub(super) fn max_steps(on: ExecutionBounds<'_>) -> u64 {
+fn max_steps(on: ExecutionBounds<'_>) -> u64 {
     MAX_INSERT_STEPS.min(on.limits.steps)
 }
 
 impl Sqlite {
+    /// Runs an internal statement that returns no rows.
+    pub(super) fn execute_cached(&self, sql: &str) -> Result<(), EngineRefusal> {
+        let done = self.connection.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+        done.map(drop).map_err(|error| sqlite_errors::engine_failure(&error))
+    }
+
     /// Reports whether a table has no rows.
     pub(super) fn has_no_rows(&self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
         self.observer.begin_statement(StatementOrigin::Internal, on.limits.steps, on.deadline);
@@ -76,12 +75,18 @@ impl Sqlite {
         Ok(())
     }
 
+    /// Runs an insertion of scratch rows. Returns whether SQLite accepted it.
+    pub(super) fn execute_insertion(&self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
+        self.observer.begin_statement(StatementOrigin::Internal, max_steps(on), on.deadline);
+        self.connection.execute_batch(sql).map_or_else(|_| self.rejected_insertion(), |()| Ok(true))
+    }
+
     /// Returns false for an insertion that failed, because a constraint refuses the row or a trigger takes too many
     /// steps.
     ///
     /// # Errors
     /// The deadline of the request passed.
-    pub(super) fn rejected_insertion(&self) -> Result<bool, EngineRefusal> {
+    fn rejected_insertion(&self) -> Result<bool, EngineRefusal> {
         match self.observer.interrupt_reason() {
             Some(interrupt @ StatementInterrupt::Time) => Err(sqlite_errors::limit_refusal(interrupt)),
             Some(StatementInterrupt::Steps) | None => Ok(false),

@@ -218,7 +218,7 @@ mod tests {
 
     fn is_filter_always_true(filter: &str) -> bool {
         let text = format!("DELETE FROM t WHERE {filter}");
-        match crate::stages::parse::parse_tree(&text, Dialect::Sqlite).expect("parses") {
+        match crate::stages::statement_tree::parse_tree(&text, Dialect::Sqlite).expect("parses") {
             Statement::Delete(delete) => is_always_true(&delete.selection.expect("has a filter")),
             other => panic!("{other:?}"),
         }

@@ -1,19 +1,13 @@
 //! Checks that the text has the syntax of statements. The engine decides; later stages use the parser's tree.
 //! Constructs of other engines are named in the findings.
 
-use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StageName};
-use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
-use sqlparser::parser::Parser;
+use proctor_core::sql::{SqlCode, SqlDiagnostic, StageName};
 
 use crate::engine::EngineRefusal;
 use crate::stage::{ChainContext, SqlStage, StageError};
 use crate::stages::misspelt_keywords::{self, is_syntax_code};
+use crate::stages::statement_tree::parse_tree;
 use crate::stages::{foreign_constructs, safety, statement_binding};
-
-/// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
-const MAX_PARSER_DEPTH: usize = 150;
-/// The maximum size of a statement whose tree is built, in bytes.
-const MAX_PARSED_BYTES: usize = 256 << 10;
 
 /// The stage `parse`.
 pub(super) struct ParseStage;
@@ -71,22 +65,4 @@ fn report_syntax_error(case: &mut ChainContext<'_>, text: &str, refusal: &Engine
     let found = case.refusal_finding(StageName::Parse, refusal, from);
     let found = misspelt_keywords::with_end_position(found, case, text, refusal, from);
     case.add_finding(foreign_constructs::explain_foreign_construct(found, text, case.request.dialect));
-}
-
-/// Returns the tree of one statement; `None` if the parser cannot read it as one.
-pub(crate) fn parse_tree(text: &str, dialect: Dialect) -> Option<sqlparser::ast::Statement> {
-    if text.len() > MAX_PARSED_BYTES {
-        return None;
-    }
-    let dialect: &dyn sqlparser::dialect::Dialect = match dialect {
-        Dialect::Sqlite => &SQLiteDialect {},
-        Dialect::Duckdb => &DuckDbDialect {},
-    };
-    let parsed = Parser::new(dialect)
-        .with_recursion_limit(MAX_PARSER_DEPTH)
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_statements());
-    let mut statements = parsed.ok()?.into_iter();
-    let tree = statements.next()?;
-    statements.next().is_none().then_some(tree)
 }

@@ -11,7 +11,8 @@ use sqlparser::ast::{
 };
 
 use crate::engine::{Action, BoundStatement};
-use crate::stages::{filter_truth, safety};
+use crate::stages::filter_truth;
+use crate::stages::statement_tree::find_insert;
 
 /// The part of a table that a statement may rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +37,8 @@ pub(super) fn rewritten_table(tree: &Statement, bound: Option<&BoundStatement>) 
         return merge_extent(merge);
     }
     let (insert, with) = match tree {
-        Statement::Query(query) => (safety::find_insert(tree)?, query.with.as_ref()),
-        _ => (safety::find_insert(tree)?, None),
+        Statement::Query(query) => (find_insert(tree)?, query.with.as_ref()),
+        _ => (find_insert(tree)?, None),
     };
     let table = match &insert.table {
         TableObject::TableName(name) => name.to_string(),
@@ -57,7 +58,7 @@ pub(super) fn rewritten_table(tree: &Statement, bound: Option<&BoundStatement>) 
 /// Returns the only table from which a rewriting statement reads rows, and the query that reads them, if the query has
 /// a filter.
 pub(super) fn rewrite_source(tree: &Statement, bound: &BoundStatement) -> Option<(String, String)> {
-    let insert = safety::find_insert(tree).filter(|_| matches!(tree, Statement::Insert(_)))?;
+    let insert = find_insert(tree).filter(|_| matches!(tree, Statement::Insert(_)))?;
     conflict_extent(insert, Some(bound)).filter(|conflict| *conflict == RewriteExtent::Unbounded)?;
     let query = insert.source.as_ref().filter(|query| query.with.is_none() && !is_limited(query))?;
     let SetExpr::Select(select) = &*query.body else { return None };
@@ -301,7 +302,7 @@ fn returns_one_row(select: &Select) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stages::parse::parse_tree;
+    use crate::stages::statement_tree::parse_tree;
     use proctor_core::sql::Dialect;
 
     fn extent(sql: &str) -> Option<RewriteExtent> {

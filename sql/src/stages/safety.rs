@@ -10,7 +10,8 @@ use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, StatementKind};
 use crate::lexer::{self, SqlTokenKind};
 use crate::stage::{ChainContext, SqlStage, StageError};
-use crate::stages::{filter_truth, parse, rewrite_extent, statement_binding};
+use crate::stages::statement_tree::{find_insert, parse_tree};
+use crate::stages::{filter_truth, rewrite_extent, statement_binding};
 
 const STAGE: StageName = StageName::Safety;
 
@@ -215,19 +216,6 @@ fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, sp
     Some(found.with_advice("Name the columns of the new row, and only those that are on the list."))
 }
 
-/// Returns the INSERT of a statement, also after WITH.
-pub(super) fn find_insert(tree: &ast::Statement) -> Option<&ast::Insert> {
-    match tree {
-        ast::Statement::Insert(insert) => Some(insert),
-        ast::Statement::Explain { statement, .. } => find_insert(statement),
-        ast::Statement::Query(query) => match &*query.body {
-            SetExpr::Insert(inner) => find_insert(inner),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 /// Reports whether a name in the text is that of a table.
 fn is_same_table(written: &str, table: &str) -> bool {
     let parts: Vec<String> = written.split('.').map(lexer::unquote).collect();
@@ -391,7 +379,7 @@ fn dangerous_functions(case: &ChainContext<'_>, index: usize) -> Vec<SqlDiagnost
 /// DELETE.
 pub(super) fn hidden_write_finding(case: &ChainContext<'_>) -> Option<SqlDiagnostic> {
     let is_query_that_writes = case.request.policy == SqlPolicy::Read
-        && matches!(parse::parse_tree(case.text(), case.request.dialect), Some(ast::Statement::Query(query)) if contains_write(&query));
+        && matches!(parse_tree(case.text(), case.request.dialect), Some(ast::Statement::Query(query)) if contains_write(&query));
     is_query_that_writes.then(|| {
         let span = case.span(0..case.text().len());
         let message = "it changes rows within, and the policy is `read`";

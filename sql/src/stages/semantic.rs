@@ -3,7 +3,7 @@
 //! run without one.
 //!
 //! Questions are noisy, and even reference queries are sometimes wrong. A finding is a warning with a confidence; only
-//! a finding with a confidence of [`ERROR_CONFIDENCE`] or more is an error.
+//! a finding with a confidence of [`ERROR_CONFIDENCE`](semantic_finding::ERROR_CONFIDENCE) or more is an error.
 
 mod aggregated_keys;
 mod aggregates;
@@ -21,6 +21,7 @@ mod order;
 mod query_shape;
 mod question;
 mod requested_aggregates;
+mod semantic_finding;
 mod shape_reader;
 mod syntax_tree;
 mod word_forms;
@@ -33,11 +34,8 @@ use sqlparser::ast;
 use crate::catalog::Catalog;
 use crate::stage::{ChainContext, SqlStage, StageError};
 use language::is_english;
-use query_shape::QueryShape;
 use question::ParsedQuestion;
-
-/// The confidence, in percent, from which a finding is an error.
-const ERROR_CONFIDENCE: u8 = 95;
+use semantic_finding::{SemanticFinding, SemanticInput};
 
 /// The stage `semantic`.
 pub(super) struct SemanticStage;
@@ -65,55 +63,6 @@ impl SqlStage for SemanticStage {
         }
         found.into_iter().for_each(|found| case.add_finding(found));
         Ok(())
-    }
-}
-
-/// The input of the checks.
-struct SemanticInput<'a> {
-    shape: &'a QueryShape,
-    catalog: &'a Catalog,
-}
-
-/// A finding of a check.
-#[derive(Debug, Clone)]
-struct SemanticFinding {
-    code: SqlCode,
-    /// The difference between the question and the query.
-    message: String,
-    confidence: u8,
-    /// The byte range in the statement.
-    range: Option<Range<usize>>,
-    advice: String,
-    subject: Option<String>,
-}
-
-impl SemanticFinding {
-    fn new(code: SqlCode, confidence: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), confidence, range: None, advice: String::new(), subject: None }
-    }
-
-    fn at(mut self, place: &Range<usize>) -> Self {
-        self.range = (!place.is_empty()).then(|| place.clone());
-        self
-    }
-
-    fn advice(mut self, advice: impl Into<String>) -> Self {
-        self.advice = advice.into();
-        self
-    }
-
-    fn about(mut self, subject: impl Into<String>) -> Self {
-        self.subject = Some(subject.into());
-        self
-    }
-
-    fn to_diagnostic(&self, span: Option<proctor_core::sql::SqlSpan>) -> SqlDiagnostic {
-        let mut found = SqlDiagnostic::warning(StageName::Semantic, self.code, self.message.clone(), self.confidence);
-        if self.confidence >= ERROR_CONFIDENCE {
-            found.severity = proctor_core::sql::SqlSeverity::Error;
-        }
-        found.subject.clone_from(&self.subject);
-        found.with_span(span).with_advice(self.advice.clone())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rule for the imports between the sources of a crate: circles stay small and few.
+//! Rule for the imports between the sources of a crate: there are no circles.
 //!
 //! A source imports another one if it names an item that the other one defines: in a `use`, or in a path that starts
 //! with `crate`, `self`, `super`, a submodule or an imported module. Names are followed through re-exports to the
@@ -11,60 +11,18 @@ mod source_module;
 use super::source_texts::{SourceTexts, TidyFindings};
 use import_graph::ImportGraph;
 
-/// The number of circles in a crate, and the number of sources in the largest one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct CircleLimit {
-    circles: usize,
-    largest: usize,
-}
-
-/// The present circles of crates that have any; a limit may only be lowered. Other crates have none.
-const LIMITS: [(&str, CircleLimit); 3] = [
-    ("bench", CircleLimit { circles: 1, largest: 4 }),
-    ("runner", CircleLimit { circles: 5, largest: 5 }),
-    ("sql", CircleLimit { circles: 5, largest: 16 }),
-];
-
-/// Checks the import circles of each crate.
+/// Reports the import circles of each crate.
 pub(super) fn import_circles(texts: &SourceTexts) -> TidyFindings {
-    check_circles(texts, &LIMITS)
-}
-
-fn check_circles(texts: &SourceTexts, limits: &[(&str, CircleLimit)]) -> TidyFindings {
     let crates = texts.keys().filter_map(|path| path.strip_suffix("/Cargo.toml")).filter(|path| !path.contains('/'));
-    let unknown = |name: &&(&str, CircleLimit)| !texts.contains_key(&format!("{}/Cargo.toml", name.0));
-    let stale = limits.iter().filter(unknown).map(|(name, _)| format!("{name}: the crate with a limit does not exist"));
-    crates
-        .flat_map(|name| {
-            let limit = limits.iter().find(|(limited, _)| *limited == name).map(|(_, limit)| *limit);
-            check_crate(name, &ImportGraph::for_crate(texts, name).circles(), limit)
-        })
-        .chain(stale)
-        .collect()
-}
-
-fn check_crate(name: &str, circles: &[Vec<String>], limit: Option<CircleLimit>) -> TidyFindings {
-    let found = CircleLimit { circles: circles.len(), largest: circles.iter().map(Vec::len).max().unwrap_or_default() };
-    let limit = limit.unwrap_or(CircleLimit { circles: 0, largest: 0 });
-    let mut findings = TidyFindings::new();
-    if found.circles > limit.circles || found.largest > limit.largest {
-        let members: Vec<String> = circles.iter().map(|circle| circle.join(", ")).collect();
-        findings.push(format!(
-            "{name}: {} import circles of up to {} sources, but at most {} of {} are allowed; move the shared items \
-             to a module that imports none of the others: {}",
-            found.circles,
-            found.largest,
-            limit.circles,
-            limit.largest,
-            members.join("; ")
-        ));
-    } else if found != limit {
-        findings.push(format!(
-            "{name}: {} import circles of up to {} sources; lower the limit in xtask/src/tidy/import_circles.rs",
-            found.circles, found.largest
-        ));
-    }
-    findings
+    let circles = crates.flat_map(|name| ImportGraph::for_crate(texts, name).circles());
+    let finding = |circle: Vec<String>| {
+        format!(
+            "these sources import each other in a circle; move the shared items to a module that imports none of the \
+             others: {}",
+            circle.join(", ")
+        )
+    };
+    circles.map(finding).collect()
 }
 
 #[cfg(test)]
@@ -72,27 +30,20 @@ mod tests {
     use super::super::source_texts::texts;
     use super::*;
 
-    fn limit(circles: usize, largest: usize) -> Vec<(&'static str, CircleLimit)> {
-        vec![("a", CircleLimit { circles, largest })]
-    }
-
     fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
         ImportGraph::for_crate(&texts(files), "a").circles()
     }
 
     #[test]
-    fn reports_circle_over_limit() {
+    fn reports_circle() {
         let texts = texts(&[
             ("a/Cargo.toml", ""),
             ("a/src/lib.rs", "mod one;\nmod two;\n"),
             ("a/src/one.rs", "use crate::two::Two;\npub(crate) struct One(Two);\n"),
             ("a/src/two.rs", "pub(crate) fn two(_: super::one::One) {}\npub(crate) struct Two;\n"),
         ]);
-        let found = check_circles(&texts, &[]);
+        let found = import_circles(&texts);
         assert!(found.len() == 1 && found[0].contains("a/src/one.rs, a/src/two.rs"), "{found:?}");
-        assert_eq!(check_circles(&texts, &limit(1, 2)), TidyFindings::new());
-        assert_eq!(check_circles(&texts, &limit(2, 2)).len(), 1, "a limit must not be higher than the figure");
-        assert_eq!(check_circles(&texts, &[("b", CircleLimit { circles: 0, largest: 0 })]).len(), 2);
     }
 
     #[test]

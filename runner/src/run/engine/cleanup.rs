@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use proctor_core::decision::gc::Collected;
 
 use super::Engine;
-use crate::store::garbage_collection::{self, GcExtent};
+use crate::store::garbage_collection;
+use crate::store::gc_extent::GcExtent;
 use crate::store::{caches, retention};
 
 /// Number of runs between two clean-ups of the state directory, which take longer the more it contains.

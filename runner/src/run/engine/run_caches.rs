@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proctor_core::model::cache::{CacheEnd, CacheEvidence};
 use proctor_core::model::drift::display_path;
+use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{Plan, PlannedSkill, RelPath};
+use proctor_core::record::evidence::StepEvidence;
 use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
 
 use super::Engine;
@@ -77,7 +79,7 @@ impl Engine {
                 Some(tree) => lock_newest_copy(tree, in_doubt),
                 None => (None, in_doubt),
             };
-            context.caches.commit_or_discard_all(&context.space, &skills, &mut runs, in_doubt);
+            commit_or_discard_caches(&context, &skills, &mut runs, in_doubt);
             runs
         });
         let mut runs = match work.await {
@@ -121,6 +123,19 @@ impl Engine {
             CacheMount { at: at.clone(), source: CacheSource::Layers { room, lowers } }
         };
         Ok(skill.caches.iter().enumerate().map(mount).collect())
+    }
+}
+
+/// Commits or discards the writes of all skills, and adds the evidence of each skill's caches to its run. A skill's
+/// writes are committed if it passed and nothing is in doubt.
+fn commit_or_discard_caches(context: &RunContext, plan: &[PlannedSkill], runs: &mut [SkillRun], is_inconclusive: bool) {
+    for (planned, run) in plan.iter().zip(runs) {
+        let passed = run.outcome() == Outcome::Passed && run.inconclusive_reasons.is_empty() && !is_inconclusive;
+        let caches = context.caches.commit_or_discard(&context.space, &planned.name, passed);
+        // A skill that never started may have open caches, because a sandbox was prepared for it.
+        if let Some(caches) = caches.filter(|_| run.steps.iter().any(StepEvidence::was_started)) {
+            run.caches = caches;
+        }
     }
 }
 

@@ -19,10 +19,10 @@ use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::run::preflight;
-use crate::run::prepared_tree::{PreparedTree, TreeResources, current_unverified_digest};
+use crate::run::prepared_tree::{PreparedTree, current_unverified_digest};
 use crate::run::request::{RunRequest, RunSource};
 use crate::store::directory::Directory;
-use crate::store::private_copies::CopyContent;
+use crate::store::private_copies::{CopyContent, TreeResources};
 
 impl Engine {
     /// Finds the tree of a run, and plans the run from the spec in it. A worktree is planned before it is copied: a

@@ -2,7 +2,6 @@
 //! them during these calls. A step chose their names and contents.
 
 use std::ffi::{CStr, CString};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use proctor_core::model::drift::display_path;
@@ -11,12 +10,12 @@ use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::SkillCacheError;
+use super::skill_cache_error::SkillCacheError;
 
 /// Maximum depth of nested directories: each level needs a descriptor.
 pub(super) const MAX_DEPTH: usize = 256;
 /// Maximum number of entries of a layer.
-pub(super) const MAX_ENTRIES: u64 = 4_000_000;
+const MAX_ENTRIES: u64 = 4_000_000;
 /// Prefix of the names of overlayfs's attributes.
 const OVERLAY_PREFIX: &[u8] = b"user.overlay.";
 /// The attribute with which a directory of a layer hides the directory below it.
@@ -98,11 +97,11 @@ fn walk_below(
     visit: &mut dyn FnMut(&WalkedEntry<'_>) -> Result<(), SkillCacheError>,
 ) -> Result<(), SkillCacheError> {
     if depth > MAX_DEPTH {
-        return Err(SkillCacheError::TooDeep);
+        return Err(SkillCacheError::TooDeep { most: MAX_DEPTH });
     }
     let listed = sorted_names(dir);
     for name in listed.map_err(|errno| SkillCacheError::entry_error("list", path, errno))? {
-        *left = left.checked_sub(1).ok_or(SkillCacheError::TooMany)?;
+        *left = left.checked_sub(1).ok_or(SkillCacheError::TooMany { most: MAX_ENTRIES })?;
         let length = path.len();
         if length > 0 {
             path.push(b'/');
@@ -266,12 +265,5 @@ pub(super) fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
         Ok(length) => Ok(&value[..length] == b"y"),
         Err(Errno::NODATA | Errno::NOTSUP | Errno::RANGE) => Ok(false),
         Err(errno) => Err(errno),
-    }
-}
-
-impl SkillCacheError {
-    fn entry_error(action: &'static str, path: &[u8], errno: Errno) -> Self {
-        let source: io::Error = errno.into();
-        Self::Entry { action, path: display_path(path), source }
     }
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::freed_bytes::remove_and_count;
-use crate::store::garbage_collection::GcExtent;
+use crate::store::gc_extent::GcExtent;
 
 /// One stored cache.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, RawMode, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::SkillCacheError;
 use super::cache_layer::{MAX_DEPTH, WalkedEntry, is_opaque, is_whiteout, open_dir, sorted_names};
+use super::skill_cache_error::SkillCacheError;
 
 /// How files get into the directory.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ fn merge_into(
     depth: usize,
 ) -> Result<(), SkillCacheError> {
     if depth > MAX_DEPTH {
-        return Err(SkillCacheError::TooDeep);
+        return Err(SkillCacheError::TooDeep { most: MAX_DEPTH });
     }
     for (name, found) in entries_by_name(dirs, path)? {
         let length = path.len();

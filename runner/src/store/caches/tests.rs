@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::clock::Clock;
-use crate::store::garbage_collection::GcExtent;
+use crate::store::gc_extent::GcExtent;
 
 const LARGE: u64 = 1 << 40;
 

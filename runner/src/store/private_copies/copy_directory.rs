@@ -7,9 +7,17 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
-use super::{LOCK_FILE, LOCK_TIMEOUT, MAX_ATTEMPTS, RETRY_PAUSE};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
+
+/// Name of the file with the lock of the repository.
+pub(super) const LOCK_FILE: &str = "lock";
+/// Maximum wait for another run that prepares a copy of the same repository.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two attempts to take a lock.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Maximum number of attempts to enter a directory that is being removed.
+const MAX_OPEN_ATTEMPTS: usize = 5;
 
 /// The directory of one repository's copies.
 #[derive(Debug, Clone)]
@@ -34,7 +42,7 @@ impl CopyDirectory {
     /// Creates the directory at `path`, whose name in `mirrors` is `key`, and uses it.
     #[expect(clippy::disallowed_methods, reason = "no event tells that a clean-up has removed a directory")]
     pub(super) fn create_locked(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_OPEN_ATTEMPTS {
             match mirrors.ensure_with_mode(key, mode) {
                 Ok(root) => {
                     if let Some(copies) = Self::open_locked(root, path.to_owned())? {

@@ -8,9 +8,10 @@ use proctor_core::api::{CopyReport, CopyState};
 use proctor_sandbox::Host;
 use rustix::fs::{RenameFlags, renameat_with};
 
+use super::copy_directory::LOCK_FILE;
 use super::*;
 use crate::store::freed_bytes::remove_dir_counted;
-use crate::store::garbage_collection::GcExtent;
+use crate::store::gc_extent::GcExtent;
 
 /// Maximum number of directories of copies (one for a repository's worktree, one for its commits), and the time
 /// after which unused ones are removed.

@@ -2,15 +2,37 @@
 
 use std::path::Path;
 
+use proctor_core::model::plan::RelPath;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::protocol::GitHistory;
 use proctor_snapshot::{
     BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredSelection, Mirror, MirrorUpdate, Snapshot,
-    TreeLocation,
+    StepRights, TreeLocation,
 };
 
-use super::{CopyContent, ExceededBound};
 use crate::error::EngineError;
+
+/// The ignored files that a private copy contains, and the bounds on its size.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CopyContent<'a> {
+    /// The paths to leave out when ignored files are copied; `None` if all ignored files are hidden.
+    pub(crate) ignored: Option<&'a [RelPath]>,
+    /// The user whose permission bits apply to reading them; `None` if steps have our own rights.
+    pub(crate) rights: Option<StepRights>,
+    /// Maximum number of covered and ignored files together.
+    pub(crate) max_entries: usize,
+    /// Maximum total size of these files in bytes.
+    pub(crate) max_bytes: u64,
+}
+
+/// A bound that the covered files exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExceededBound {
+    /// There are more than this number of files.
+    Entries(usize),
+    /// They have more than this number of bytes.
+    Bytes(u64),
+}
 
 impl<'a> CopyContent<'a> {
     /// Returns the ignored files to copy, with the bounds that the covered files leave for them.

@@ -6,7 +6,7 @@ use proctor_core::sql::SqlAllow;
 use rusqlite::Connection;
 
 use crate::allow_lists;
-use crate::sqlite::Sqlite;
+use crate::catalog::Catalog;
 
 /// A row of `sqlite_schema`.
 pub(super) struct SchemaEntry {
@@ -48,19 +48,17 @@ pub(super) fn read_shadow_tables(connection: &Connection) -> rusqlite::Result<BT
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
-pub(super) fn read_cascades(source: &Sqlite) -> rusqlite::Result<Vec<ForeignKeyCascade>> {
-    let mut statement = source
-        .connection
+pub(super) fn read_cascades(connection: &Connection, catalog: &Catalog) -> rusqlite::Result<Vec<ForeignKeyCascade>> {
+    let mut statement = connection
         .prepare("SELECT \"from\", \"table\", \"to\", on_update, on_delete FROM pragma_foreign_key_list(?1)")?;
     let mut cascades = Vec::new();
-    for table in source.catalog.tables.iter().filter(|table| !table.is_view) {
+    for table in catalog.tables.iter().filter(|table| !table.is_view) {
         let mut rows = statement.query([&table.name])?;
         while let Some(row) = rows.next()? {
             let (parent, to): (String, Option<String>) = (row.get(1)?, row.get(2)?);
             let (on_update, on_delete): (String, String) = (row.get(3)?, row.get(4)?);
             let changes = |action: &str| matches!(action, "SET NULL" | "SET DEFAULT");
-            let keys = source
-                .catalog
+            let keys = catalog
                 .table(&parent)
                 .map(|table| table.columns.iter().filter(|column| column.primary_key_position > 0));
             let keys = keys.into_iter().flatten().map(|column| column.name.clone());

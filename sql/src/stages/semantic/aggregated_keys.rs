@@ -3,8 +3,8 @@
 use proctor_core::sql::SqlCode;
 
 use super::query_shape::{Aggregate, AggregateKind, ColumnReference, QueryShape};
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::name_words;
-use super::{SemanticFinding, SemanticInput};
 use crate::catalog::{Catalog, CatalogTable};
 
 pub(super) fn check(input: &SemanticInput<'_>) -> Vec<SemanticFinding> {

@@ -1,5 +1,6 @@
 //! Checks the aggregate that the question asks for: count, sum, average, maximum, minimum.
 
+mod aggregate_words;
 mod missing_count;
 mod question_independent;
 
@@ -8,37 +9,12 @@ use proctor_core::sql::SqlCode;
 use super::extreme::Extreme;
 use super::query_shape::{Aggregate, AggregateKind, QueryShape, RowLimit};
 use super::question::{ParsedQuestion, ScaleEnd};
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words};
-use super::{SemanticFinding, SemanticInput};
+use aggregate_words::{AVERAGE_WORDS, SHARE_WORDS, is_key};
 use missing_count::missing_count;
 use question_independent::{misnamed_aggregate, mixed_aggregates, repeated_aggregate};
 
-/// Words that ask for a share, which needs a division.
-const SHARE_WORDS: [&str; 22] = [
-    "percent",
-    "percentage",
-    "ratio",
-    "proportion",
-    "rate",
-    "share",
-    "fraction",
-    "per",
-    "growth",
-    "increase",
-    "decrease",
-    "difference",
-    "compared",
-    "times",
-    "percentages",
-    "ratios",
-    "rates",
-    "probability",
-    "likelihood",
-    "faster",
-    "deviation",
-    "gap",
-];
-const AVERAGE_WORDS: [&str; 8] = ["average", "averages", "avg", "mean", "typical", "typically", "averaged", "expected"];
 const TOTAL_WORDS: [&str; 7] = ["total", "sum", "totals", "altogether", "combined", "overall", "cumulative"];
 
 pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec<SemanticFinding> {
@@ -66,16 +42,6 @@ fn multi_row_comparison(shape: &QueryShape) -> Option<SemanticFinding> {
     Some(found.advice("Aggregate them, for instance with AVG or MAX, or use IN."))
 }
 
-fn other_aggregate_finding(
-    confidence: u8,
-    message: impl Into<String>,
-    aggregate: &Aggregate,
-    expected: AggregateKind,
-) -> SemanticFinding {
-    let found = SemanticFinding::new(SqlCode::OtherAggregate, confidence, message).at(&aggregate.range);
-    found.advice(format!("Use {}.", expected.as_sql()))
-}
-
 /// Reports MAX where the question asks for the lowest value, and MIN where it asks for the highest.
 fn opposite_extreme(shape: &QueryShape, aggregate: &Aggregate, question: &ParsedQuestion) -> Option<SemanticFinding> {
     let item = shape
@@ -99,7 +65,7 @@ fn opposite_extreme(shape: &QueryShape, aggregate: &Aggregate, question: &Parsed
         false => 80,
     };
     let message = format!("the question asks for \"{words}\", and the query takes {}", aggregate.kind.as_sql());
-    Some(other_aggregate_finding(confidence, message, aggregate, be))
+    Some(SemanticFinding::other_aggregate(confidence, message, aggregate, be))
 }
 
 /// Reports an average that the question does not ask for, and a missing average that it asks for.
@@ -132,7 +98,7 @@ fn check_average(shape: &QueryShape, question: &ParsedQuestion) -> Vec<SemanticF
                 (false, false) => 60,
                 _ => 50,
             };
-            vec![other_aggregate_finding(
+            vec![SemanticFinding::other_aggregate(
                 confidence,
                 "the query averages, and the question asks for no average",
                 average,
@@ -200,7 +166,7 @@ fn missing_average(
                 _ => 62,
             };
             let message = format!("the question asks for \"{words}\", and the query gives {}", figure.kind.as_sql());
-            Some(other_aggregate_finding(confidence, message, figure, AggregateKind::Average))
+            Some(SemanticFinding::other_aggregate(confidence, message, figure, AggregateKind::Average))
         }
         None if !is_stored => {
             let message = format!("the question asks for \"{words}\", and the query averages nothing");
@@ -259,7 +225,7 @@ fn wrong_comparison_aggregate(shape: &QueryShape, question: &ParsedQuestion, at:
     let words = question.quote(at, at + 3);
     let message =
         format!("the question asks for \"{words}\", and the query holds rows against {}", figure.kind.as_sql());
-    Some(other_aggregate_finding(80, message, figure, AggregateKind::Average))
+    Some(SemanticFinding::other_aggregate(80, message, figure, AggregateKind::Average))
 }
 
 /// Reports whether a word belongs to the beginning of the question, and not to a condition.
@@ -343,13 +309,7 @@ fn other_instead_of_sum(shape: &QueryShape, question: &ParsedQuestion, at: usize
         question.quote(at, at + 3),
         figure.kind.as_sql()
     );
-    Some(other_aggregate_finding(confidence, message, figure, AggregateKind::Sum))
-}
-
-fn is_key(column: &str) -> bool {
-    name_words(column)
-        .last()
-        .is_some_and(|last| matches!(last.as_str(), "id" | "uuid" | "key" | "code") || last.ends_with("id"))
+    Some(SemanticFinding::other_aggregate(confidence, message, figure, AggregateKind::Sum))
 }
 
 /// Reports a column that is named after an aggregate without being one: `order_id AS number_of_orders`.

@@ -10,7 +10,7 @@ use sqlparser::ast::{
     Statement, TableFactor, Value, Visit as _, Visitor,
 };
 
-use super::SemanticFinding;
+use super::semantic_finding::SemanticFinding;
 use super::syntax_tree::{StatementText, literal_text, strip_wrappers};
 use crate::catalog::{Catalog, CatalogTable};
 

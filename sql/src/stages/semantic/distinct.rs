@@ -4,8 +4,8 @@ use proctor_core::sql::SqlCode;
 
 use super::query_shape::{AggregateKind, QueryShape};
 use super::question::ParsedQuestion;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words};
-use super::{SemanticFinding, SemanticInput};
 
 pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec<SemanticFinding> {
     missing_distinct(input, question).into_iter().collect()

@@ -5,8 +5,8 @@ use proctor_core::sql::SqlCode;
 
 use super::question::ParsedQuestion;
 use super::requested_aggregates::stores_count;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words};
-use super::{SemanticFinding, SemanticInput};
 use crate::catalog::CatalogTable;
 
 /// Words between a leading word and the thing.

@@ -6,8 +6,8 @@ use proctor_core::sql::SqlCode;
 
 use super::query_shape::QueryShape;
 use super::question::ParsedQuestion;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words, stem};
-use super::{SemanticFinding, SemanticInput};
 
 /// A value that a question mentions.
 #[derive(Debug, Clone, PartialEq, Eq)]

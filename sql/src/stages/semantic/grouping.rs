@@ -4,8 +4,8 @@ use proctor_core::sql::SqlCode;
 
 use super::query_shape::{Aggregate, AggregateKind, RowLimit, SelectBlock};
 use super::question::ParsedQuestion;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words};
-use super::{SemanticFinding, SemanticInput};
 
 const GROUP_WORDS: [&str; 12] = [
     "each",

@@ -12,8 +12,8 @@ use sqlparser::ast::{
     Statement, TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
 };
 
-use super::SemanticFinding;
 use super::question::ParsedQuestion;
+use super::semantic_finding::SemanticFinding;
 use super::syntax_tree::strip_wrappers;
 use crate::catalog::Catalog;
 use row_counts::{is_duplicate_insensitive, is_plain_distinct, is_small_query};

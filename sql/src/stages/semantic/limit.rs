@@ -5,7 +5,7 @@ use proctor_core::sql::SqlCode;
 use super::extreme::Extreme;
 use super::query_shape::{AggregateKind, QueryShape, RowLimit};
 use super::question::{ParsedQuestion, Superlative, SuperlativeScale};
-use super::{SemanticFinding, SemanticInput};
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 
 pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec<SemanticFinding> {
     let numbered = question.superlatives.iter().find_map(|cue| cue.number.map(|number| (cue, number)));

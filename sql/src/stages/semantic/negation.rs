@@ -4,8 +4,8 @@ use proctor_core::sql::SqlCode;
 
 use super::query_shape::QueryShape;
 use super::question::ParsedQuestion;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, stem};
-use super::{SemanticFinding, SemanticInput};
 
 const STRONG_NEGATIONS: [&str; 8] =
     ["never", "without", "except", "excluding", "lacking", "neither", "nobody", "unless"];

@@ -8,8 +8,8 @@ use super::extreme::Extreme;
 use super::query_shape::{ColumnReference, QueryShape, RowLimit, SelectBlock, SortKey};
 use super::question::{ParsedQuestion, ScaleEnd, SuperlativeScale};
 use super::requested_aggregates::stores_extreme;
+use super::semantic_finding::{SemanticFinding, SemanticInput};
 use super::word_forms::{are_related, name_words};
-use super::{SemanticFinding, SemanticInput};
 
 pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec<SemanticFinding> {
     let mut found: Vec<SemanticFinding> =

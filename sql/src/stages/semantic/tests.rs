@@ -6,7 +6,8 @@ use sqlparser::dialect::SQLiteDialect;
 use sqlparser::parser::Parser;
 
 use super::question::ParsedQuestion;
-use super::{ERROR_CONFIDENCE, SemanticFinding, statement_findings};
+use super::semantic_finding::{ERROR_CONFIDENCE, SemanticFinding};
+use super::statement_findings;
 use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
 
 /// The confidence from which a warning counts.

@@ -2,11 +2,11 @@
 
 use proctor_core::sql::SqlCode;
 
-use super::{AVERAGE_WORDS, SHARE_WORDS, is_key, other_aggregate_finding};
+use super::aggregate_words::{AVERAGE_WORDS, SHARE_WORDS, is_key};
 use crate::stages::semantic::query_shape::{AggregateKind, ColumnReference, QueryShape, ResultColumn};
 use crate::stages::semantic::question::ParsedQuestion;
+use crate::stages::semantic::semantic_finding::{SemanticFinding, SemanticInput};
 use crate::stages::semantic::word_forms::{are_related, name_words, stem};
-use crate::stages::semantic::{SemanticFinding, SemanticInput};
 
 /// Reports a missing count where the question asks for a number.
 pub(super) fn missing_count(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Option<SemanticFinding> {
@@ -79,7 +79,7 @@ pub(super) fn missing_count(input: &SemanticInput<'_>, question: &ParsedQuestion
         first.kind.as_sql(),
         column.column
     );
-    Some(other_aggregate_finding(confidence, message, first, AggregateKind::Count))
+    Some(SemanticFinding::other_aggregate(confidence, message, first, AggregateKind::Count))
 }
 
 /// Reports whether a second clause asks for the rows themselves: `How many cards are black? List their names.`
@@ -189,7 +189,7 @@ fn sum_of_other_column(input: &SemanticInput<'_>, question: &ParsedQuestion, at:
     }
     let message =
         format!("the question asks for \"{}\", and the query adds up `{}`", question.quote(at, at + 3), column.column);
-    Some(other_aggregate_finding(85, message, sum, AggregateKind::Count))
+    Some(SemanticFinding::other_aggregate(85, message, sum, AggregateKind::Count))
 }
 
 /// Returns the position of words that ask for a number of things. A telephone number does not count.

@@ -1,8 +1,7 @@
 //! Checks for aggregates that are wrong for any question.
 
-use super::other_aggregate_finding;
-use crate::stages::semantic::SemanticFinding;
 use crate::stages::semantic::query_shape::{AggregateKind, ResultColumn};
+use crate::stages::semantic::semantic_finding::SemanticFinding;
 use crate::stages::semantic::word_forms::name_words;
 
 /// Reports an aggregate that is named after another one: `AVG(price) AS total_price`.
@@ -36,7 +35,7 @@ pub(super) fn misnamed_aggregate(item: &ResultColumn) -> Option<SemanticFinding>
         _ => return None,
     };
     let message = format!("{} is named `{alias}`", aggregate.kind.as_sql());
-    Some(other_aggregate_finding(86, message, aggregate, be))
+    Some(SemanticFinding::other_aggregate(86, message, aggregate, be))
 }
 
 /// Reports an average in a sum or a fraction with counts and sums: `100 * AVG(x = 1) / COUNT(*)`.
@@ -58,7 +57,7 @@ pub(super) fn mixed_aggregates(item: &ResultColumn) -> Option<SemanticFinding> {
         _ => 76,
     };
     let message = format!("an average is set against {} of the same rows in one figure", mate.kind.as_sql());
-    Some(other_aggregate_finding(confidence, message, average, AggregateKind::Sum))
+    Some(SemanticFinding::other_aggregate(confidence, message, average, AggregateKind::Sum))
 }
 
 /// Reports an aggregate that is compared with itself: `MIN(price) - MIN(price)`.
@@ -81,5 +80,10 @@ pub(super) fn repeated_aggregate(item: &ResultColumn) -> Option<SemanticFinding>
         AggregateKind::Max => AggregateKind::Min,
         _ => AggregateKind::Count,
     };
-    Some(other_aggregate_finding(88, format!("{} of a column is set against itself", one.kind.as_sql()), one, be))
+    Some(SemanticFinding::other_aggregate(
+        88,
+        format!("{} of a column is set against itself", one.kind.as_sql()),
+        one,
+        be,
+    ))
 }

@@ -1,8 +1,8 @@
 //! Derives the meaning of words and column names from their form.
 
-use crate::stages::semantic::SemanticInput;
 use crate::stages::semantic::query_shape::ColumnReference;
 use crate::stages::semantic::question::ParsedQuestion;
+use crate::stages::semantic::semantic_finding::SemanticInput;
 use crate::stages::semantic::word_forms::{are_related, name_words};
 
 /// Reports whether a word has the form of a superlative.

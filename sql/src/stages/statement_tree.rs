@@ -1,0 +1,42 @@
+//! Parses a statement to the parser's tree, and finds the INSERT in it.
+
+use proctor_core::sql::Dialect;
+use sqlparser::ast::{self, SetExpr};
+use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
+use sqlparser::parser::Parser;
+
+/// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
+const MAX_PARSER_DEPTH: usize = 150;
+/// The maximum size of a statement whose tree is built, in bytes.
+const MAX_PARSED_BYTES: usize = 256 << 10;
+
+/// Returns the tree of one statement; `None` if the parser cannot read it as one.
+pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement> {
+    if text.len() > MAX_PARSED_BYTES {
+        return None;
+    }
+    let dialect: &dyn sqlparser::dialect::Dialect = match dialect {
+        Dialect::Sqlite => &SQLiteDialect {},
+        Dialect::Duckdb => &DuckDbDialect {},
+    };
+    let parsed = Parser::new(dialect)
+        .with_recursion_limit(MAX_PARSER_DEPTH)
+        .try_with_sql(text)
+        .and_then(|mut parser| parser.parse_statements());
+    let mut statements = parsed.ok()?.into_iter();
+    let tree = statements.next()?;
+    statements.next().is_none().then_some(tree)
+}
+
+/// Returns the INSERT of a statement, also after WITH.
+pub(super) fn find_insert(tree: &ast::Statement) -> Option<&ast::Insert> {
+    match tree {
+        ast::Statement::Insert(insert) => Some(insert),
+        ast::Statement::Explain { statement, .. } => find_insert(statement),
+        ast::Statement::Query(query) => match &*query.body {
+            SetExpr::Insert(inner) => find_insert(inner),
+            _ => None,
+        },
+        _ => None,
+    }
+}
