@@ -5,6 +5,7 @@
 mod body_tests;
 mod doctor;
 mod exec;
+mod logged_run;
 pub mod openapi;
 pub mod operation;
 mod problem;
@@ -13,6 +14,7 @@ mod view;
 
 pub use doctor::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
 pub use exec::{ExecEvent, ExecSubmission, MAX_EXEC_OUTPUT_CHUNK, OutputStream, decode_hex};
+pub use logged_run::LoggedRun;
 pub use problem::{Problem, ProblemType, SpecProblem};
 pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
 pub use view::{

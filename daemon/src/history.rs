@@ -145,7 +145,7 @@ impl History {
                 return Err(HistoryError::KeyUsed(known));
             }
             let mut log = RunLogWriter::begin(Arc::clone(shared), &first, key.as_ref())?;
-            let summary = log.view().summary();
+            let summary = log.run().summary();
             index.put_with_key(&summary, log.bytes(), key.as_ref()).inspect_err(|_| log.discard())?;
             Ok(log)
         })
@@ -188,9 +188,9 @@ impl History {
     /// The log cannot be read.
     pub fn view(&self, id: &RunId) -> Result<Option<RunView>, HistoryError> {
         if let Some(unended) = self.shared.pending_ends().get(id) {
-            return Ok(Some(unended.view.clone()));
+            return Ok(Some(unended.run.view()));
         }
-        Ok(self.shared.read_log(id)?.map(|settled| settled.view))
+        Ok(self.shared.read_log(id)?.map(|settled| settled.run.view()))
     }
 
     /// Returns at most `limit` events after number `after`, and whether there are more. The number of bytes is

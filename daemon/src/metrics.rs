@@ -374,6 +374,8 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 
 #[cfg(test)]
 mod tests {
+    use proctor_core::api::LoggedRun;
+
     use super::*;
 
     fn encode_metrics(metrics: &Metrics) -> String {
@@ -391,7 +393,7 @@ mod tests {
         let request = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
             "max_tier":2,"sandbox":"strict","fail_fast":false,"changes":"applied"}"#;
         let request = serde_json::from_str(request).expect("reads");
-        RunView::new_queued("r1".parse().expect("an id"), "t".into(), request, 7)
+        LoggedRun::new_queued("r1".parse().expect("an id"), "t".into(), request, 7).view()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use proctor_core::api::{Asked, LoggedEvent, Problem, RunState, RunSubmission, RunView, Submitted};
+use proctor_core::api::{Asked, LoggedEvent, LoggedRun, Problem, RunState, RunSubmission, RunView, Submitted};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName, RunId};
 use proctor_core::spec::OperatorConfig;
@@ -109,7 +109,11 @@ impl<'e> InProcessService<'e> {
         assert_eq!(response.run.view.state, RunState::Finished, "{:#?}", response.run.view);
         let log = self.run_log(id);
         assert_log_complete(&log);
-        assert_eq!(RunView::from_log(log.iter().map(Arc::as_ref)).as_ref(), Some(&response.run.view), "one truth");
+        assert_eq!(
+            LoggedRun::from_log(log.iter().map(Arc::as_ref)).map(|run| run.view()).as_ref(),
+            Some(&response.run.view),
+            "one truth"
+        );
         let left = machine::processes_with_marker(self.env.marker());
         assert!(left.is_empty() || self.service.health().runs.running > 0, "processes {left:?} outlived their run");
         documents::check_all_documents(self.env.root());

@@ -1,9 +1,7 @@
 //! Implements `proctor report`, which writes the result of a daemon's run in any format of `run`, and to files. The
 //! input is the log of the run, with the times at which its events were logged.
 
-use std::time::Duration;
-
-use proctor_core::api::{LoggedEvent, RunState};
+use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::event::RunEvent;
@@ -50,9 +48,8 @@ async fn write_report(
     }
     reports.set_repository(std::path::Path::new(&view.asked.repo), caller);
     let log = fetch_log(&daemon.client, args).await?;
-    let (run, json) = match check_started(&log) {
-        Ok(()) => {
-            let record = fold(&log);
+    let (run, json) = match started_run(&log) {
+        Ok(record) => {
             log.iter()
                 .filter(|logged| is_run_event(&logged.event))
                 .try_for_each(|logged| reports.write_event(&logged.event, screen))?;
@@ -108,34 +105,17 @@ fn is_run_event(event: &RunEvent) -> bool {
     !matches!(event, RunEvent::RunQueued { .. } | RunEvent::RunRefused { .. })
 }
 
-/// Checks that the run actually started.
-fn check_started(log: &[LoggedEvent]) -> Result<(), CliError> {
-    if log.iter().any(|logged| matches!(logged.event, RunEvent::RunStarted { .. })) {
-        return Ok(());
+/// Returns the record of the run; an error if it never started.
+fn started_run(log: &[LoggedEvent]) -> Result<RunRecord, CliError> {
+    let record = LoggedRun::from_log(log).map(LoggedRun::into_record).unwrap_or_default();
+    match record.problem {
+        _ if record.started.is_some() => Ok(record),
+        Some(problem) => Err(problem_error(problem)),
+        None => Err(CliError::Engine {
+            message: "the run ended before it began; nothing was verified".to_owned(),
+            hint: Some("run again".to_owned()),
+            exit_code: EXIT_INCONCLUSIVE,
+            code: CommandCode::NeverBegan.code(),
+        }),
     }
-    let refused = log.iter().find_map(|logged| match &logged.event {
-        RunEvent::RunRefused { problem } => Some(problem_error(problem.clone())),
-        _ => None,
-    });
-    Err(refused.unwrap_or_else(|| CliError::Engine {
-        message: "the run ended before it began; nothing was verified".to_owned(),
-        hint: Some("run again".to_owned()),
-        exit_code: EXIT_INCONCLUSIVE,
-        code: CommandCode::NeverBegan.code(),
-    }))
-}
-
-/// Folds the log to a record, with times counted from the start of the run.
-fn fold(log: &[LoggedEvent]) -> RunRecord {
-    let time = |logged: &LoggedEvent| humantime::parse_rfc3339(&logged.logged_at).ok();
-    let start = log.iter().find_map(|logged| match &logged.event {
-        RunEvent::RunStarted { at, .. } => humantime::parse_rfc3339(at).ok(),
-        _ => None,
-    });
-    let mut record = RunRecord::default();
-    for logged in log {
-        let since = time(logged).zip(start).and_then(|(at, start)| at.duration_since(start).ok());
-        record.apply(logged.event.clone(), since.unwrap_or(Duration::ZERO));
-    }
-    record
 }

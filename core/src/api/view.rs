@@ -1,10 +1,8 @@
-//! The daemon's responses about runs, computed from the events of a run. This module does not decide whether a run
-//! passed.
+//! The daemon's responses about runs.
 
 mod stream_view;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +11,7 @@ use super::problem::Problem;
 use super::request::Asked;
 use crate::decision::rerun::Rerun;
 use crate::decision::verdict::{InconclusiveDetail, Verdict};
-use crate::model::event::{PlannedOutline, RunEvent};
+use crate::model::event::RunEvent;
 use crate::model::leak::LeakedProcesses;
 use crate::model::names::{RunId, SkillName, StepName};
 use crate::model::outcome::{Outcome, Termination};
@@ -192,46 +190,34 @@ pub struct StepView {
 }
 
 impl StepView {
-    fn new_pending(n: usize, skill: &str, name: &str) -> Self {
+    /// Creates the view of a step, of which `attempt` is the current or last attempt.
+    pub(super) fn new(n: usize, skill: &str, name: &str, attempt: u32, evidence: Option<&StepEvidence>) -> Self {
+        let found = evidence.map(|evidence| &evidence.drift.found);
+        let changes = found.map_or(&[][..], |found| &found.changes);
+        let changed: Vec<String> = changes.iter().take(MAX_SHOWN_PATHS).map(|change| change.path.clone()).collect();
         Self {
             n: u32::try_from(n).unwrap_or(u32::MAX),
             skill: skill.to_owned(),
             name: name.to_owned(),
-            sql: None,
-            outcome: None,
-            attempt: 0,
-            termination: None,
-            exit_code: None,
-            duration_ms: None,
-            changed: Vec::new(),
-            changed_more: 0,
-            stdout: None,
-            stderr: None,
-            found_reports: Vec::new(),
-            leaked: None,
+            sql: evidence.and_then(|evidence| evidence.planned.sql),
+            outcome: evidence.map(|evidence| evidence.outcome),
+            attempt,
+            termination: evidence.map(|evidence| evidence.termination.clone()),
+            exit_code: evidence.and_then(|evidence| evidence.exit_code),
+            duration_ms: evidence.map(|evidence| evidence.duration_ms),
+            changed_more: (changes.len() - changed.len()) as u64 + found.map_or(0, |found| found.omitted),
+            changed,
+            stdout: evidence.map(|evidence| StreamView::from(&evidence.stdout)),
+            stderr: evidence.map(|evidence| StreamView::from(&evidence.stderr)),
+            found_reports: evidence.map(|evidence| evidence.found_reports.clone()).unwrap_or_default(),
+            leaked: evidence.and_then(|evidence| evidence.leaked.clone()),
         }
     }
 
-    fn from_check(n: usize, check: &CheckEvidence) -> Self {
+    /// Creates the view of a toolchain check that has ended.
+    pub(super) fn from_check(n: usize, check: &CheckEvidence) -> Self {
         let command = check.step.planned.cmd.words().join(" ");
-        let mut view = Self { attempt: 1, ..Self::new_pending(n, check.toolchain.as_str(), &command) };
-        view.record_end(&check.step);
-        view
-    }
-
-    fn record_end(&mut self, evidence: &StepEvidence) {
-        let found = &evidence.drift.found;
-        self.sql = evidence.planned.sql;
-        self.outcome = Some(evidence.outcome);
-        self.termination = Some(evidence.termination.clone());
-        self.exit_code = evidence.exit_code;
-        self.duration_ms = Some(evidence.duration_ms);
-        self.changed = found.changes.iter().take(MAX_SHOWN_PATHS).map(|change| change.path.clone()).collect();
-        self.changed_more = (found.changes.len() - self.changed.len()) as u64 + found.omitted;
-        self.stdout = Some(StreamView::from(&evidence.stdout));
-        self.stderr = Some(StreamView::from(&evidence.stderr));
-        self.found_reports.clone_from(&evidence.found_reports);
-        self.leaked.clone_from(&evidence.leaked);
+        Self::new(n, check.toolchain.as_str(), &command, 1, Some(&check.step))
     }
 
     /// Returns the reason why the step did not pass, as a sentence; `None` if it passed or has not ended.
@@ -267,141 +253,6 @@ impl RunView {
         self.rerun.as_ref().is_some_and(Rerun::is_partial)
     }
 
-    /// Creates the view of a queued run from the data of its first event.
-    pub fn new_queued(id: RunId, at: String, asked: Asked, uid: u32) -> Self {
-        Self {
-            id,
-            state: RunState::Queued,
-            verdict: None,
-            reason: "it waits for its turn".to_owned(),
-            exit_code: None,
-            tier: None,
-            seq: 0,
-            asked,
-            uid,
-            queued_at: at,
-            started_at: None,
-            finished_at: None,
-            duration_ms: None,
-            snapshot: None,
-            source: None,
-            unverified_inputs_sha256: None,
-            spec_sha256: None,
-            plan_sha256: None,
-            rerun: None,
-            checks: Vec::new(),
-            steps: Vec::new(),
-            doubts: Vec::new(),
-            problem: None,
-            cancelled_by: None,
-            patch_refused: None,
-            evidence: BTreeMap::new(),
-            evidence_dir: None,
-        }
-    }
-
-    /// Computes the view of a run from its log; `None` if the log does not start with the request.
-    pub fn from_log<'a>(log: impl IntoIterator<Item = &'a LoggedEvent>) -> Option<Self> {
-        let mut log = log.into_iter();
-        let first = log.next()?;
-        let RunEvent::RunQueued { run_id, at, asked, uid, .. } = &first.event else { return None };
-        let mut view = Self::new_queued(run_id.clone(), at.clone(), asked.clone(), *uid);
-        view.seq = first.seq;
-        log.for_each(|logged| view.apply(logged));
-        Some(view)
-    }
-
-    /// Updates the view with the next event.
-    pub fn apply(&mut self, logged: &LoggedEvent) {
-        self.seq = logged.seq;
-        match &logged.event {
-            RunEvent::RunQueued { .. } | RunEvent::SkillStarted { .. } | RunEvent::StepTerminating { .. } => {}
-            RunEvent::RunStarted {
-                at,
-                snapshot,
-                source,
-                unverified_inputs_sha256,
-                spec_sha256,
-                plan_sha256,
-                skills,
-                rerun,
-                ..
-            } => {
-                self.state = RunState::Running;
-                self.reason = "it is under way".to_owned();
-                self.started_at = Some(at.clone());
-                self.snapshot = Some(snapshot.clone());
-                self.source = Some(source.clone());
-                self.unverified_inputs_sha256.clone_from(unverified_inputs_sha256);
-                self.spec_sha256 = Some(spec_sha256.clone());
-                self.plan_sha256 = Some(plan_sha256.clone());
-                self.rerun.clone_from(rerun);
-                self.steps = planned_steps(skills);
-            }
-            RunEvent::CheckFinished { check } => self.checks.push(StepView::from_check(self.checks.len(), check)),
-            RunEvent::StepStarted { skill, step, attempt, .. } => {
-                self.update_step(skill, step, |view| view.attempt = *attempt);
-                self.reason = format!("{skill}/{step} runs");
-            }
-            RunEvent::StepRetrying { skill, step, attempt, .. } => {
-                self.update_step(skill, step, |view| view.attempt = attempt + 1);
-            }
-            RunEvent::StepFinished { skill, step } => {
-                self.update_step(skill, &step.planned.name, |view| view.record_end(step));
-            }
-            RunEvent::SkillFinished { .. } => {}
-            RunEvent::Doubted { doubt, message } => {
-                let record = InconclusiveDetail { doubt: *doubt, message: message.clone() };
-                if !self.doubts.contains(&record) {
-                    self.doubts.push(record);
-                }
-            }
-            RunEvent::PatchRefused { reason } => self.patch_refused = Some(reason.clone()),
-            RunEvent::RunRefused { problem } => self.problem = Some(problem.clone()),
-            RunEvent::Cancelling { by } => self.cancelled_by = Some(by.clone()),
-            RunEvent::EvidenceWritten { file, sha256 } => {
-                self.evidence.insert(file.clone(), sha256.clone());
-            }
-            RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir } => {
-                self.state = RunState::Finished;
-                self.verdict = Some(*verdict);
-                self.tier = Some(*tier);
-                self.exit_code = Some(*exit_code);
-                self.duration_ms = Some(*duration_ms);
-                let ended_at = self.started_at.as_deref().and_then(|began| add_milliseconds(began, *duration_ms));
-                self.finished_at = Some(ended_at.unwrap_or_else(|| logged.logged_at.clone()));
-                self.evidence_dir.clone_from(evidence_dir);
-                let partial = self.rerun.as_ref().and_then(Rerun::phrase);
-                self.reason = partial
-                    .map_or_else(|| self.outcome_reason(), |partial| format!("{}; {partial}", self.outcome_reason()));
-            }
-        }
-    }
-
-    /// Returns the most important fact about a run that has ended.
-    fn outcome_reason(&self) -> String {
-        let steps = || self.checks.iter().chain(&self.steps);
-        let failed =
-            steps().filter(|step| step.outcome.is_some_and(Outcome::is_failure)).find_map(StepView::failure_reason);
-        let problem = || self.problem.as_ref().map(|problem| problem.detail.clone());
-        let doubt = || self.doubts.first().map(|doubt| doubt.message.clone());
-        let unsure = || steps().find_map(StepView::failure_reason);
-        let passed = || {
-            let count = self.steps.iter().filter(|step| step.outcome == Some(Outcome::Passed)).count();
-            all_passed_message(count)
-        };
-        failed.or_else(problem).or_else(doubt).or_else(unsure).unwrap_or_else(passed)
-    }
-
-    /// Changes the view of a step. Does nothing for toolchain checks, which are not steps of the plan and are added
-    /// when they have ended.
-    fn update_step(&mut self, skill: &SkillName, step: &StepName, change: impl FnOnce(&mut StepView)) {
-        let mut steps = self.steps.iter_mut();
-        if let Some(view) = steps.find(|view| view.skill == skill.as_str() && view.name == step.as_str()) {
-            change(view);
-        }
-    }
-
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
         RunSummary {
@@ -422,23 +273,12 @@ impl RunView {
     }
 }
 
-/// Returns the time `ms` milliseconds after `at`, in RFC 3339; `None` if `at` is not a valid time.
-fn add_milliseconds(at: &str, ms: u64) -> Option<String> {
-    let time = humantime::parse_rfc3339(at).ok()?.checked_add(Duration::from_millis(ms))?;
-    Some(humantime::format_rfc3339_millis(time).to_string())
-}
-
 /// Returns a message for a run in which all steps passed.
 pub fn all_passed_message(steps: usize) -> String {
     match steps {
         1 => "its one step passed".to_owned(),
         steps => format!("all {steps} steps passed"),
     }
-}
-
-fn planned_steps(skills: &[PlannedOutline]) -> Vec<StepView> {
-    let steps = skills.iter().flat_map(|outline| outline.steps.iter().map(move |step| (&outline.skill, step)));
-    steps.enumerate().map(|(n, (skill, step))| StepView::new_pending(n, skill.as_str(), step.as_str())).collect()
 }
 
 /// A run as shown in lists.
@@ -587,6 +427,3 @@ pub struct RunCounts {
     /// Number of active runs.
     pub running: u32,
 }
-
-#[cfg(test)]
-mod tests;

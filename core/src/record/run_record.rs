@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::api::Problem;
 use crate::decision::rerun::Rerun;
 use crate::decision::verdict::{InconclusiveDetail, Verdict};
 use crate::model::enforcement::SandboxMode;
@@ -35,6 +36,16 @@ pub struct RunRecord {
     pub evidence: BTreeMap<String, Sha256Hex>,
     /// The end of the run; `null` if its last event is missing.
     pub finished: Option<Finished>,
+    /// The reason why the run was refused; absent if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+    /// The reason why a requested patch of the steps' changes is not available; absent if it is, or if none was
+    /// requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch_refused: Option<String>,
+    /// The step or toolchain check that started last; `None` after the end of the run.
+    #[serde(skip)]
+    latest_start: Option<(SkillName, StepName)>,
 }
 
 /// The start of a run.
@@ -58,6 +69,10 @@ pub struct Started {
     pub source: TreeSource,
     /// The state of the git repository; `null` if the run's log does not contain it.
     pub git: Option<GitIdentity>,
+    /// The sha256 of the list of ignored files that the steps see in a private copy of the worktree; absent if they see
+    /// none, or see the worktree itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified_inputs_sha256: Option<Sha256Hex>,
     /// The behaviour if controls of the sandbox are missing.
     pub sandbox: SandboxMode,
     /// The number of toolchain checks.
@@ -138,7 +153,7 @@ impl RunRecord {
                 snapshot,
                 source,
                 git,
-                unverified_inputs_sha256: _,
+                unverified_inputs_sha256,
                 sandbox,
                 checks,
                 skills,
@@ -155,6 +170,7 @@ impl RunRecord {
                     snapshot,
                     source,
                     git,
+                    unverified_inputs_sha256,
                     sandbox,
                     checks,
                     rerun,
@@ -168,12 +184,13 @@ impl RunRecord {
             RunEvent::SkillStarted { skill } => {
                 self.skill_mut(&skill).span = Some(Span { began_ms: at, ended_ms: None });
             }
-            // The event of a toolchain check looks like a step of a skill that has not begun, so ignore it.
             RunEvent::StepStarted { skill, step, attempt, .. } => {
+                // The event of a toolchain check looks like a step of a skill that has not begun.
                 if let Some(record) = self.started_skill_mut(&skill) {
                     let span = Span { began_ms: at, ended_ms: None };
-                    record.attempts.push(AttemptSpan { step, attempt, span });
+                    record.attempts.push(AttemptSpan { step: step.clone(), attempt, span });
                 }
+                self.latest_start = Some((skill, step));
             }
             RunEvent::StepRetrying { skill, step, .. } => self.skill_mut(&skill).end_attempt(&step, at),
             RunEvent::StepFinished { skill, step } => {
@@ -190,18 +207,20 @@ impl RunRecord {
                 record.tier = Some(tier);
                 record.reason = reason;
             }
-            RunEvent::Doubted { doubt, message } => self.doubts.push(InconclusiveDetail { doubt, message }),
+            RunEvent::Doubted { doubt, message } => {
+                self.add_inconclusive_reasons(&[InconclusiveDetail { doubt, message }]);
+            }
             RunEvent::Cancelling { by } => self.cancelled_by = Some(by),
             RunEvent::EvidenceWritten { file, sha256 } => {
                 self.evidence.insert(file, sha256);
             }
             RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir } => {
                 self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir });
+                self.latest_start = None;
             }
-            RunEvent::RunQueued { .. }
-            | RunEvent::RunRefused { .. }
-            | RunEvent::PatchRefused { .. }
-            | RunEvent::StepTerminating { .. } => {}
+            RunEvent::RunRefused { problem } => self.problem = Some(problem),
+            RunEvent::PatchRefused { reason } => self.patch_refused = Some(reason),
+            RunEvent::RunQueued { .. } | RunEvent::StepTerminating { .. } => {}
         }
     }
 
@@ -228,6 +247,11 @@ impl RunRecord {
     /// Returns every step that has an outcome, with its skill, in order.
     pub fn steps(&self) -> impl Iterator<Item = (&SkillName, &StepEvidence)> {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
+    }
+
+    /// Returns the step or toolchain check that started last; `None` before the first one and after the end of the run.
+    pub fn latest_start(&self) -> Option<(&SkillName, &StepName)> {
+        self.latest_start.as_ref().map(|(skill, step)| (skill, step))
     }
 
     fn started_skill_mut(&mut self, name: &SkillName) -> Option<&mut SkillRecord> {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::time::SystemTime;
 
-use proctor_core::api::{LoggedEvent, RunState, RunView};
+use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
@@ -18,7 +18,7 @@ use super::run_log_reader::{self, FoldedLog, LogTail};
 
 /// A run whose log is complete.
 pub(super) struct CompleteLog {
-    pub(super) view: RunView,
+    pub(super) run: LoggedRun,
     pub(super) bytes: u64,
     pub(super) key: Option<IdempotencyHashes>,
 }
@@ -50,7 +50,7 @@ pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Re
             return quarantine_log(files, run);
         }
     };
-    match folded.view.is_some() {
+    match folded.run.is_some() {
         true => repair_log(files, run, folded, clock),
         false if is_damaged(&folded) => quarantine_log(files, run),
         // The daemon was killed before the caller learned of the run.
@@ -87,15 +87,15 @@ fn repair_log(
 ) -> Result<LogRecovery, HistoryError> {
     let aside = if is_damaged(&folded) { Some(files.quarantine_copy(run)?) } else { None };
     let interrupted = !folded.is_finished();
-    let Some(view) = &mut folded.view else { return Ok(LogRecovery::default()) };
-    let end = if interrupted { ending_events(view, &folded.tail, folded.last_at.as_deref()) } else { Vec::new() };
-    let lines = log_events(view, end, clock);
+    let Some(logged) = &mut folded.run else { return Ok(LogRecovery::default()) };
+    let end = if interrupted { ending_events(logged, &folded.tail, folded.last_at.as_deref()) } else { Vec::new() };
+    let lines = log_events(&mut *logged, end, clock);
     if folded.tail != LogTail::Empty || !lines.is_empty() {
         let lines = to_lines(&lines)?;
         replace_end(files, run, folded.folded_bytes, &lines)?;
         folded.folded_bytes += lines.len() as u64;
     }
-    let settled = folded.view.map(|view| CompleteLog { view, bytes: folded.folded_bytes, key: folded.key });
+    let settled = folded.run.map(|run| CompleteLog { run, bytes: folded.folded_bytes, key: folded.key });
     Ok(LogRecovery { log: settled, interrupted, quarantined: aside })
 }
 
@@ -110,8 +110,8 @@ pub(super) fn replace_end(files: &HistoryFiles, run: &RunId, offset: u64, lines:
 }
 
 /// Returns the events that end a run whose daemon was killed or whose log is damaged.
-fn ending_events(view: &RunView, tail: &LogTail, last_at: Option<&str>) -> Vec<RunEvent> {
-    let (doubt, message, exit_code) = match (tail, view.state) {
+fn ending_events(run: &LoggedRun, tail: &LogTail, last_at: Option<&str>) -> Vec<RunEvent> {
+    let (doubt, message, exit_code) = match (tail, run.state()) {
         (LogTail::Damaged(reason), _) => {
             (InconclusiveReason::Internal, format!("the log of the run is damaged: {reason}"), EXIT_INCONCLUSIVE)
         }
@@ -125,29 +125,28 @@ fn ending_events(view: &RunView, tail: &LogTail, last_at: Option<&str>) -> Vec<R
         ),
     };
     let doubted = RunEvent::Doubted { doubt, message };
-    vec![doubted, inconclusive_event(view, exit_code, elapsed_ms(view, last_at))]
+    vec![doubted, inconclusive_event(run, exit_code, elapsed_ms(run, last_at))]
 }
 
 /// Returns the final event of an inconclusive run.
-pub(crate) fn inconclusive_event(view: &RunView, exit_code: u8, duration_ms: u64) -> RunEvent {
+pub(crate) fn inconclusive_event(run: &LoggedRun, exit_code: u8, duration_ms: u64) -> RunEvent {
     // A started run may have executed anything that was allowed.
-    let tier = if view.started_at.is_some() { view.asked.max_tier } else { Tier::ONE };
+    let tier = if run.started_at().is_some() { run.asked().max_tier } else { Tier::ONE };
     RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
 }
 
 /// Returns the milliseconds from the start of a run to `end`, or 0 if the run did not start.
-pub(super) fn elapsed_ms(view: &RunView, end: Option<&str>) -> u64 {
+pub(super) fn elapsed_ms(run: &LoggedRun, end: Option<&str>) -> u64 {
     let time = |text: Option<&str>| -> Option<SystemTime> { humantime::parse_rfc3339(text?).ok() };
-    let lasted =
-        time(end).zip(time(view.started_at.as_deref())).and_then(|(end, began)| end.duration_since(began).ok());
+    let lasted = time(end).zip(time(run.started_at())).and_then(|(end, began)| end.duration_since(began).ok());
     lasted.map_or(0, |lasted| u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Numbers events, adds their time, and applies them to the run.
-pub(super) fn log_events(view: &mut RunView, events: Vec<RunEvent>, clock: Clock) -> Vec<LoggedEvent> {
+pub(super) fn log_events(run: &mut LoggedRun, events: Vec<RunEvent>, clock: Clock) -> Vec<LoggedEvent> {
     let mut one = |event| {
-        let logged = LoggedEvent { seq: view.seq + 1, logged_at: clock.now_text(), event };
-        view.apply(&logged);
+        let logged = LoggedEvent { seq: run.seq() + 1, logged_at: clock.now_text(), event };
+        run.apply(&logged);
         logged
     };
     events.into_iter().map(&mut one).collect()

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 
-use proctor_core::api::{LoggedEvent, RunState, RunView};
+use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::model::names::RunId;
 
 use super::history_files::MAX_EVENT;
@@ -94,7 +94,7 @@ fn event_number(line: &[u8]) -> Option<u64> {
 /// Contents of a log.
 pub(super) struct FoldedLog {
     /// The run; `None` if the log has no first event or belongs to another run.
-    pub(super) view: Option<RunView>,
+    pub(super) run: Option<LoggedRun>,
     /// Idempotency key of the request.
     pub(super) key: Option<IdempotencyHashes>,
     /// Number of bytes of the log that were folded.
@@ -119,14 +119,14 @@ pub(super) enum LogTail {
 impl FoldedLog {
     /// Returns whether the run has ended.
     pub(super) fn is_finished(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| view.state == RunState::Finished)
+        self.run.as_ref().is_some_and(|run| run.state() == RunState::Finished)
     }
 }
 
 /// Folds the log of `run` up to its end or to the first damage.
 pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
     let mut reader = RunLogReader::new(file);
-    let mut folded = FoldedLog { view: None, key: None, folded_bytes: 0, tail: LogTail::Empty, last_at: None };
+    let mut folded = FoldedLog { run: None, key: None, folded_bytes: 0, tail: LogTail::Empty, last_at: None };
     loop {
         folded.tail = match reader.next()? {
             LogLine::End => LogTail::Empty,
@@ -136,15 +136,15 @@ pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
                 LogTail::Damaged("after its end, there are more events".to_owned())
             }
             LogLine::Event(logged) => {
-                match &mut folded.view {
-                    Some(view) => view.apply(&logged),
+                match &mut folded.run {
+                    Some(run) => run.apply(&logged),
                     None => {
-                        folded.view = RunView::from_log([&*logged]).filter(|view| view.id == *run);
+                        folded.run = LoggedRun::from_log([&*logged]).filter(|logged| logged.id() == run);
                         let key = serde_json::from_slice::<FirstLineKey>(&reader.line).ok();
                         folded.key = key.and_then(|key| key.idempotency);
                     }
                 }
-                if folded.view.is_none() {
+                if folded.run.is_none() {
                     folded.tail = LogTail::Damaged("it does not begin with what was asked for".to_owned());
                     return Ok(folded);
                 }

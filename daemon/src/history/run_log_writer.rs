@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::thread;
 
-use proctor_core::api::{LoggedEvent, RunSummary, RunView};
+use proctor_core::api::{LoggedEvent, LoggedRun, RunSummary, RunView};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
@@ -29,11 +29,11 @@ const RESERVED_END_BYTES: u64 = 16 << 10;
 /// Number of bytes allocated at a time; enough for the log of a small run.
 const ALLOCATION_BYTES: u64 = 32 << 10;
 
-/// Log of an unfinished run, with the folded view of the run. Dropping it before the end records the run as
+/// Log of an unfinished run, with the run so far. Dropping it before the end records the run as
 /// interrupted.
 pub struct RunLogWriter {
     history: Arc<SharedHistory>,
-    view: RunView,
+    run: LoggedRun,
     /// Opened when the run starts, because many runs may be waiting.
     file: Option<File>,
     identity: LogFileIdentity,
@@ -65,14 +65,14 @@ impl RunLogWriter {
         first: &LoggedEvent,
         key: Option<&IdempotencyHashes>,
     ) -> Result<Self, HistoryError> {
-        let Some(view) = RunView::from_log([first]) else { return Err(HistoryError::MisplacedEvent) };
+        let Some(run) = LoggedRun::from_log([first]) else { return Err(HistoryError::MisplacedEvent) };
         let line = to_line(&FirstLogLine { logged: first, idempotency: key })?;
-        let file = shared.files.create_log(&view.id)?;
-        let identity = history_files::file_identity(&file).map_err(errno_error("look at", &view.id))?;
-        let indexed = view.summary();
+        let file = shared.files.create_log(run.id())?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("look at", run.id()))?;
+        let indexed = run.summary();
         let mut log = Self {
             history: shared,
-            view,
+            run,
             file: Some(file),
             identity,
             bytes: 0,
@@ -94,19 +94,19 @@ impl RunLogWriter {
     /// Removes the log of a run that was not accepted.
     pub(super) fn discard(&mut self) {
         self.ended = true;
-        if let Err(error) = self.history.files.remove_run(&self.view.id) {
-            tracing::warn!(run = %self.view.id, %error, "the log of a run that was not taken on stays");
+        if let Err(error) = self.history.files.remove_run(self.run.id()) {
+            tracing::warn!(run = %self.run.id(), %error, "the log of a run that was not taken on stays");
         }
     }
 
     /// Returns the run's id.
     pub fn id(&self) -> &RunId {
-        &self.view.id
+        self.run.id()
     }
 
     /// Returns the run so far.
-    pub fn view(&self) -> &RunView {
-        &self.view
+    pub fn run(&self) -> &LoggedRun {
+        &self.run
     }
 
     /// Returns the size of the log in bytes.
@@ -140,7 +140,7 @@ impl RunLogWriter {
 
     fn write_end(&mut self, end: RunEvent) -> RecordedEnd {
         self.ended = true;
-        let in_doubt = replacement_end(&self.view, &end);
+        let in_doubt = replacement_end(&self.run, &end);
         let mut events = Vec::new();
         let lost = self.first_error.take().or_else(|| match self.log_event(end, true) {
             Ok(logged) => {
@@ -150,24 +150,24 @@ impl RunLogWriter {
             Err(error) => Some(error.single_line_message()),
         });
         if let Some(reason) = lost {
-            tracing::error!(run = %self.view.id, reason, "what happened in a run could not be logged");
+            tracing::error!(run = %self.run.id(), reason, "what happened in a run could not be logged");
             events = self.end_inconclusive(in_doubt, &reason);
         }
         self.update_index();
         self.file = None;
-        RecordedEnd { view: self.view.clone(), events }
+        RecordedEnd { view: self.run.view(), events }
     }
 
     /// Ends a run with an incomplete log as inconclusive.
     fn end_inconclusive(&mut self, end: RunEvent, reason: &str) -> Vec<Arc<LoggedEvent>> {
         let message = format!("the events of the run could not be logged: {}", shorten(reason));
         let doubted = RunEvent::Doubted { doubt: InconclusiveReason::Internal, message };
-        let events = log_events(&mut self.view, vec![doubted, end], self.history.clock);
+        let events = log_events(&mut self.run, vec![doubted, end], self.history.clock);
         let bytes = self.bytes;
         let written = to_lines(&events).and_then(|lines| self.write_lines(&lines)).and_then(|()| self.sync_and_trim());
         if let Err(error) = written {
-            tracing::error!(run = %self.view.id, %error, "the end of a run is not recorded yet");
-            self.history.defer_end(PendingEnd { view: self.view.clone(), events: events.clone(), offset: bytes });
+            tracing::error!(run = %self.run.id(), %error, "the end of a run is not recorded yet");
+            self.history.defer_end(PendingEnd { run: self.run.clone(), events: events.clone(), offset: bytes });
             // Makes the next daemon read the log, because the end is missing in it.
             self.bytes = UNKNOWN_LOG_BYTES;
         }
@@ -175,14 +175,14 @@ impl RunLogWriter {
     }
 
     fn log_event(&mut self, event: RunEvent, is_last: bool) -> Result<Arc<LoggedEvent>, HistoryError> {
-        let logged = LoggedEvent { seq: self.view.seq + 1, logged_at: self.history.clock.now_text(), event };
+        let logged = LoggedEvent { seq: self.run.seq() + 1, logged_at: self.history.clock.now_text(), event };
         let before = self.bytes;
         self.write_lines(&to_line(&logged)?)?;
         if is_last && let Err(error) = self.sync_and_trim() {
             self.truncate_to(before);
             return Err(error);
         }
-        self.view.apply(&logged);
+        self.run.apply(&logged);
         if !is_last {
             self.update_index();
         }
@@ -197,11 +197,11 @@ impl RunLogWriter {
         if !self.ended && until + RESERVED_END_BYTES > self.allocated_until {
             let room = until + RESERVED_END_BYTES.max(ALLOCATION_BYTES);
             self.allocated_until =
-                allocate_blocks(file, self.bytes, room).map_err(errno_error("make room in", &self.view.id))?;
+                allocate_blocks(file, self.bytes, room).map_err(errno_error("make room in", self.run.id()))?;
         }
         if let Err(source) = file.write_all_at(lines, self.bytes) {
             self.truncate_to(self.bytes);
-            return Err(io_error("write", &self.view.id)(source).into());
+            return Err(io_error("write", self.run.id())(source).into());
         }
         self.bytes = until;
         Ok(())
@@ -212,14 +212,14 @@ impl RunLogWriter {
     fn truncate_to(&mut self, bytes: u64) {
         (self.bytes, self.allocated_until) = (bytes, bytes);
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.set_len(bytes)) {
-            tracing::warn!(run = %self.view.id, %error, "a log could not be cut back");
+            tracing::warn!(run = %self.run.id(), %error, "a log could not be cut back");
         }
     }
 
     /// Makes the log durable and frees the reserved blocks.
     fn sync_and_trim(&mut self) -> Result<(), HistoryError> {
         let Some(file) = &self.file else { return Ok(()) };
-        file.set_len(self.bytes).map_err(io_error("cut", &self.view.id))?;
+        file.set_len(self.bytes).map_err(io_error("cut", self.run.id()))?;
         let (bytes, name) = thread::scope(|scope| {
             // Both calls wait for the disk, so they run in parallel. If no thread can be started, they run in
             // sequence.
@@ -228,7 +228,7 @@ impl RunLogWriter {
             let name = name.map_or_else(|_| self.history.files.sync_logs(), join_thread);
             (bytes, name)
         });
-        bytes.map_err(io_error("sync", &self.view.id))?;
+        bytes.map_err(io_error("sync", self.run.id()))?;
         Ok(name?)
     }
 
@@ -237,11 +237,11 @@ impl RunLogWriter {
         if self.file.is_some() {
             return Ok(());
         }
-        let file = self.history.files.open_log_for_writing(&self.view.id)?;
-        let identity = history_files::file_identity(&file).map_err(errno_error("look at", &self.view.id))?;
+        let file = self.history.files.open_log_for_writing(self.run.id())?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("look at", self.run.id()))?;
         if identity != self.identity {
             let reason = "another file is in its place".to_owned();
-            return Err(HistoryError::Damaged { run: self.view.id.clone(), reason });
+            return Err(HistoryError::Damaged { run: self.run.id().clone(), reason });
         }
         self.file = Some(file);
         Ok(())
@@ -249,7 +249,7 @@ impl RunLogWriter {
 
     /// Updates the run's row in the index if it changed.
     fn update_index(&mut self) {
-        let summary = self.view.summary();
+        let summary = self.run.summary();
         if summary != self.indexed_summary && self.history.update_row(&summary, self.bytes) {
             self.indexed_summary = summary;
         }
@@ -265,10 +265,10 @@ impl Drop for RunLogWriter {
         let message = "the daemon dropped the run before its end".to_owned();
         let doubted = self.append(RunEvent::Doubted { doubt: InconclusiveReason::Interrupted, message });
         if let Err(error) = doubted {
-            tracing::error!(run = %self.view.id, %error, "a run was dropped before its end");
+            tracing::error!(run = %self.run.id(), %error, "a run was dropped before its end");
         }
-        let lasted = elapsed_ms(&self.view, Some(&self.history.clock.now_text()));
-        let end = inconclusive_event(&self.view, EXIT_INTERRUPTED, lasted);
+        let lasted = elapsed_ms(&self.run, Some(&self.history.clock.now_text()));
+        let end = inconclusive_event(&self.run, EXIT_INTERRUPTED, lasted);
         self.write_end(end);
     }
 }
@@ -278,7 +278,7 @@ fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Returns the inconclusive end that replaces `end` when an event could not be logged.
-fn replacement_end(view: &RunView, end: &RunEvent) -> RunEvent {
+fn replacement_end(run: &LoggedRun, end: &RunEvent) -> RunEvent {
     match end {
         RunEvent::RunFinished { tier, duration_ms, evidence_dir, .. } => RunEvent::RunFinished {
             verdict: Verdict::Inconclusive,
@@ -287,7 +287,7 @@ fn replacement_end(view: &RunView, end: &RunEvent) -> RunEvent {
             duration_ms: *duration_ms,
             evidence_dir: evidence_dir.clone(),
         },
-        _ => inconclusive_event(view, EXIT_INCONCLUSIVE, 0),
+        _ => inconclusive_event(run, EXIT_INCONCLUSIVE, 0),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use proctor_core::api::{LoggedEvent, RunSummary, RunView};
+use proctor_core::api::{LoggedEvent, LoggedRun, RunSummary};
 use proctor_core::model::names::RunId;
 use proctor_runner::{Clock, StoreError};
 
@@ -39,7 +39,7 @@ pub(super) enum IndexState {
 
 /// End of a run that is missing in its log.
 pub(super) struct PendingEnd {
-    pub(super) view: RunView,
+    pub(super) run: LoggedRun,
     pub(super) events: Vec<LoggedEvent>,
     /// Offset in the log at which the events belong.
     pub(super) offset: u64,
@@ -81,7 +81,7 @@ impl SharedHistory {
         };
         tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
         sync_index(&self.files, &mut index, |run| match self.pending_ends().get(run) {
-            Some(unended) => Ok(Some(CompleteLog { view: unended.view.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
+            Some(unended) => Ok(Some(CompleteLog { run: unended.run.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
             None => self.read_log(run).or_else(|error| {
                 tracing::warn!(%run, %error, "a log is not in the index");
                 Ok(None)
@@ -109,9 +109,9 @@ impl SharedHistory {
     pub(super) fn read_log(&self, id: &RunId) -> Result<Option<CompleteLog>, HistoryError> {
         let Some(file) = self.files.open_log(id)? else { return Ok(None) };
         let folded = fold_log(id, file).map_err(|source| log_read_error(id, source))?;
-        match (folded.view, folded.tail) {
-            (Some(view), LogTail::Empty | LogTail::Torn) => {
-                Ok(Some(CompleteLog { view, bytes: folded.folded_bytes, key: folded.key }))
+        match (folded.run, folded.tail) {
+            (Some(run), LogTail::Empty | LogTail::Torn) => {
+                Ok(Some(CompleteLog { run, bytes: folded.folded_bytes, key: folded.key }))
             }
             // The run is being recorded at this moment.
             (None, LogTail::Empty | LogTail::Torn) => Ok(None),
@@ -121,7 +121,7 @@ impl SharedHistory {
 
     /// Keeps an end until it can be written.
     pub(super) fn defer_end(&self, unended: PendingEnd) {
-        self.pending_ends().insert(unended.view.id.clone(), unended);
+        self.pending_ends().insert(unended.run.id().clone(), unended);
     }
 
     /// Writes the ends that could not be written before.
@@ -129,7 +129,7 @@ impl SharedHistory {
         let mut all = self.pending_ends();
         while let Some(entry) = all.first_entry() {
             let unended = entry.get();
-            replace_end(&self.files, &unended.view.id, unended.offset, &to_lines(&unended.events)?)?;
+            replace_end(&self.files, unended.run.id(), unended.offset, &to_lines(&unended.events)?)?;
             entry.remove();
         }
         Ok(())
@@ -160,7 +160,7 @@ pub(super) fn sync_index(
             continue;
         }
         match read_run(&run)? {
-            Some(CompleteLog { view, bytes, key }) => index.put_in_transaction(&view.summary(), bytes, key.as_ref())?,
+            Some(CompleteLog { run, bytes, key }) => index.put_in_transaction(&run.summary(), bytes, key.as_ref())?,
             None => index.remove_in_transaction(run.as_str())?,
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::{RunState, RunSubmission, RunSummary};
+use proctor_core::api::{LoggedRun, RunState, RunSubmission, RunSummary};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName};
 use proctor_core::model::tier::Tier;
@@ -148,7 +148,7 @@ fn stores_run_and_reads_it_back() {
     assert_eq!(list_all(&history), [ended.view.summary()]);
     let (events, more) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
     assert_eq!((events.len(), more), (9, false));
-    assert_eq!(RunView::from_log(&events), Some(ended.view.clone()));
+    assert_eq!(LoggedRun::from_log(&events).map(|run| run.view()), Some(ended.view.clone()));
     assert_eq!(history.view(&id("r2")).expect("looks"), None);
     assert_eq!(history.events(&id("r2"), 0, 1).expect("looks"), None);
     drop(history);

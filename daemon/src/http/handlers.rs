@@ -242,7 +242,7 @@ fn openapi_document() -> Bytes {
 mod tests {
     use std::sync::Arc;
 
-    use proctor_core::api::{LoggedEvent, RunView, Watched};
+    use proctor_core::api::{LoggedEvent, LoggedRun, Watched};
     use proctor_core::model::event::RunEvent;
 
     use super::*;
@@ -252,7 +252,7 @@ mod tests {
         let request = r#"{"repo":"/r","profile":"pr","changeset_id":null,"rev":null,"submodules":false,
             "max_tier":2,"sandbox":"strict","fail_fast":false,"changes":"applied"}"#;
         let request = serde_json::from_str(request).expect("reads");
-        let run = RunView::new_queued("r1".parse().expect("an id"), "t".into(), request, 7);
+        let run = LoggedRun::new_queued("r1".parse().expect("an id"), "t".into(), request, 7).view();
         let event = |seq| {
             let event = RunEvent::Cancelling { by: "x".into() };
             Arc::new(LoggedEvent { seq, logged_at: "t".into(), event })

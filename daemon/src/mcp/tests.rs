@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proctor_core::api::{
-    GateAsked, How, LoggedEvent, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunState, RunSubmission,
-    RunView, StepView, StreamView, Submitted, Watched,
+    GateAsked, How, LoggedEvent, LoggedRun, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunState,
+    RunSubmission, RunView, StepView, StreamView, Submitted, Watched,
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::decision::rerun::Rerun;
@@ -43,7 +43,7 @@ use proctor_client::daemon_address::{DaemonAddress, DaemonTrust};
 
 fn started_run() -> RunView {
     let request = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
-    RunView::new_queued(RunId::new("r1").expect("an id"), "2026-01-01T00:00:00Z".into(), request, 7)
+    LoggedRun::new_queued(RunId::new("r1").expect("an id"), "2026-01-01T00:00:00Z".into(), request, 7).view()
 }
 
 fn stream(bytes: u64) -> Option<StreamView> {

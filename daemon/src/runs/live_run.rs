@@ -4,13 +4,16 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use proctor_core::api::{LoggedEvent, RunView};
+use proctor_core::api::{LoggedEvent, LoggedRun};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use proctor_runner::LiveOutputs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::history::inconclusive_event;
 
 use super::admission_refusal::AdmissionRefusal;
 use super::serialized_run::SerializedRun;
@@ -32,7 +35,7 @@ pub struct LiveRun {
 
 /// Published state of a run.
 struct PublishedRun {
-    view: RunView,
+    run: LoggedRun,
     recent: VecDeque<Arc<LoggedEvent>>,
     /// The view as last requested; `None` if an event changed it since.
     serialized: Option<Arc<SerializedRun>>,
@@ -69,12 +72,12 @@ pub enum NewEvents {
 
 impl LiveRun {
     /// Creates a run that is not recorded yet.
-    pub(super) fn new(view: RunView) -> Self {
+    pub(super) fn new(run: LoggedRun) -> Self {
         let progress = watch::Sender::new(RunProgress { seq: 0, phase: RunPhase::Recording });
         Self {
-            id: view.id.clone(),
-            uid: view.uid,
-            published: Mutex::new(PublishedRun { view, recent: VecDeque::new(), serialized: None }),
+            id: run.id().clone(),
+            uid: run.uid(),
+            published: Mutex::new(PublishedRun { run, recent: VecDeque::new(), serialized: None }),
             progress,
             refused: OnceLock::new(),
             cancel: CancellationToken::new(),
@@ -124,7 +127,7 @@ impl LiveRun {
     }
 
     fn knows_tree(&self) -> bool {
-        self.published().view.snapshot.is_some()
+        self.published().run.started_at().is_some()
     }
 
     /// Returns the current state of the run.
@@ -133,9 +136,17 @@ impl LiveRun {
         if let Some(shown) = &published.serialized {
             return Arc::clone(shown);
         }
-        let shown = Arc::new(SerializedRun::new(published.view.clone()));
+        let shown = Arc::new(SerializedRun::new(published.run.view()));
         published.serialized = Some(Arc::clone(&shown));
         shown
+    }
+
+    /// Returns the end of this run as inconclusive, `took` after its start. A run that never started has a duration of 0.
+    pub(super) fn inconclusive_end(&self, exit_code: u8, took: Option<Duration>) -> RunEvent {
+        let published = self.published();
+        let took = took.filter(|_| published.run.started_at().is_some());
+        let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        inconclusive_event(&published.run, exit_code, duration_ms)
     }
 
     /// Returns at most `limit` events after number `after`.
@@ -147,14 +158,14 @@ impl LiveRun {
                 let known = usize::try_from(after.saturating_add(1) - oldest.seq).unwrap_or(usize::MAX);
                 NewEvents::Events(published.recent.iter().skip(known).take(limit).cloned().collect())
             }
-            None if published.view.seq > after => NewEvents::InLog,
+            None if published.run.seq() > after => NewEvents::InLog,
             None => NewEvents::Events(Vec::new()),
         }
     }
 
-    /// Marks the run as recorded, with its view and first event.
-    pub(super) fn mark_recorded(&self, view: RunView, first: Arc<LoggedEvent>) {
-        self.published().view = view;
+    /// Marks the run as recorded, with its log so far and first event.
+    pub(super) fn mark_recorded(&self, run: LoggedRun, first: Arc<LoggedEvent>) {
+        self.published().run = run;
         self.publish([first]);
     }
 
@@ -163,7 +174,7 @@ impl LiveRun {
         let mut published = self.published();
         let mut recorded = Vec::new();
         for event in events {
-            published.view.apply(&event);
+            published.run.apply(&event);
             if matches!(event.event, RunEvent::StepFinished { .. }) {
                 recorded.push(Arc::clone(&event));
             }
@@ -173,7 +184,7 @@ impl LiveRun {
             published.recent.push_back(event);
         }
         published.serialized = None;
-        let seq = published.view.seq;
+        let seq = published.run.seq();
         drop(published);
         // The view names the recorded output now, so a reader always finds one of the two.
         for event in recorded {
@@ -236,7 +247,7 @@ mod tests {
 
     fn live_run() -> LiveRun {
         let request = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
-        LiveRun::new(RunView::new_queued(RunId::new("r1").expect("an id"), "t".into(), request, 7))
+        LiveRun::new(LoggedRun::new_queued(RunId::new("r1").expect("an id"), "t".into(), request, 7))
     }
 
     fn event(seq: u64) -> Arc<LoggedEvent> {

@@ -76,6 +76,7 @@ pub enum RequestedTree {
 
 #[cfg(test)]
 mod tests {
+    use proctor_core::api::LoggedRun;
     use proctor_core::api::RunSubmission;
     use proctor_core::decision::rerun::Rerun;
     use proctor_core::model::names::{RunId, SkillName};
@@ -104,12 +105,13 @@ mod tests {
     fn run_with_other_toolchains_does_not_satisfy_key() {
         let submission = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name"));
         let [now, other] = [b"now".as_slice(), b"other"].map(Sha256Hex::digest);
-        let mut earlier = RunView::new_queued(
+        let mut earlier = LoggedRun::new_queued(
             RunId::new("r1").expect("an id"),
             "t".into(),
             submission.clone().to_recorded("/r".into()),
             7,
-        );
+        )
+        .view();
         earlier.verdict = Some(Verdict::Passed);
         let key = key(&submission, &now);
         assert!(key.is_satisfied_by(&earlier, Some(&now)));

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{How, Problem, ProblemType, RunCounts, RunView};
+use proctor_core::api::{How, LoggedRun, Problem, ProblemType, RunCounts, RunView};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::RunId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -221,8 +221,8 @@ impl RunManager {
         let entry = QueueEntry { id: new.id.clone(), uid: new.uid, claim };
         let next_turn = seconds_until_next_start(self.average_duration, self.limits.borrow().active);
         self.queue.push(entry).map_err(|full| too_many(full).with_retry_after(next_turn))?;
-        let view = RunView::new_queued(new.id.clone(), String::new(), new.request.clone(), new.uid);
-        let live = Arc::new(LiveRun::new(view));
+        let run = LoggedRun::new_queued(new.id.clone(), String::new(), new.request.clone(), new.uid);
+        let live = Arc::new(LiveRun::new(run));
         let (turn, wait) = oneshot::channel();
         let sent = new.key.clone();
         let conduct = RunTask { history: self.history.clone(), live: Arc::clone(&live), new, engine, request };

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::admission_refusal::{AdmissionRefusal, manager_gone};
 use super::live_run::LiveRun;
-use crate::history::{History, HistoryError, NewRun, RunLogWriter, inconclusive_event};
+use crate::history::{History, HistoryError, NewRun, RunLogWriter};
 use crate::queue::RepoClaim;
 
 /// Capacity of the channel for engine events that are not logged yet; the engine waits while it is full.
@@ -147,7 +147,7 @@ impl RunRecorder {
         let (history, live) = (history.clone(), Arc::clone(live));
         let work = tokio::task::spawn_blocking(move || {
             let log = history.begin(new.clone())?;
-            live.mark_recorded(log.view().clone(), first_event(&log, new));
+            live.mark_recorded(log.run().clone(), first_event(&log, new));
             Ok(Self { log: Some(log), has_logged_cancelling: false })
         });
         match work.await {
@@ -247,7 +247,7 @@ impl RunRecorder {
                     "a part of proctor broke, so there is no result; please report it",
                     live,
                 );
-                finished_event(live, EXIT_INCONCLUSIVE, Some(took))
+                live.inconclusive_end(EXIT_INCONCLUSIVE, Some(took))
             }
         }
     }
@@ -257,13 +257,13 @@ impl RunRecorder {
             self.log_event(RunEvent::Cancelling { by: by.to_owned() }, live);
         }
         self.log_inconclusive_reason(InconclusiveReason::Interrupted, message, live);
-        finished_event(live, EXIT_INTERRUPTED, took)
+        live.inconclusive_end(EXIT_INTERRUPTED, took)
     }
 
     fn log_refusal(&mut self, problem: Problem, took: Duration, live: &LiveRun) -> RunEvent {
         let exit_code = problem.exit_code;
         self.log_event(RunEvent::RunRefused { problem }, live);
-        finished_event(live, exit_code, Some(took))
+        live.inconclusive_end(exit_code, Some(took))
     }
 
     fn log_inconclusive_reason(&mut self, doubt: InconclusiveReason, message: &str, live: &LiveRun) {
@@ -297,7 +297,7 @@ impl RunRecorder {
 
 /// Returns the first event of the log of a run.
 fn first_event(log: &RunLogWriter, new: NewRun) -> Arc<LoggedEvent> {
-    let at = log.view().queued_at.clone();
+    let at = log.run().queued_at().to_owned();
     Arc::new(LoggedEvent { seq: 1, logged_at: at.clone(), event: new.into_queued_event(at) })
 }
 
@@ -309,16 +309,8 @@ pub(super) fn end_unrecorded(live: &LiveRun, message: &str) {
     }
     let at = Clock::system().now_text();
     let doubt = RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: message.to_owned() };
-    let events = [doubt, finished_event(live, EXIT_INCONCLUSIVE, None)].into_iter().zip(current.view.seq + 1..);
+    let events = [doubt, live.inconclusive_end(EXIT_INCONCLUSIVE, None)].into_iter().zip(current.view.seq + 1..);
     live.publish(events.map(|(event, seq)| Arc::new(LoggedEvent { seq, logged_at: at.clone(), event })));
-}
-
-/// Returns the last event of an inconclusive run. A run that never started has a duration of 0.
-fn finished_event(live: &LiveRun, exit_code: u8, took: Option<Duration>) -> RunEvent {
-    let view = &live.current().view;
-    let took = took.filter(|_| view.started_at.is_some());
-    let duration_ms = took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
-    inconclusive_event(view, exit_code, duration_ms)
 }
 
 /// Returns the problem for too many held request bytes.

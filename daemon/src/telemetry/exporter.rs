@@ -162,7 +162,7 @@ impl SpanExporter {
         let (history, EndedRun { id, queued, spans: count }) = (self.history.clone(), run);
         let read = tokio::task::spawn_blocking(move || {
             let read = TracedRun::read(&history, &id).map_err(|error| error.to_string())?;
-            let Some((trace, spans)) = read.spans(queued) else { return Ok(Vec::new()) };
+            let Some((trace, spans)) = read.and_then(|run| run.spans(queued)) else { return Ok(Vec::new()) };
             Ok(spans.into_iter().map(|span| otlp::encode_span(span, &trace)).collect())
         });
         let read = read.await.unwrap_or_else(|error| Err(format!("it ended badly: {error}")));

@@ -1,12 +1,11 @@
-//! Reads the log of a finished run and folds it for conversion into spans.
+//! Reads the log of a finished run and converts it into spans.
 
 use std::time::{Duration, SystemTime};
 
-use proctor_core::api::LoggedEvent;
+use proctor_core::api::{LoggedEvent, LoggedRun};
 use proctor_core::code::Coded as _;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
-use proctor_core::record::run_record::RunRecord;
 use proctor_core::telemetry::{RunTimes, RunTrace, TraceContext, TraceSpan, build_spans};
 
 use crate::history::{History, HistoryError};
@@ -17,76 +16,65 @@ const PAGE_EVENTS: usize = 256;
 const MAX_NAME: usize = 255;
 
 /// A run read from its log.
-#[derive(Default)]
 pub(super) struct TracedRun {
-    record: RunRecord,
-    times: Option<RunTimes>,
-    trace: Option<RunTrace>,
-    is_sampled: bool,
+    run: LoggedRun,
+    /// The trace of the caller.
+    parent: Option<TraceContext>,
 }
 
 impl TracedRun {
-    /// Reads the log of a run. Blocks on the disk.
+    /// Reads the log of a run; `None` if there is none. Blocks on the disk.
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(super) fn read(history: &History, id: &RunId) -> Result<Self, HistoryError> {
-        let (mut log, mut after) = (Self::default(), 0);
+    pub(super) fn read(history: &History, id: &RunId) -> Result<Option<Self>, HistoryError> {
+        let (mut traced, mut after) = (None, 0);
         while let Some((events, more)) = history.events(id, after, PAGE_EVENTS)? {
             after = events.last().map_or(after, |event| event.seq);
-            events.into_iter().for_each(|event| log.apply(event));
+            for event in events {
+                match &mut traced {
+                    None => traced = Self::begin(&event),
+                    Some(traced) => traced.apply(&event),
+                }
+            }
             if !more {
                 break;
             }
         }
-        Ok(log)
+        Ok(traced)
+    }
+
+    /// Reads the first event; `None` if it is not the request for a run.
+    pub(super) fn begin(first: &LoggedEvent) -> Option<Self> {
+        let RunEvent::RunQueued { trace, .. } = &first.event else { return None };
+        Some(Self { run: LoggedRun::from_log([first])?, parent: trace.clone() })
     }
 
     /// Applies the next event.
-    pub(super) fn apply(&mut self, logged: LoggedEvent) {
-        let logged_ms = parse_ms(&logged.logged_at);
-        match &logged.event {
-            RunEvent::RunQueued { run_id, at, asked, trace, .. } => {
-                let asked_ms = parse_ms(at).or(logged_ms).unwrap_or_default();
-                self.is_sampled = trace.as_ref().is_none_or(TraceContext::is_sampled);
-                self.trace = Some(RunTrace::new(run_id.clone(), trace.clone()));
-                self.times = Some(RunTimes {
-                    base_ms: asked_ms,
-                    requested_ms: asked_ms,
-                    ended_ms: asked_ms,
-                    queued_ms: None,
-                    repository: Some(last_component(&asked.repo)),
-                    profile: asked.profile.as_str().to_owned(),
-                    problem: None,
-                });
-            }
-            RunEvent::RunStarted { at, .. } => {
-                self.update_times(|times| times.base_ms = parse_ms(at).unwrap_or(times.base_ms));
-            }
-            RunEvent::RunRefused { problem } => {
-                let code = problem.kind.code().name().to_owned();
-                self.update_times(|times| times.problem = Some(code));
-            }
-            _ => {}
-        }
-        let Some(times) = &mut self.times else { return };
-        times.ended_ms = logged_ms.unwrap_or_default().max(times.ended_ms);
-        let offset = logged_ms.unwrap_or_default().saturating_sub(times.base_ms);
-        self.record.apply(logged.event, Duration::from_millis(offset));
+    pub(super) fn apply(&mut self, logged: &LoggedEvent) {
+        self.run.apply(logged);
     }
 
     /// Returns the spans of the run, which waited in the queue for `queued`. Returns `None` if the caller's trace is
     /// not sampled.
-    pub(super) fn spans(mut self, queued: Option<Duration>) -> Option<(RunTrace, Vec<TraceSpan>)> {
-        let queued_ms = queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX));
-        self.update_times(|times| times.queued_ms = queued_ms);
-        let (times, trace) = self.times.zip(self.trace).filter(|_| self.is_sampled)?;
-        let spans = build_spans(&self.record, &times, &trace);
+    pub(super) fn spans(self, queued: Option<Duration>) -> Option<(RunTrace, Vec<TraceSpan>)> {
+        let Self { run, parent } = self;
+        if !parent.as_ref().is_none_or(TraceContext::is_sampled) {
+            return None;
+        }
+        let requested_ms = parse_ms(run.queued_at()).unwrap_or_default();
+        let times = RunTimes {
+            base_ms: run.started_at().and_then(parse_ms).unwrap_or(requested_ms),
+            requested_ms,
+            ended_ms: parse_ms(run.last_logged_at()).unwrap_or_default().max(requested_ms),
+            queued_ms: queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX)),
+            repository: Some(last_component(&run.asked().repo)),
+            profile: run.asked().profile.as_str().to_owned(),
+            problem: run.record().problem.as_ref().map(|problem| problem.kind.code().name().to_owned()),
+        };
+        let trace = RunTrace::new(run.id().clone(), parent);
+        let spans = build_spans(run.record(), &times, &trace);
         Some((trace, spans))
-    }
-
-    fn update_times(&mut self, change: impl FnOnce(&mut RunTimes)) {
-        self.times.as_mut().map(change).unwrap_or_default();
     }
 }
 
@@ -136,14 +124,13 @@ mod tests {
 
     /// Returns the log of a run that waited for two seconds and then had an event every tenth of a second.
     fn passed_run(parent: &str) -> TracedRun {
-        let mut log = TracedRun::default();
-        log.apply(queued_event(parent));
+        let mut log = TracedRun::begin(&queued_event(parent)).expect("a run");
         for (n, line) in include_str!("../../../fixtures/logs/passed.jsonl").lines().enumerate() {
             let mut event = serde_json::from_str(line).expect("an event");
             if let RunEvent::RunStarted { at: began, .. } = &mut event {
                 *began = at(2_000);
             }
-            log.apply(LoggedEvent { seq: n as u64 + 2, logged_at: at(2_000 + n as u64 * 100), event });
+            log.apply(&LoggedEvent { seq: n as u64 + 2, logged_at: at(2_000 + n as u64 * 100), event });
         }
         log
     }
@@ -169,10 +156,9 @@ mod tests {
     #[test]
     fn refused_run_is_exported_with_its_problem() {
         use proctor_core::api::{Problem, ProblemType};
-        let mut log = TracedRun::default();
-        log.apply(queued_event(PARENT));
+        let mut log = TracedRun::begin(&queued_event(PARENT)).expect("a run");
         let problem = Problem::new(ProblemType::InvalidSpec, "/home/a/repo/spec is not valid");
-        log.apply(LoggedEvent { seq: 2, logged_at: at(50), event: RunEvent::RunRefused { problem } });
+        log.apply(&LoggedEvent { seq: 2, logged_at: at(50), event: RunEvent::RunRefused { problem } });
         let (_, spans) = log.spans(None).expect("sampled");
         assert_eq!(spans.len(), 1);
         assert!(spans[0].error.as_deref().is_some_and(|error| error.contains("invalid_spec")), "{spans:?}");

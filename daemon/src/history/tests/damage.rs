@@ -57,17 +57,18 @@ fn recovers_log_cut_at_any_byte() {
         };
         assert!(cut >= begun, "cut at {cut}");
         assert_eq!(settled.key.map(|key| key.request_sha256), Some(Sha256Hex::digest(b"request")));
-        let (verdict, code) = (settled.view.verdict, settled.view.exit_code);
+        let view = settled.run.view();
+        let (verdict, code) = (view.verdict, view.exit_code);
         match cut == bytes.len() {
             true => assert_eq!((verdict, code), (Some(Verdict::Passed), Some(0))),
             false => assert_eq!((verdict, code), (Some(Verdict::Inconclusive), Some(EXIT_INTERRUPTED)), "cut at {cut}"),
         }
         let reason = if cut < began { "before the run had begun" } else { "while the run was under way" };
-        assert!(cut == bytes.len() || settled.view.reason.contains(reason), "cut at {cut}: {}", settled.view.reason);
+        assert!(cut == bytes.len() || view.reason.contains(reason), "cut at {cut}: {}", view.reason);
         let mended = std::fs::read(state.log_path(&run)).expect("reads");
-        assert_eq!((settled.bytes, settled.view.state), (mended.len() as u64, RunState::Finished));
+        assert_eq!((settled.bytes, view.state), (mended.len() as u64, RunState::Finished));
         let again = recover_log(&files, &run, Clock::system()).expect("settles");
-        assert_eq!(again.log.map(|again| again.view), Some(settled.view));
+        assert_eq!(again.log.map(|again| again.run), Some(settled.run));
         assert!(!again.interrupted && std::fs::read(state.log_path(&run)).expect("reads") == mended, "cut at {cut}");
     }
 }
@@ -229,13 +230,16 @@ fn unreported_end_is_ignored() {
         let mut file = std::fs::OpenOptions::new().append(true).open(state.log_path(&id("r1"))).expect("opens");
         file.write_all(&behind).expect("writes");
         let (events, more) = history.events(&id("r1"), 0, 9).expect("reads").expect("there");
-        assert_eq!((RunView::from_log(&events).as_ref(), events.len(), more), (Some(&ended.view), 3, false));
+        assert_eq!(
+            (LoggedRun::from_log(&events).map(|run| run.view()).as_ref(), events.len(), more),
+            (Some(&ended.view), 3, false)
+        );
         let (events, more) = history.events(&id("r1"), 1, 1).expect("reads").expect("there");
         assert_eq!((events[0].seq, events.len(), more), (2, 1, true));
     }
     history.begin(run("r2")).expect("begins, and writes the end");
     let (events, _) = history.events(&id("r1"), 0, 9).expect("reads").expect("there");
-    assert_eq!(RunView::from_log(&events), Some(ended.view));
+    assert_eq!(LoggedRun::from_log(&events).map(|run| run.view()), Some(ended.view));
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn append_and_finish(history: &History, begun: Result<RunLogWriter, HistoryError
     assert!(all || verdict == Verdict::Inconclusive, "an event is lost");
     assert_eq!(history.view(&id("r1")).expect("reads").as_ref(), Some(&ended.view));
     let (events, _) = history.events(&id("r1"), 0, 100).expect("reads").expect("there");
-    assert_eq!(RunView::from_log(&events).as_ref(), Some(&ended.view));
+    assert_eq!(LoggedRun::from_log(&events).map(|run| run.view()).as_ref(), Some(&ended.view));
     if let Ok(page) = history.list(&RunFilter::default(), None) {
         assert!(page.runs.contains(&ended.view.summary()), "{page:?}");
     }

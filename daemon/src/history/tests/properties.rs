@@ -39,7 +39,7 @@ fn assert_rows_match_logs(history: &History) -> Result<(), TestCaseError> {
     let rows = list_all(history);
     for row in &rows {
         let (events, _) = history.events(&row.id, 0, 1_000).expect("reads").expect("there");
-        let folded = RunView::from_log(&events).expect("a run");
+        let folded = LoggedRun::from_log(&events).expect("a run").view();
         prop_assert_eq!(&folded.summary(), row);
         prop_assert_eq!(Some(folded), history.view(&row.id).expect("reads"));
     }

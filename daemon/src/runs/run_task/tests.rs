@@ -1,7 +1,7 @@
 //! Endings of a run that only a broken engine or a failing disk can cause.
 
 use super::*;
-use proctor_core::api::{ProblemType, RunState, RunSubmission, RunView};
+use proctor_core::api::{LoggedRun, ProblemType, RunState, RunSubmission};
 use proctor_core::model::names::{ProfileName, RunId};
 use proctor_core::model::tier::Tier;
 use proctor_core::text::digest::Sha256Hex;
@@ -13,7 +13,7 @@ async fn begin_record() -> (TempDir, History, Arc<LiveRun>, RunRecorder) {
     let (history, _) = History::open(state.path(), Clock::system()).expect("a history");
     let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
     let id = RunId::new("20260102T030405Z-00000001").expect("an id");
-    let live = Arc::new(LiveRun::new(RunView::new_queued(id.clone(), String::new(), asked.clone(), 7)));
+    let live = Arc::new(LiveRun::new(LoggedRun::new_queued(id.clone(), String::new(), asked.clone(), 7)));
     let new = NewRun { id, request: asked, uid: 7, key: None, toolchain_env: Sha256Hex::digest(b"PATH"), trace: None };
     let record = RunRecorder::begin(&history, &live, new).await.expect("it is recorded");
     (state, history, live, record)
@@ -23,7 +23,7 @@ async fn begin_record() -> (TempDir, History, Arc<LiveRun>, RunRecorder) {
 fn logged_events(history: &History, live: &LiveRun) -> Vec<RunEvent> {
     let (logged, more) = history.events(live.id(), 0, 100).expect("reads").expect("there");
     assert!(!more);
-    let view = RunView::from_log(&logged).expect("a run");
+    let view = LoggedRun::from_log(&logged).expect("a run").view();
     assert_eq!(view, live.current().view, "clients get the recorded result");
     logged.into_iter().map(|logged| logged.event).collect()
 }

@@ -1,13 +1,20 @@
-//! Tests of the views of runs.
+//! Tests of runs that are read from their log.
 
 use super::*;
 use crate::api::RunSubmission;
-use crate::decision::verdict::InconclusiveReason;
-use crate::model::names::ProfileName;
+use crate::decision::verdict::{InconclusiveReason, Verdict};
+use crate::model::names::{ProfileName, SkillName, StepName};
+use crate::model::tier::Tier;
 
 fn numbered_log(events: Vec<RunEvent>) -> Vec<LoggedEvent> {
     let logged = |(index, event)| LoggedEvent { seq: index as u64 + 1, logged_at: format!("t{index}"), event };
     events.into_iter().enumerate().map(logged).collect()
+}
+
+fn view(log: &[LoggedEvent]) -> RunView {
+    let run = LoggedRun::from_log(log).expect("a run");
+    assert_eq!(run.summary(), run.view().summary());
+    run.view()
 }
 
 fn queued_event() -> RunEvent {
@@ -26,7 +33,7 @@ fn reports_interruption_before_run_start() {
         duration_ms: 0,
         evidence_dir: None,
     };
-    let view = RunView::from_log(&numbered_log(vec![queued_event(), doubt, end])).expect("a run");
+    let view = view(&numbered_log(vec![queued_event(), doubt, end]));
     assert_eq!((view.state, view.verdict, view.seq), (RunState::Finished, Some(Verdict::Inconclusive), 3));
     assert_eq!((view.reason.as_str(), view.finished_at.as_deref()), ("the daemon was killed", Some("t2")));
     let text = serde_json::to_string(&view).expect("writes");
@@ -51,11 +58,9 @@ fn finished_event(duration_ms: u64) -> RunEvent {
 #[test]
 fn duration_is_the_time_between_start_and_end() {
     let log = numbered_log(vec![queued_event(), started_event("2026-01-02T23:59:59.900Z"), finished_event(1_250)]);
-    let view = RunView::from_log(&log).expect("a run");
+    let view = view(&log);
     assert_eq!(view.started_at.as_deref(), Some("2026-01-02T23:59:59.900Z"));
     assert_eq!((view.finished_at.as_deref(), view.duration_ms), (Some("2026-01-03T00:00:01.150Z"), Some(1_250)));
-    let summary = view.summary();
-    assert_eq!((summary.finished_at, summary.duration_ms), (view.finished_at, view.duration_ms));
 }
 
 #[test]
@@ -67,13 +72,13 @@ fn running_check_is_not_a_step() {
         timeout_ms: 1,
         expected_ms: None,
     };
-    let view = RunView::from_log(&numbered_log(vec![queued_event(), event])).expect("a run");
+    let view = view(&numbered_log(vec![queued_event(), event]));
     assert_eq!((view.steps.len(), view.reason.as_str()), (0, "posix/posix.1 runs"));
 }
 
 #[test]
 fn rejects_log_without_initial_request() {
     let end = RunEvent::Cancelling { by: "x".into() };
-    assert_eq!(RunView::from_log(&numbered_log(vec![end])), None);
-    assert_eq!(RunView::from_log([]), None);
+    assert_eq!(LoggedRun::from_log(&numbered_log(vec![end])), None);
+    assert_eq!(LoggedRun::from_log([]), None);
 }
