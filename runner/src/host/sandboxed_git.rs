@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath, max_files};
-use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
+use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitProgramError, GitTask};
 use proctor_git::repository_paths::{OriginalRepository, RepositoryPaths};
 use proctor_sandbox::{
     AccessRights, EventPoll, FsCredentials, GitDirs, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace,
@@ -59,7 +59,13 @@ impl fmt::Debug for SandboxedGit {
 }
 
 impl GitProgram for SandboxedGit {
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError> {
+        self.run_in_sandbox(places, task).map_err(|problem| GitProgramError::NotRun(problem.into()))
+    }
+}
+
+impl SandboxedGit {
+    fn run_in_sandbox(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
         let facts = RepoFacts::read(&places.worktree).map_err(|error| one_line(&error))?;
         let input = GitTaskInput::write(self, &facts, &task.input)?;
         let policy = self.policy(places, &facts, task, &input.path)?;

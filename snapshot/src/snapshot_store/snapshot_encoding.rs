@@ -17,7 +17,7 @@ use crate::snapshot_store::listing_file::{FileChecksum, ListingFile};
 use crate::stat_scan::ScanCounts;
 
 /// Magic bytes of a file. They include the version number; each version is a different format.
-const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";
+const MAGIC: &[u8; 16] = b"proctor-snap-v4\n";
 /// Size of the header: magic, length of the rest, CRC-32 of the rest.
 const HEADER_BYTES: usize = 16 + 8 + 4;
 
@@ -117,6 +117,7 @@ fn decode_content(
 mod tests {
     use super::*;
     use crate::entries::ScannedEntry;
+    use crate::snapshot::unknown_tree::UnknownTree;
     use proctor_git::object::object_id::ObjectFormat;
 
     fn snapshot() -> Snapshot {
@@ -134,7 +135,7 @@ mod tests {
             common_dir: "/w/.git".into(),
             head_commit: None,
             branch: Some("main".into()),
-            tree: Err("why".into()),
+            tree: Err(UnknownTree::SpecialFile { path: "fifo".into() }),
             dirty: Some(true),
             object_format: ObjectFormat::Sha1,
             external_rules: Vec::new(),
