@@ -36,7 +36,7 @@ pub use layer::{ScanBounds, ScanError, SparingRules, scan_layer, scan_layer_spar
 pub use patch::{PatchError, PatchInput, patch};
 pub use private_copy::{
     BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredInputKind, IgnoredSelection, MirrorUpdate,
-    TREE as MIRROR_TREE, TreeLocation,
+    OmissionReason, OmittedFiles, TREE as MIRROR_TREE, TreeLocation,
 };
 pub use read_permissions::StepRights;
 pub use report_files::{LayerReports, ReportBaseline};

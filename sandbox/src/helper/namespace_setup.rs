@@ -50,8 +50,8 @@ pub(super) struct NamespaceSetup<'a> {
     /// The mounts of the host that are attached outside of the repository so far, with their paths.
     shown_mounts: Vec<(PathBuf, OwnedFd)>,
     overlay_sources: Option<OverlaySources>,
-    /// Why the repository's owners could not be mapped, with a hint.
-    unmapped: Option<(String, String)>,
+    /// Why the repository's owners could not be mapped.
+    unmapped: Option<OwnersNotMapped>,
     scratch: Option<OwnedFd>,
     /// The mount point of the repository.
     repo_point: Option<OwnedFd>,
@@ -76,6 +76,12 @@ pub(super) struct RunNamespaces {
     pub(super) users: OwnedFd,
     /// The user namespace that maps the owner of root's caches, if the run has its own user id.
     pub(super) cache_owners: Option<OwnedFd>,
+}
+
+/// The reason why the owners of a directory could not be mapped.
+struct OwnersNotMapped {
+    message: String,
+    hint: String,
 }
 
 /// A detached overlay.
