@@ -9,7 +9,9 @@ pub(crate) mod sql_policy;
 pub(crate) mod stage;
 mod text_list;
 
-pub use crate::sql::sql_policy::{Dialect, MAX_TIME_MS, SqlAllow, SqlPolicy, SqlResourceLimits, VERSION};
+pub use crate::sql::sql_policy::{
+    Dialect, MAX_TIME_MS, SqlAllow, SqlLimitError, SqlPolicy, SqlResourceLimits, VERSION,
+};
 pub use crate::sql::stage::StageName;
 pub use judgement::{
     Ground, Judgement, MAX_FEEDBACK_BYTES, SqlAudit, SqlColumn, SqlExecution, SqlRetry, SqlTiming, SqlVerdict,

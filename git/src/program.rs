@@ -25,8 +25,25 @@ pub trait GitProgram: fmt::Debug + Send + Sync {
     /// Runs `task` in the repository at `places`.
     ///
     /// # Errors
-    /// The task could not be completed; the text is the human-readable reason.
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String>;
+    /// The task could not be completed.
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError>;
+}
+
+/// The reason why the `git` program gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum GitProgramError {
+    /// The implementor of [`GitProgram`] could not run the task to its end.
+    #[error(transparent)]
+    NotRun(Box<dyn std::error::Error + Send + Sync>),
+    /// Git failed.
+    #[error("git says: {message}")]
+    Failed {
+        /// The first line of its standard error, escaped.
+        message: String,
+    },
+    /// The output of git is malformed.
+    #[error("git answered in words that are not understood")]
+    MalformedOutput,
 }
 
 /// Runs `git` over checkouts of one repository. A checkout by itself only has its own git directory.
@@ -37,7 +54,7 @@ pub(crate) struct CheckoutProgram {
 }
 
 impl GitProgram for CheckoutProgram {
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError> {
         self.program.run(&RepositoryPaths { checkout_of: Some(self.original.clone()), ..places.clone() }, task)
     }
 }
@@ -111,13 +128,17 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 pub type TreeEntries = BTreeMap<Vec<u8>, (u32, ObjectId)>;
 
 /// Runs a task and returns its output.
-pub(crate) fn run_task(program: &dyn GitProgram, places: &RepositoryPaths, task: &GitTask) -> Result<Vec<u8>, String> {
+pub(crate) fn run_task(
+    program: &dyn GitProgram,
+    places: &RepositoryPaths,
+    task: &GitTask,
+) -> Result<Vec<u8>, GitProgramError> {
     let output = program.run(places, task)?;
     if output.success {
         return Ok(output.stdout);
     }
-    let complaint = proctor_core::record::evidence::escape_output(&output.stderr);
-    Err(format!("git says: {}", complaint.trim().lines().next().unwrap_or("nothing")))
+    let stderr = proctor_core::record::evidence::escape_output(&output.stderr);
+    Err(GitProgramError::Failed { message: stderr.trim().lines().next().unwrap_or("nothing").to_owned() })
 }
 
 /// Returns a file in the format of `git update-index -z --index-info`.

@@ -12,6 +12,7 @@ use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::spec::OperatorConfig;
 use rustix::event::{PollFd, PollFlags};
 
+use crate::cgroup::NoCgroupError;
 use crate::error::SandboxError;
 use crate::host::{RepoFacts, StepUser};
 use crate::launcher::Launcher;
@@ -28,7 +29,7 @@ pub struct DoctorReport {
     /// The user of a step over this repository; `None` if no step can run.
     pub user: Option<StepUser>,
     /// The location where control groups are created, or the reason for having none.
-    pub control_groups: Result<String, String>,
+    pub control_groups: Result<String, NoCgroupError>,
     /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
     /// a sandbox was possible.
     pub enforcement: Enforcement,
@@ -74,7 +75,7 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
     let mut report = DoctorReport {
         root: launcher.host().is_root(),
         user: None,
-        control_groups: launcher.control_groups(),
+        control_groups: launcher.control_groups().map_err(Clone::clone),
         enforcement: Enforcement::default(),
         findings: Vec::new(),
     };

@@ -272,11 +272,11 @@ impl Launcher {
     }
 
     /// Returns the location where control groups are created, or the reason for having none.
-    pub fn control_groups(&self) -> Result<String, String> {
-        match &self.cgroup_location {
-            Ok(seat) => Ok(seat.describe()),
-            Err(none) => Err(none.reason.clone()),
-        }
+    ///
+    /// # Errors
+    /// There is no location.
+    pub fn control_groups(&self) -> Result<String, &NoCgroupError> {
+        self.cgroup_location.as_ref().map(CgroupLocation::describe)
     }
 
     fn prepare(

@@ -28,6 +28,7 @@ pub use crate::private_copy::mirror_files::{MirrorError, MirrorOwner, RECORD as 
 pub use crate::snapshot::git_facts::GitFacts;
 pub use crate::snapshot::snapshot_error::SnapshotError;
 pub use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
+pub use crate::snapshot::unknown_tree::UnknownTree;
 pub use apply::{ApplyError, ApplyInput, apply_back};
 pub use drift::{DriftError, DriftInput, find_drift};
 pub use entries::{EntryTree, identify_commit_tree};
@@ -35,7 +36,7 @@ pub use layer::{ScanBounds, ScanError, SparingRules, scan_layer, scan_layer_spar
 pub use patch::{PatchError, PatchInput, patch};
 pub use private_copy::{
     BorrowedObjects, CommitSource, CommitUpdate, IgnoredInput, IgnoredInputKind, IgnoredSelection, MirrorUpdate,
-    TREE as MIRROR_TREE, TreeLocation,
+    OmissionReason, OmittedFiles, TREE as MIRROR_TREE, TreeLocation,
 };
 pub use read_permissions::StepRights;
 pub use report_files::{LayerReports, ReportBaseline};

@@ -13,7 +13,7 @@
 //!
 //! A mirror can also contain copies of ignored files, which have a separate record and journal.
 
-pub use crate::private_copy::ignored_selection::IgnoredSelection;
+pub use crate::private_copy::ignored_selection::{IgnoredSelection, OmissionReason, OmittedFiles};
 pub(crate) use crate::private_copy::mirror::Mirror;
 pub(crate) use crate::private_copy::mirror_files::{MirrorError, MirrorOwner};
 pub use commit_update::{CommitSource, CommitUpdate};

@@ -14,6 +14,7 @@ mod incremental;
 mod reuse_basis;
 pub(crate) mod snapshot_error;
 pub(crate) mod taken_snapshot;
+pub(crate) mod unknown_tree;
 
 pub(crate) use reuse_basis::{EncodedListing, ReuseBasis};
 

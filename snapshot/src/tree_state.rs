@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use proctor_core::model::drift::{display_path, is_evidence_path};
 
 use crate::entries::EntryTree;
+use crate::snapshot::unknown_tree::UnknownTree;
 use crate::tree_state::tracked_content::{NestedCommits, TrackedContent};
 use proctor_git::index::GitIndex;
 use proctor_git::object::object_id::ObjectId;
@@ -21,8 +22,8 @@ use proctor_git::repository_paths::RepositoryPaths;
 /// Git's view of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TreeState {
-    /// The tree of the tracked content, or the reason why git would fail.
-    pub(crate) tree: Result<ObjectId, String>,
+    /// The tree of the tracked content, or the reason why it is not known.
+    pub(crate) tree: Result<ObjectId, UnknownTree>,
     /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub(crate) dirty: Option<bool>,
 }
@@ -41,7 +42,7 @@ pub(crate) fn tree_state(
     let places = listing.paths();
     let commits: NestedCommits =
         listing.nested.iter().map(|nested| (nested.path.0.clone(), commit_of(nested))).collect();
-    let tree_of = |index| -> io::Result<(Result<ObjectId, String>, Option<bool>)> {
+    let tree_of = |index| -> io::Result<(Result<ObjectId, UnknownTree>, Option<bool>)> {
         let mut tracked = TrackedContent::examine(index, top, entries, &commits)?;
         // Content that cannot be added certainly differs from HEAD.
         Ok(match tracked.refused.take() {
@@ -54,7 +55,7 @@ pub(crate) fn tree_state(
         })
     };
     let Some((own, inside)) = listing.indexes.split_first() else {
-        return Ok(TreeState { tree: Err("there is no index".to_owned()), dirty: None });
+        return Ok(TreeState { tree: Err(UnknownTree::NoIndex), dirty: None });
     };
     let (tree, is_head) = tree_of(own)?;
     let mut clean = if has_untracked(listing) { Some(false) } else { is_head };
@@ -80,12 +81,11 @@ fn tree_with_conversions(
     index: &GitIndex,
     places: &RepositoryPaths,
     program: Option<&dyn GitProgram>,
-) -> Result<ObjectId, String> {
+) -> Result<ObjectId, UnknownTree> {
     let Some(first) = tracked.unclear.first() else { return Ok(tracked.tree(&TreeEntries::new())) };
-    let path = display_path(first);
-    let conversion_error = |why: &str| format!("git converts `{path}` when it is added, and {why}");
-    let program = program.ok_or_else(|| conversion_error("no sandbox was at hand to ask it in"))?;
-    let converted = convert_files(program, places, index, &tracked.unclear).map_err(|why| conversion_error(&why))?;
+    let program = program.ok_or_else(|| UnknownTree::NoGitProgram { path: display_path(first) })?;
+    let converted = convert_files(program, places, index, &tracked.unclear)
+        .map_err(|error| UnknownTree::Conversion { path: display_path(first), problem: error.to_string() })?;
     Ok(tracked.tree(&converted))
 }
 

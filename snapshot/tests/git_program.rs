@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
-use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
+use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitProgramError, GitTask};
 use proctor_git::repository_paths::RepositoryPaths;
 use tempfile::TempDir;
 
@@ -13,12 +13,13 @@ use tempfile::TempDir;
 pub(crate) struct UnsandboxedGit;
 
 impl GitProgram for UnsandboxedGit {
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
-        let room = TempDir::new().map_err(|error| error.to_string())?;
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError> {
+        let not_run = |error: std::io::Error| GitProgramError::NotRun(error.into());
+        let room = TempDir::new().map_err(not_run)?;
         for (name, bytes) in &task.input {
             crate::repository::write_file(&room.path().join(name), bytes);
         }
-        fs::create_dir(room.path().join("scratch")).map_err(|error| error.to_string())?;
+        fs::create_dir(room.path().join("scratch")).map_err(not_run)?;
         #[expect(clippy::disallowed_methods, reason = "tests run git without a sandbox")]
         let mut command = Command::new("/bin/sh");
         command.args(["-c", task.script]).stdin(Stdio::null());
@@ -26,7 +27,7 @@ impl GitProgram for UnsandboxedGit {
         command.env_clear().envs(GIT_ENVIRONMENT.iter().copied());
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/nonexistent");
         command.env("INPUT", room.path()).env("TMPDIR", room.path().join("scratch"));
-        let output = command.output().map_err(|error| error.to_string())?;
+        let output = command.output().map_err(not_run)?;
         Ok(GitOutput { success: output.status.success(), stdout: output.stdout, stderr: output.stderr })
     }
 }

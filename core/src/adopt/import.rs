@@ -13,6 +13,7 @@ mod known_hooks;
 mod lefthook;
 mod path_pattern;
 mod pre_commit;
+mod rejection;
 mod selection;
 mod shell_words;
 

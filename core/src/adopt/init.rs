@@ -22,6 +22,7 @@ mod version_ranges;
 pub use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
 pub use repo_scan::{RepoScan, ScannedContent};
 pub use search_scope::{MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, PROGRAMS, ReadScope, is_searched, read_scope};
+pub use spec_text::DraftError;
 
 use std::collections::BTreeSet;
 
@@ -54,7 +55,7 @@ pub enum InitError {
     },
     /// The generated spec does not parse to the intended skills.
     #[error("the generated spec does not parse as intended: {0}")]
-    InvalidDraft(String),
+    InvalidDraft(#[from] DraftError),
 }
 
 /// Generates a spec for a repository.
@@ -70,7 +71,7 @@ pub fn draft_spec(tree: &RepoScan) -> Result<SpecDraft, InitError> {
     notes.extend(projects.iter().flat_map(|project| project.all_notes(tree)));
     let skills = project::name_skills(&projects);
     let text = spec_text::render(&projects, &skills);
-    spec_text::verify_text(&text, &projects, &skills).map_err(InitError::InvalidDraft)?;
+    spec_text::verify_text(&text, &projects, &skills)?;
     let mut seen = BTreeSet::new();
     notes.retain(|note| seen.insert(note.clone()));
     Ok(SpecDraft {

@@ -12,7 +12,7 @@ mod tests;
 
 pub use crate::decision::gate::gate_facts::{
     ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement, MaxAge,
-    RecordedDocuments, UnattestedPolicy,
+    MaxAgeParseError, RecordedDocuments, UnattestedPolicy,
 };
 pub use findings::{GateCode, GateFinding, MAX_FINDINGS};
 

@@ -41,14 +41,19 @@ impl fmt::Display for CacheTrust {
     }
 }
 
+/// Error for text that is not a cache trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected `none`, `branch` or `default`")]
+pub struct CacheTrustParseError;
+
 impl FromStr for CacheTrust {
-    type Err = String;
+    type Err = CacheTrustParseError;
 
     /// Parses `none`, `branch` or `default`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, CacheTrustParseError> {
         let all = [Self::None, Self::Branch, Self::Default];
         let found = all.into_iter().find(|trust| trust.as_str() == text);
-        found.ok_or_else(|| "expected `none`, `branch` or `default`".to_owned())
+        found.ok_or(CacheTrustParseError)
     }
 }
 

@@ -259,7 +259,7 @@ fn skipped_case(name: &str, message: &str) -> TestCase {
 /// Returns the case for a report that cannot be merged. A missing report counts only if the step ran.
 fn unusable_report_case(step: &StepEvidence, file: &ToolReport) -> Option<TestCase> {
     let name = format!("{} report {}", step.planned.name, single_line(&file.path));
-    let refused = |problem: &str| {
+    let refused = |problem: &dyn std::fmt::Display| {
         let message = tool::unreadable_report_message(&file.path, problem);
         Some(error_case(&name, "report", &message, &message))
     };

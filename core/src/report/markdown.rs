@@ -301,11 +301,11 @@ fn tool_report_summary(file: &crate::report::report_input::ToolReport) -> String
         (ToolReportContent::Unavailable(problem), _) => problem.clone(),
         (ToolReportContent::Read(bytes), ReportFormat::Junit) => match tool::junit_reader::parse(bytes) {
             Ok(suites) => return case_list(&name, &suites),
-            Err(problem) => problem,
+            Err(error) => error.to_string(),
         },
         (ToolReportContent::Read(bytes), ReportFormat::Sarif) => match tool::sarif_reader::parse(bytes) {
             Ok(runs) => return finding_list(&name, &runs),
-            Err(problem) => problem,
+            Err(error) => error.to_string(),
         },
     };
     format!(

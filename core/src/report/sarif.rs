@@ -65,7 +65,7 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
         for file in &run.tool_reports {
             let notices: Vec<String> = match tool_runs(run, file) {
                 Ok(found) => found.into_iter().filter_map(|found| budget.fit_tool_run(found, &mut runs)).collect(),
-                Err(problem) => vec![problem],
+                Err(error) => vec![error.to_string()],
             };
             notices.iter().for_each(|text| add_notification(&mut runs, index, "proctor/report", text));
         }
@@ -290,22 +290,38 @@ struct NamedSarifRun {
     name: String,
 }
 
+/// The reason why the document contains no runs of a file.
+#[derive(Debug, thiserror::Error)]
+enum ToolRunsError {
+    /// The step did not write the file.
+    #[error("{step} wrote no report `{}`", single_line(.path))]
+    Missing { step: String, path: String },
+    /// The file was not stored.
+    #[error("{step}: {}", tool::unreadable_report_message(.path, .reason))]
+    Unavailable { step: String, path: String, reason: String },
+    /// The file is invalid.
+    #[error("{step}: {}", tool::unreadable_report_message(.path, .source))]
+    Invalid { step: String, path: String, source: tools::SarifReadError },
+}
+
 /// Returns the runs in a file. Each gets its own category, because servers distinguish the runs of one tool by
 /// category.
-fn tool_runs(reported_run: &ReportedRun, file: &ToolReport) -> Result<Vec<NamedSarifRun>, String> {
+fn tool_runs(reported_run: &ReportedRun, file: &ToolReport) -> Result<Vec<NamedSarifRun>, ToolRunsError> {
     let step = format!("{}{}/{}", reported_run.commit_prefix(), file.skill, file.step);
     let bytes = match (file.format, &file.content) {
         (ReportFormat::Junit, _) => return Ok(Vec::new()),
         (ReportFormat::Sarif, ToolReportContent::Missing) => {
-            return Err(format!("{step} wrote no report `{}`", single_line(&file.path)));
+            return Err(ToolRunsError::Missing { step, path: file.path.clone() });
         }
-        (ReportFormat::Sarif, ToolReportContent::Unavailable(problem)) => {
-            return Err(format!("{step}: {}", tool::unreadable_report_message(&file.path, problem)));
+        (ReportFormat::Sarif, ToolReportContent::Unavailable(reason)) => {
+            return Err(ToolRunsError::Unavailable { step, path: file.path.clone(), reason: reason.clone() });
         }
         (ReportFormat::Sarif, ToolReportContent::Read(bytes)) => bytes,
     };
-    let runs = tools::parse(bytes)
-        .map_err(|problem| format!("{step}: {}", tool::unreadable_report_message(&file.path, &problem)))?;
+    let runs = match tools::parse(bytes) {
+        Ok(runs) => runs,
+        Err(source) => return Err(ToolRunsError::Invalid { step, path: file.path.clone(), source }),
+    };
     let named = |(index, mut run): (usize, tools::SarifRun)| {
         let category = match run.run_object.get("automationDetails").and_then(|details| details.get("id")) {
             Some(Value::String(id)) => format!("{step}/{id}"),

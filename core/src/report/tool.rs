@@ -4,12 +4,14 @@
 pub(super) mod junit_reader;
 pub(super) mod sarif_reader;
 
+use std::fmt;
+
 /// Returns the message for an unreadable report.
-pub(super) fn unreadable_report_message(path: &str, problem: &str) -> String {
+pub(super) fn unreadable_report_message(path: &str, problem: &dyn fmt::Display) -> String {
     format!(
         "the report `{}` could not be read: {}",
         super::report_text::single_line(path),
-        super::report_text::single_line(problem)
+        super::report_text::single_line(&problem.to_string())
     )
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::plan::Limit;
+use crate::spec::LimitParseError;
 
 /// The largest accepted time limit, in milliseconds.
 pub const MAX_TIME_MS: u64 = 600_000;
@@ -98,6 +99,38 @@ impl Dialect {
     }
 }
 
+/// The reason why a limit cannot be set.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SqlLimitError {
+    /// The text is not an assignment.
+    #[error("write it as NAME=VALUE")]
+    NotAnAssignment,
+    /// There is no limit of this name.
+    #[error("there is no limit `{name}`; the limits are `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`")]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The value is not a size or a number.
+    #[error(transparent)]
+    Size(#[from] LimitParseError),
+    /// The value is below the minimum.
+    #[error("it is {least} at least")]
+    TooSmall {
+        /// The minimum.
+        least: u64,
+    },
+    /// The value is `unlimited`.
+    #[error("it has to be bounded")]
+    Unlimited,
+    /// The time is not a duration.
+    #[error(transparent)]
+    Duration(#[from] humantime::DurationError),
+    /// The time is out of range.
+    #[error("it is 1 ms to 10 minutes")]
+    TimeOutOfRange,
+}
+
 impl SqlPolicy {
     /// Every policy, the most restrictive first.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Migrate];
@@ -121,21 +154,20 @@ impl SqlResourceLimits {
     /// Sets one limit from text such as `time=10s`, `steps=1000000`, `memory=1GiB`.
     ///
     /// # Errors
-    /// The name is unknown or the value is invalid; a phrase gives the reason.
-    pub fn set(&mut self, text: &str) -> Result<(), String> {
-        let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
-        let parse_size = |least: u64| match value.parse::<Limit>() {
-            Ok(Limit::Max(size)) if size >= least => Ok(size),
-            Ok(Limit::Max(_)) => Err(format!("it is {least} at least")),
-            Ok(Limit::Unlimited) => Err("it has to be bounded".to_owned()),
-            Err(expected) => Err(expected.to_string()),
+    /// The name is unknown or the value is invalid.
+    pub fn set(&mut self, text: &str) -> Result<(), SqlLimitError> {
+        let (name, value) = text.split_once('=').ok_or(SqlLimitError::NotAnAssignment)?;
+        let parse_size = |least: u64| match value.parse()? {
+            Limit::Max(size) if size >= least => Ok(size),
+            Limit::Max(_) => Err(SqlLimitError::TooSmall { least }),
+            Limit::Unlimited => Err(SqlLimitError::Unlimited),
         };
         match name.trim() {
             "time" => {
-                let time = humantime::parse_duration(value).map_err(|error| error.to_string())?;
+                let time = humantime::parse_duration(value)?;
                 let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 if !(1..=MAX_TIME_MS).contains(&ms) {
-                    return Err("it is 1 ms to 10 minutes".to_owned());
+                    return Err(SqlLimitError::TimeOutOfRange);
                 }
                 self.time_ms = ms;
             }
@@ -145,10 +177,7 @@ impl SqlResourceLimits {
             "result" => self.result = parse_size(1)?,
             "depth" => self.depth = u32::try_from(parse_size(1)?.min(1_000)).unwrap_or(1_000),
             "input" => self.input = parse_size(1)?,
-            other => {
-                let known = "`time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`";
-                return Err(format!("there is no limit `{other}`; the limits are {known}"));
-            }
+            other => return Err(SqlLimitError::Unknown { name: other.to_owned() }),
         }
         Ok(())
     }

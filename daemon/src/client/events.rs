@@ -93,7 +93,7 @@ impl RunEventReader {
         let Some(part) = next_body_part(&mut stream.body, &self.address, HEARTBEAT_TIMEOUT).await? else {
             return Err(no_response(&self.address, "the stream of events ended before the run did".to_owned()));
         };
-        for data in self.parser.push_bytes(&part).map_err(|reason| self.invalid_response(reason))? {
+        for data in self.parser.push_bytes(&part).map_err(|error| self.invalid_response(error.to_string()))? {
             self.queue_event(&data)?;
         }
         Ok(())
@@ -184,12 +184,23 @@ impl LiveOutputReader {
             let Some(part) = next_body_part(&mut self.body, &self.address, HEARTBEAT_TIMEOUT).await? else {
                 return Ok(None);
             };
-            let not_understood = |reason| ClientError::InvalidResponse { socket: self.address.socket.clone(), reason };
-            let whole = self.parser.push_bytes(&part).map_err(not_understood)?;
+            let whole = self.parser.push_bytes(&part).map_err(|error| ClientError::InvalidResponse {
+                socket: self.address.socket.clone(),
+                reason: error.to_string(),
+            })?;
             // Events of the log in the same stream are ignored.
             self.pending.extend(whole.iter().filter_map(|data| serde_json::from_str::<OutputEvent>(data).ok()));
         }
     }
+}
+
+/// The reason why bytes are not part of an event stream.
+#[derive(Debug, thiserror::Error)]
+enum EventStreamError {
+    #[error("an event has more than {MAX_EVENT} bytes")]
+    EventTooLarge,
+    #[error("an event is not UTF-8")]
+    NotUtf8(#[from] std::str::Utf8Error),
 }
 
 /// Extracts the data of server-sent events from bytes. `id:`, `event:`, `retry:` and comments are ignored, because
@@ -204,7 +215,7 @@ struct SseParser {
 
 impl SseParser {
     /// Returns the data of the events that these bytes complete.
-    fn push_bytes(&mut self, bytes: &Bytes) -> Result<Vec<String>, String> {
+    fn push_bytes(&mut self, bytes: &Bytes) -> Result<Vec<String>, EventStreamError> {
         let mut whole = Vec::new();
         for &byte in bytes.iter() {
             let ends = byte == b'\r' || byte == b'\n' && !self.after_cr;
@@ -215,13 +226,13 @@ impl SseParser {
             }
             self.after_cr = byte == b'\r';
             if self.line.len() + self.data.len() > MAX_EVENT {
-                return Err(format!("an event has more than {MAX_EVENT} bytes"));
+                return Err(EventStreamError::EventTooLarge);
             }
         }
         Ok(whole)
     }
 
-    fn end_line(&mut self) -> Result<Option<String>, String> {
+    fn end_line(&mut self) -> Result<Option<String>, EventStreamError> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() {
             let data = std::mem::take(&mut self.data);
@@ -229,7 +240,7 @@ impl SseParser {
         }
         if let Some(value) = line.strip_prefix(b"data:") {
             let value = value.strip_prefix(b" ").unwrap_or(value);
-            let text = std::str::from_utf8(value).map_err(|_| "an event is not UTF-8".to_owned())?;
+            let text = std::str::from_utf8(value)?;
             if std::mem::replace(&mut self.has_data, true) {
                 self.data.push('\n');
             }

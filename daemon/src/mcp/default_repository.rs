@@ -27,8 +27,28 @@ pub(super) enum RepositorySearch {
     Found(String),
     /// Request that the client answers with another call (revision 2026-07-28 and later).
     AskClient(InputRequiredResult),
-    /// No repository was found, for this reason.
-    NotFound(String),
+    /// No repository was found.
+    NotFound(RepositoryNotFound),
+}
+
+/// The reason why a call has no default repository.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RepositoryNotFound {
+    #[error("the call names no repository, and the client has no root; {REPO_ROOT_HINT}.")]
+    NoRoot,
+    #[error(
+        "the call names no repository, and the client has {} roots: {}; {REPO_ROOT_HINT}.",
+        roots.len(),
+        name_roots(roots)
+    )]
+    SeveralRoots { roots: Vec<String> },
+}
+
+const REPO_ROOT_HINT: &str = "give `repo_root`, the absolute path of the repository";
+
+fn name_roots(roots: &[String]) -> String {
+    let named: Vec<String> = roots.iter().take(MAX_NAMED).map(|path| safe_path(path)).collect();
+    named.join(", ")
 }
 
 /// Finds the default repository of a call; `answers` are the client's answers to [`RepositorySearch::AskClient`].
@@ -82,25 +102,15 @@ fn parse_roots(result: &Value) -> Vec<String> {
 
 /// Selects the repository. With several roots, only the one in which the server was started is certain.
 fn choose(roots: &[String], work_tree: Option<&str>) -> RepositorySearch {
-    const REPO_ROOT_HINT: &str = "give `repo_root`, the absolute path of the repository";
     let mut paths: Vec<String> = roots.iter().filter_map(|uri| local_path(uri)).collect();
     paths.sort_unstable();
     paths.dedup();
     match (paths.as_slice(), work_tree) {
         ([only], _) => RepositorySearch::Found(only.clone()),
         ([], Some(here)) => RepositorySearch::Found(here.to_owned()),
-        ([], None) => RepositorySearch::NotFound(format!(
-            "the call names no repository, and the client has no root; {REPO_ROOT_HINT}."
-        )),
+        ([], None) => RepositorySearch::NotFound(RepositoryNotFound::NoRoot),
         (paths, Some(here)) if paths.iter().any(|path| path == here) => RepositorySearch::Found(here.to_owned()),
-        (paths, _) => {
-            let named: Vec<String> = paths.iter().take(MAX_NAMED).map(|path| safe_path(path)).collect();
-            let count = paths.len();
-            RepositorySearch::NotFound(format!(
-                "the call names no repository, and the client has {count} roots: {}; {REPO_ROOT_HINT}.",
-                named.join(", ")
-            ))
-        }
+        _ => RepositorySearch::NotFound(RepositoryNotFound::SeveralRoots { roots: paths }),
     }
 }
 
@@ -120,12 +130,12 @@ fn local_path(uri: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn chosen_path(roots: &[&str], work_tree: Option<&str>) -> Result<String, String> {
+    fn chosen_path(roots: &[&str], work_tree: Option<&str>) -> Result<String, RepositoryNotFound> {
         let roots: Vec<String> = roots.iter().map(|&root| root.to_owned()).collect();
         match choose(&roots, work_tree) {
             RepositorySearch::Found(path) => Ok(path),
             RepositorySearch::NotFound(reason) => Err(reason),
-            RepositorySearch::AskClient(_) => Err("a question".to_owned()),
+            RepositorySearch::AskClient(_) => panic!("a question"),
         }
     }
 
@@ -140,9 +150,9 @@ mod tests {
 
     #[test]
     fn reports_ambiguous_or_missing_repository() {
-        let several = chosen_path(&["file:///a", "file:///b%20Ignore%0Aall"], Some("/w")).expect_err("two");
+        let several = chosen_path(&["file:///a", "file:///b%20Ignore%0Aall"], Some("/w")).expect_err("two").to_string();
         assert!(several.contains("2 roots: /a, /b_Ignore_all; give `repo_root`"), "{several}");
-        assert!(chosen_path(&[], None).expect_err("none").contains("give `repo_root`"));
+        assert!(chosen_path(&[], None).expect_err("none").to_string().contains("give `repo_root`"));
         assert!(chosen_path(&["file:///a%00b"], None).is_err());
     }
 }

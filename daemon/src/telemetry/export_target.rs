@@ -27,11 +27,72 @@ pub struct ExportTarget {
 
 /// Invalid settings of the export. The message contains no value that may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}; hint: {hint}")]
-pub struct ExportTargetError {
-    message: String,
-    hint: &'static str,
+pub enum ExportTargetError {
+    /// The exporter is unknown.
+    #[error("`OTEL_TRACES_EXPORTER` names an exporter that Proctor does not have; hint: set it to `otlp` or `none`")]
+    UnknownExporter,
+    /// The protocol is unknown.
+    #[error(
+        "`OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that Proctor does not speak; hint: set \
+         `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf`, and the endpoint to the port of the receiver for HTTP \
+         (4318 by default)"
+    )]
+    UnknownProtocol,
+    /// The timeout is not a number, or out of range.
+    #[error("`OTEL_EXPORTER_OTLP_TIMEOUT` is not a number of milliseconds from 1 to 60000; hint: set it to 10000")]
+    InvalidTimeout,
+    /// The endpoint is not a URL.
+    #[error("`{setting}` is no address; hint: {ENDPOINT_HINT}")]
+    EndpointNotUrl {
+        /// The variable or setting.
+        setting: &'static str,
+    },
+    /// The endpoint has another scheme.
+    #[error("`{setting}` is not an http or https address; hint: {ENDPOINT_HINT}")]
+    EndpointNotHttp {
+        /// The variable or setting.
+        setting: &'static str,
+    },
+    /// The endpoint has no host.
+    #[error("`{setting}` names no host; hint: {ENDPOINT_HINT}")]
+    EndpointWithoutHost {
+        /// The variable or setting.
+        setting: &'static str,
+    },
+    /// The endpoint contains credentials.
+    #[error("`{setting}` contains a user or a password; hint: give credentials in `OTEL_EXPORTER_OTLP_HEADERS`")]
+    EndpointWithCredentials {
+        /// The variable or setting.
+        setting: &'static str,
+    },
+    /// A list of pairs is malformed.
+    #[error(
+        "`{variable}` is not a list of names and values; hint: write it as `name=value,name=value`, and `%2C` for a \
+         comma in a value"
+    )]
+    MalformedPairs {
+        /// The variable.
+        variable: &'static str,
+    },
+    /// The name of a header is invalid.
+    #[error("a header of the export has no valid name; hint: {HEADERS_HINT}")]
+    InvalidHeaderName,
+    /// A header is reserved.
+    #[error("the header `{name}` of the export is set by the protocol; hint: {HEADERS_HINT}")]
+    ReservedHeader {
+        /// The header.
+        name: HeaderName,
+    },
+    /// The value of a header is invalid.
+    #[error("the header `{name}` of the export has no valid value; hint: {HEADERS_HINT}")]
+    InvalidHeaderValue {
+        /// The header.
+        name: HeaderName,
+    },
 }
+
+const ENDPOINT_HINT: &str = "name the receiver as `http://127.0.0.1:4318`";
+const HEADERS_HINT: &str = "give headers as `name=value,name=value`";
 
 /// Default timeout of a request; `MAX_TIMEOUT` is the maximum.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,10 +172,7 @@ impl OtelVariables<'_> {
         match self.get("OTEL_TRACES_EXPORTER") {
             Some("none") => Ok(true),
             None | Some("otlp") => Ok(false),
-            Some(_) => Err(ExportTargetError {
-                message: "`OTEL_TRACES_EXPORTER` names an exporter that Proctor does not have".to_owned(),
-                hint: "set it to `otlp` or `none`",
-            }),
+            Some(_) => Err(ExportTargetError::UnknownExporter),
         }
     }
 
@@ -136,10 +194,7 @@ impl OtelVariables<'_> {
     fn check_protocol(&self) -> Result<(), ExportTargetError> {
         match self.traces_setting("PROTOCOL") {
             None | Some("http/protobuf") => Ok(()),
-            Some(_) => Err(ExportTargetError {
-                message: "`OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that Proctor does not speak".to_owned(),
-                hint: "set `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf`, and the endpoint to the port of the receiver for HTTP (4318 by default)",
-            }),
+            Some(_) => Err(ExportTargetError::UnknownProtocol),
         }
     }
 
@@ -157,12 +212,9 @@ impl OtelVariables<'_> {
     fn timeout(&self, configured: Option<Duration>) -> Result<Duration, ExportTargetError> {
         let Some(text) = self.traces_setting("TIMEOUT") else { return Ok(configured.unwrap_or(DEFAULT_TIMEOUT)) };
         let timeout = text.parse().ok().map(Duration::from_millis);
-        timeout.filter(|timeout| (Duration::from_millis(1)..=MAX_TIMEOUT).contains(timeout)).ok_or_else(|| {
-            ExportTargetError {
-                message: "`OTEL_EXPORTER_OTLP_TIMEOUT` is not a number of milliseconds from 1 to 60000".to_owned(),
-                hint: "set it to 10000",
-            }
-        })
+        timeout
+            .filter(|timeout| (Duration::from_millis(1)..=MAX_TIMEOUT).contains(timeout))
+            .ok_or(ExportTargetError::InvalidTimeout)
     }
 
     /// Returns the resource attributes from the config and the environment, with the name of the service.
@@ -187,47 +239,44 @@ impl OtelVariables<'_> {
 }
 
 /// Parses a URL; it must have a host and no credentials.
-fn parse_endpoint(text: &str, name: &str) -> Result<Uri, ExportTargetError> {
-    let bad = |why: &str, hint| ExportTargetError { message: format!("`{name}` {why}"), hint };
-    let example = "name the receiver as `http://127.0.0.1:4318`";
-    let uri: Uri = text.parse().map_err(|_| bad("is no address", example))?;
+fn parse_endpoint(text: &str, setting: &'static str) -> Result<Uri, ExportTargetError> {
+    let uri: Uri = text.parse().map_err(|_| ExportTargetError::EndpointNotUrl { setting })?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err(bad("is not an http or https address", example));
+        return Err(ExportTargetError::EndpointNotHttp { setting });
     }
     let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
     if authority.contains('@') {
-        return Err(bad("contains a user or a password", "give credentials in `OTEL_EXPORTER_OTLP_HEADERS`"));
+        return Err(ExportTargetError::EndpointWithCredentials { setting });
     }
     if uri.host().is_none_or(str::is_empty) {
-        return Err(bad("names no host", example));
+        return Err(ExportTargetError::EndpointWithoutHost { setting });
     }
     Ok(uri)
 }
 
 /// Parses `name=value,name=value` with percent-encoded values.
-fn parse_pairs(text: &str, variable: &str) -> Result<Vec<(String, String)>, ExportTargetError> {
-    let bad = || ExportTargetError {
-        message: format!("`{variable}` is not a list of names and values"),
-        hint: "write it as `name=value,name=value`, and `%2C` for a comma in a value",
-    };
+fn parse_pairs(text: &str, variable: &'static str) -> Result<Vec<(String, String)>, ExportTargetError> {
+    let malformed = || ExportTargetError::MalformedPairs { variable };
     let pair = |part: &str| {
-        let (name, value) = part.split_once('=').ok_or_else(bad)?;
-        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| bad())?;
+        let (name, value) = part.split_once('=').ok_or_else(malformed)?;
+        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| malformed())?;
         Ok((name.trim().to_owned(), value.into_owned()))
     };
     text.split(',').filter(|part| !part.trim().is_empty()).map(pair).collect()
 }
 
 fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), ExportTargetError> {
-    let bad = |message: String| ExportTargetError { message, hint: "give headers as `name=value,name=value`" };
-    let known = HeaderName::try_from(name).map_err(|_| bad("a header of the export has no valid name".to_owned()))?;
-    if RESERVED_HEADERS.contains(&known.as_str()) {
-        return Err(bad(format!("the header `{known}` of the export is set by the protocol")));
+    let name = HeaderName::try_from(name).map_err(|_| ExportTargetError::InvalidHeaderName)?;
+    if RESERVED_HEADERS.contains(&name.as_str()) {
+        return Err(ExportTargetError::ReservedHeader { name });
     }
-    let mut value = HeaderValue::try_from(value)
-        .map_err(|_| bad(format!("the header `{known}` of the export has no valid value")))?;
-    value.set_sensitive(true);
-    Ok((known, value))
+    match HeaderValue::try_from(value) {
+        Ok(mut value) => {
+            value.set_sensitive(true);
+            Ok((name, value))
+        }
+        Err(_) => Err(ExportTargetError::InvalidHeaderValue { name }),
+    }
 }
 
 #[cfg(test)]

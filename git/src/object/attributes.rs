@@ -26,6 +26,20 @@ pub enum Conversion {
     Anything,
 }
 
+/// The reason why the attributes of a file are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum AttributesError {
+    /// An attributes file is a socket, a device or a FIFO. The `git` program would open it, and block on a FIFO.
+    #[error("`{path}` is not a regular file")]
+    SpecialFile {
+        /// The path, in human-readable form.
+        path: String,
+    },
+    /// An attributes file cannot be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
 /// The attributes of one repository, read on demand.
 pub struct GitAttributes<'a> {
     index: &'a GitIndex,
@@ -53,7 +67,7 @@ impl<'a> GitAttributes<'a> {
     ///
     /// # Errors
     /// An attributes file cannot be read.
-    pub fn conversion(&mut self, path: &[u8]) -> std::io::Result<Conversion> {
+    pub fn conversion(&mut self, path: &[u8]) -> Result<Conversion, AttributesError> {
         let mut found = self.global_rules.conversion_for(path);
         for directory in std::iter::once(&b""[..]).chain(paths::ancestors(path)) {
             if found == Conversion::Anything {
@@ -69,7 +83,7 @@ impl<'a> GitAttributes<'a> {
         Ok(found)
     }
 
-    fn read_rules(&self, directory: &[u8]) -> std::io::Result<AttributeRules> {
+    fn read_rules(&self, directory: &[u8]) -> Result<AttributeRules, AttributesError> {
         let path = paths::join(directory, b".gitattributes");
         let whole = paths::join(&self.index.at.0, &path);
         let Some((_, stat)) = read_beneath::open_entry(self.top, &whole)? else {
@@ -79,8 +93,7 @@ impl<'a> GitAttributes<'a> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory | FileType::Symlink => return Ok(AttributeRules::any_program()),
-            // The `git` program would open it, and block on a FIFO.
-            _ => return Err(std::io::Error::other(format!("`{}` is not a regular file", display_path(&whole)))),
+            _ => return Err(AttributesError::SpecialFile { path: display_path(&whole) }),
         }
         let text = read_beneath::read_content(self.top, &whole, ATTRIBUTES_BYTES)?;
         Ok(text.map_or_else(AttributeRules::any_program, |text| AttributeRules::parse(&text)))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 use crate::index::GitIndex;
-use crate::program::{GitProgram, GitTask, TreeEntries, index_info, parse_staged_line, run_task};
+use crate::program::{GitProgram, GitProgramError, GitTask, TreeEntries, index_info, parse_staged_line, run_task};
 use crate::repository_paths::RepositoryPaths;
 
 /// Adds the files of the work tree to a temporary index, with a temporary object directory. Its entries have no
@@ -32,13 +32,13 @@ git ls-files --stage -z
 /// Returns the tree entries that git makes of the files at `unclear`. A path without an entry was deleted.
 ///
 /// # Errors
-/// The reason why git failed.
+/// Git failed.
 pub fn convert_files(
     program: &dyn GitProgram,
     places: &RepositoryPaths,
     index: &GitIndex,
     convertible: &[&[u8]],
-) -> Result<TreeEntries, String> {
+) -> Result<TreeEntries, GitProgramError> {
     let attributes: Vec<&[u8]> = index
         .entries_by_path()
         .map(|entries| entries[0].path.0.as_slice())
@@ -52,8 +52,7 @@ pub fn convert_files(
         attributes.iter().filter(|path| skipped(path)).flat_map(|path| [path, &b"\0"[..]].concat()).collect();
     let input = BTreeMap::from([("entries", index_info(index, asked.into_iter())), ("absent", absent)]);
     let task = GitTask { script: SCRIPT, directory: RepoPath(index.at.0.clone()), input };
-    let told = run_task(program, places, &task)?;
-    parse_entries(&told).ok_or_else(|| "git answered in words that are not understood".to_owned())
+    parse_entries(&run_task(program, places, &task)?).ok_or(GitProgramError::MalformedOutput)
 }
 
 fn is_attributes_file(path: &[u8]) -> bool {

@@ -106,8 +106,8 @@ pub(crate) fn query_history(
         input.insert("objects", Vec::new());
     }
     let task = GitTask { script: SCRIPT, directory: RepoPath(Vec::new()), input };
-    let failed = |problem| GitError::Unreadable { path: places.worktree.clone(), problem };
-    run_task(program, places, &task).map_err(failed)
+    run_task(program, places, &task)
+        .map_err(|error| GitError::Unreadable { path: places.worktree.clone(), problem: error.to_string() })
 }
 
 fn script_input(request: &GitRequest) -> BTreeMap<&'static str, Vec<u8>> {

@@ -46,8 +46,8 @@ pub(crate) fn query_ignored(
     for (repository, asked) in grouped {
         let input = BTreeMap::from([("paths", asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect())]);
         let task = GitTask { script: SCRIPT, directory: RepoPath(repository.to_vec()), input };
-        let failed = |problem| GitError::Unreadable { path: places.worktree.clone(), problem };
-        let printed = run_task(program, places, &task).map_err(failed)?;
+        let printed = run_task(program, places, &task)
+            .map_err(|error| GitError::Unreadable { path: places.worktree.clone(), problem: error.to_string() })?;
         let told = printed.split(|b| *b == 0).filter(|path| !path.is_empty());
         ignored.extend(told.map(|path| IgnoreLookup { repository: repository.to_vec(), path: path.to_vec() }));
     }

@@ -164,7 +164,7 @@ impl ProgramListingReader<'_> {
         let directory = RepoPath(at.to_vec());
         let task = GitTask { script: SCRIPT, directory, input: Default::default() };
         let failed = |problem: String| GitError::Unreadable { path: self.absolute_path(at), problem };
-        let printed = run_task(self.program, self.places, &task).map_err(failed)?;
+        let printed = run_task(self.program, self.places, &task).map_err(|error| failed(error.to_string()))?;
         let parts = ScriptOutput::parse(&printed).ok_or_else(|| failed(MALFORMED_OUTPUT.to_owned()))?;
         let index = parts.index(at).ok_or_else(|| failed(MALFORMED_OUTPUT.to_owned()))?;
         let untracked =

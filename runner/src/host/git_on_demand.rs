@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use proctor_git::helper::GitHelper;
-use proctor_git::program::{GitOutput, GitProgram, GitTask};
+use proctor_git::program::{GitOutput, GitProgram, GitProgramError, GitTask};
 use proctor_git::repository_paths::RepositoryPaths;
 
 use crate::error::{EngineError, one_line};
@@ -31,8 +31,8 @@ impl fmt::Debug for GitOnDemand {
 }
 
 impl GitProgram for GitOnDemand {
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError> {
         let made = self.sandboxed.get_or_init(|| SandboxedGit::open(&self.config));
-        made.as_ref().map_err(one_line)?.run(places, task)
+        made.as_ref().map_err(|error| GitProgramError::NotRun(one_line(error).into()))?.run(places, task)
     }
 }

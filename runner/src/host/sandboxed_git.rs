@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use proctor_core::model::enforcement::Control;
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath, max_files};
-use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitTask};
+use proctor_git::program::{ENVIRONMENT as GIT_ENVIRONMENT, GitOutput, GitProgram, GitProgramError, GitTask};
 use proctor_git::repository_paths::{OriginalRepository, RepositoryPaths};
 use proctor_sandbox::{
     AccessRights, EventPoll, FsCredentials, GitDirs, Host, HostConfig, Launcher, Policy, RepoFacts, RunSpace,
@@ -130,8 +130,8 @@ impl fmt::Debug for SandboxedGit {
 }
 
 impl GitProgram for SandboxedGit {
-    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, String> {
-        self.run_in_sandbox(places, task).map_err(|error| error.to_string())
+    fn run(&self, places: &RepositoryPaths, task: &GitTask) -> Result<GitOutput, GitProgramError> {
+        self.run_in_sandbox(places, task).map_err(|error| GitProgramError::NotRun(error.into()))
     }
 }
 

@@ -10,7 +10,7 @@ use proctor_core::record::unverified_inputs::{self, InputShown, UnverifiedInput,
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::protocol::CommitRef;
 use proctor_sandbox::{GitDirs, Host, NestedGit};
-use proctor_snapshot::{GitFacts, IgnoredInput, IgnoredInputKind, Snapshot};
+use proctor_snapshot::{GitFacts, IgnoredInput, IgnoredInputKind, OmittedFiles, Snapshot};
 
 use crate::error::EngineError;
 use crate::host::repository::Repository;
@@ -145,9 +145,9 @@ fn record_input(input: IgnoredInput) -> UnverifiedInput {
         IgnoredInputKind::Symlink => unverified_inputs::InputKind::Symlink,
         IgnoredInputKind::Directory => unverified_inputs::InputKind::Directory,
     };
-    let reason = input.left_out.map(|(count, reason)| match input.kind {
+    let reason = input.left_out.map(|OmittedFiles { count, reason }| match input.kind {
         IgnoredInputKind::Directory if count > 0 => format!("{count} files were left out; of the first, {reason}"),
-        _ => reason.to_owned(),
+        _ => reason.to_string(),
     });
     UnverifiedInput {
         path: display_path(&input.path),

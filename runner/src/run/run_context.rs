@@ -256,7 +256,7 @@ impl RunTree {
     pub(crate) fn tree_facts(&self) -> TreeFacts {
         let git = &self.snapshot.git;
         let (head_commit, branch) = (git.head_commit.clone(), git.branch.clone());
-        let (tree, no_tree) = (git.tree.clone().ok(), git.tree.clone().err());
+        let (tree, no_tree) = (git.tree.clone().ok(), git.tree.as_ref().err().map(ToString::to_string));
         let git = GitIdentity { head_commit, branch, tree, no_tree, dirty: git.dirty };
         TreeFacts { snapshot: self.snapshot.id.clone(), git, source: self.source.clone() }
     }

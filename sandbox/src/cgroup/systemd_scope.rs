@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::membership::{CgroupMembership, CgroupVersion};
 use crate::cgroup::control_files::has_limit_controllers;
-use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, is_service};
+use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, ScopeError, is_service};
 use crate::wait;
 
 /// Total timeout for systemd.
@@ -53,8 +53,8 @@ fn is_owned_by_user(dir: &Path) -> bool {
 pub(super) fn enter(roots: &DiscoveryPaths) -> Result<(), CgroupUnusable> {
     let until = Instant::now() + SYSTEMD_TIMEOUT;
     let unit = own_unit();
-    request_scope(&roots.busctl, &unit).map_err(CgroupUnusable::ScopeFailed)?;
-    wait_until_moved(&roots.cgroup, &unit, until)
+    request_scope(&roots.busctl, &unit)?;
+    Ok(wait_until_moved(&roots.cgroup, &unit, until)?)
 }
 
 /// Returns the name of this process's scope, which is created with `Delegate=yes`.
@@ -62,11 +62,11 @@ pub(super) fn own_unit() -> String {
     format!("proctor-{}.scope", std::process::id())
 }
 
-fn request_scope(busctl: &Path, unit: &str) -> Result<(), String> {
-    let child = start_unit_command(busctl, unit).spawn().map_err(|error| format!("`{}`: {error}", busctl.display()))?;
-    let (mut child, in_time) =
-        wait_with_timeout(child).map_err(|error| format!("cannot wait for `busctl`: {error}"))?;
-    let Some(success) = in_time else { return Err(format!("no answer within {} ms", SYSTEMD_TIMEOUT.as_millis())) };
+fn request_scope(busctl: &Path, unit: &str) -> Result<(), ScopeError> {
+    let child = start_unit_command(busctl, unit).spawn();
+    let child = child.map_err(|error| ScopeError::NotStarted { busctl: busctl.to_owned(), error })?;
+    let (mut child, in_time) = wait_with_timeout(child).map_err(ScopeError::NotWaited)?;
+    let success = in_time.ok_or(ScopeError::NoAnswer(SYSTEMD_TIMEOUT))?;
     if success {
         return Ok(());
     }
@@ -74,7 +74,7 @@ fn request_scope(busctl: &Path, unit: &str) -> Result<(), String> {
     if let Some(stderr) = child.stderr.take() {
         drop(stderr.take(MAX_ERROR_OUTPUT).read_to_string(&mut complaint));
     }
-    Err(complaint.trim().replace('\n', " "))
+    Err(ScopeError::Refused(complaint.trim().replace('\n', " ")))
 }
 
 /// Waits for the child, and kills it after a timeout. Returns whether it succeeded, or `None` if it was killed.
@@ -112,12 +112,11 @@ fn start_unit_command(busctl: &Path, unit: &str) -> Command {
 
 /// Waits until this process was moved. The answer of systemd names a job whose last action is the move. A process
 /// that does not listen on the bus sees the move only in its `/proc` entry.
-fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), CgroupUnusable> {
+fn wait_until_moved(cgroup: &Path, unit: &str, until: Instant) -> Result<(), ScopeError> {
     let moved = || std::fs::read_to_string(cgroup).is_ok_and(|text| is_in_unit(&text, unit));
     while !moved() {
         if Instant::now() >= until {
-            let message = format!("systemd did not move this process into `{unit}` in time");
-            return Err(CgroupUnusable::ScopeFailed(message));
+            return Err(ScopeError::NotMoved { unit: unit.to_owned() });
         }
         pause();
     }
@@ -162,8 +161,8 @@ mod tests {
     #[test]
     fn reports_busctl_error() {
         let (_dir, busctl) = fake_busctl("echo 'Call failed: no bus' >&2; exit 1");
-        assert_eq!(request_scope(&busctl, "x.scope"), Err("Call failed: no bus".to_owned()));
-        let absent = request_scope(Path::new("/absent/busctl"), "x.scope").expect_err("not there");
+        assert_eq!(request_scope(&busctl, "x.scope").expect_err("no bus").to_string(), "Call failed: no bus");
+        let absent = request_scope(Path::new("/absent/busctl"), "x.scope").expect_err("not there").to_string();
         assert!(absent.contains("/absent/busctl"), "{absent}");
     }
 
@@ -171,7 +170,7 @@ mod tests {
     fn gives_up_on_hanging_manager() {
         let (_dir, busctl) = fake_busctl("exec sleep 100");
         let started = Instant::now();
-        let why = request_scope(&busctl, "x.scope").expect_err("hangs");
+        let why = request_scope(&busctl, "x.scope").expect_err("hangs").to_string();
         assert!(why.contains("no answer"), "{why}");
         assert!(started.elapsed() < SYSTEMD_TIMEOUT * 4, "{:?}", started.elapsed());
     }

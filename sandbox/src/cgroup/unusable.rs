@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cgroup::membership::CgroupVersion;
 
@@ -25,7 +26,23 @@ pub(super) enum CgroupUnusable {
     #[error("{}: {error}", name(*.version))]
     Refused { version: CgroupVersion, error: io::Error },
     #[error("a scope of systemd: {0}")]
-    ScopeFailed(String),
+    ScopeFailed(#[from] ScopeError),
+}
+
+/// Why systemd did not move this process into a scope.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScopeError {
+    #[error("`{}`: {error}", busctl.display())]
+    NotStarted { busctl: PathBuf, error: io::Error },
+    #[error("cannot wait for `busctl`: {0}")]
+    NotWaited(#[source] io::Error),
+    #[error("no answer within {} ms", .0.as_millis())]
+    NoAnswer(Duration),
+    /// Holds the error output of `busctl`.
+    #[error("{0}")]
+    Refused(String),
+    #[error("systemd did not move this process into `{unit}` in time")]
+    NotMoved { unit: String },
 }
 
 impl CgroupUnusable {

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
 use crate::private_copy::file_copier::byte_copy::SpareBytes;
-use crate::private_copy::ignored_selection::{IgnoredSelection, NOT_READABLE_BY_STEPS};
+use crate::private_copy::ignored_selection::{IgnoredSelection, OmissionReason};
 use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, MirrorError, MirrorOwner};
 use byte_copy::{FileByteBudget, copy_exactly, copy_to_end, hash_file};
 
@@ -52,11 +52,11 @@ pub(super) struct CopyResult {
     pub(super) files: usize,
     pub(super) bytes: u64,
     /// The ignored files that were not copied, with the reasons.
-    pub(super) left_out: Vec<(Vec<u8>, &'static str)>,
+    pub(super) left_out: Vec<(Vec<u8>, OmissionReason)>,
 }
 
 /// A copy of an ignored file, or the reason why it was not copied.
-type IgnoredCopy = Result<ScannedEntry, &'static str>;
+type IgnoredCopy = Result<ScannedEntry, OmissionReason>;
 
 impl CopyResult {
     fn add(&mut self, other: Self) {
@@ -206,7 +206,7 @@ impl MirrorCopier<'_> {
         let (target, source) = (here.target.as_fd(), here.source.as_ref());
         let made = match (expected.kind, source) {
             (ScannedKind::EmptyDirectory, _) => self.make_repository_directory(target, name, expected).map(Ok),
-            (_, None) => Ok(Err(GONE_DURING_COPY)),
+            (_, None) => Ok(Err(OmissionReason::GoneDuringCopy)),
             (ScannedKind::Symlink, Some(source)) => self.copy_ignored_link(source.as_fd(), target, name, expected),
             (_, Some(source)) => self.copy_ignored_file(source.as_fd(), target, name, expected, (bounds, buffer)),
         };
@@ -222,7 +222,7 @@ impl MirrorCopier<'_> {
     ) -> Result<IgnoredCopy, Errno> {
         let link = match readlinkat(source, name, Vec::new()) {
             Ok(link) => link,
-            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(Err(GONE_DURING_COPY)),
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOTDIR) => return Ok(Err(OmissionReason::GoneDuringCopy)),
             Err(errno) => return Err(errno),
         };
         symlinkat(link.as_c_str(), target, name)?;
@@ -242,16 +242,18 @@ impl MirrorCopier<'_> {
     ) -> Result<IgnoredCopy, Errno> {
         let from = match openat(source, name, READ_FLAGS, Mode::empty()) {
             Ok(from) => from,
-            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR) => return Ok(Err(GONE_DURING_COPY)),
-            Err(Errno::ACCESS) => return Ok(Err(NOT_READABLE_BY_STEPS)),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::NOTDIR) => {
+                return Ok(Err(OmissionReason::GoneDuringCopy));
+            }
+            Err(Errno::ACCESS) => return Ok(Err(OmissionReason::NotReadable)),
             Err(errno) => return Err(errno),
         };
         let stat = fstat(&from)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Err(GONE_DURING_COPY));
+            return Ok(Err(OmissionReason::GoneDuringCopy));
         }
         if wanted.rights.is_some_and(|rights| !rights.can_read(&stat)) {
-            return Ok(Err(NOT_READABLE_BY_STEPS));
+            return Ok(Err(OmissionReason::NotReadable));
         }
         let to = openat(target, name, CREATE_FLAGS, Mode::from_raw_mode(0o600))?;
         let stamp = FileStat::from_stat(&stat);
@@ -266,7 +268,7 @@ impl MirrorCopier<'_> {
         let Some(sha256) = sha256 else {
             unlinkat(target, name, AtFlags::empty())?;
             spare.release(room.reserved);
-            return Ok(Err(GREW_BEYOND_BUDGET));
+            return Ok(Err(OmissionReason::GrewDuringCopy));
         };
         set_owner(to.as_fd(), self.owner)?;
         fchmod(&to, Mode::from_raw_mode(stat.st_mode & 0o777 | 0o400))?;
@@ -405,10 +407,6 @@ pub(super) fn set_owner_and_mtime(
     utimensat(directory, name, &timestamps(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
     statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
 }
-
-const GONE_DURING_COPY: &str = "it was removed or replaced while it was copied";
-const GREW_BEYOND_BUDGET: &str = "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in \
-                     proctord.toml";
 
 pub(super) fn timestamps((tv_sec, nanoseconds): FileTime) -> Timestamps {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };

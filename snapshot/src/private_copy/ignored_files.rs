@@ -23,7 +23,7 @@ use super::file_copier::MirrorCopier;
 use super::removal;
 use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
 use crate::private_copy::file_copier::byte_copy::SpareBytes;
-use crate::private_copy::ignored_selection::NOT_READABLE_BY_STEPS;
+use crate::private_copy::ignored_selection::{OmissionReason, OmittedFiles};
 use crate::private_copy::mirror::Mirror;
 use crate::private_copy::mirror_files::{DIRECTORY_FLAGS, MirrorError};
 
@@ -43,9 +43,8 @@ pub struct IgnoredInput {
     pub bytes: u64,
     /// The digest of the copied content; `None` if nothing was copied.
     pub sha256: Option<Sha256Hex>,
-    /// Number of files in it that were not copied, and the reason for the first of them; the number is 0 if the
-    /// whole input was left out.
-    pub left_out: Option<(u64, &'static str)>,
+    /// The files in it that were not copied.
+    pub left_out: Option<OmittedFiles>,
 }
 
 /// The kind of entry at the path of an ignored input.
@@ -212,14 +211,14 @@ impl Mirror {
 }
 
 /// Counts files that could not be copied in the inputs that contain them.
-fn count_left_out(inputs: &mut [IgnoredInput], mut left_out: Vec<(Vec<u8>, &'static str)>) {
+fn count_left_out(inputs: &mut [IgnoredInput], mut left_out: Vec<(Vec<u8>, OmissionReason)>) {
     // Sorting makes the result independent of the order in which the threads copied.
     left_out.sort_unstable();
     for (path, reason) in left_out {
         let is_its = |input: &&mut IgnoredInput| path == input.path || paths::is_below(&path, &input.path);
         if let Some(input) = inputs.iter_mut().find(is_its) {
             let count = u64::from(input.path != path);
-            input.left_out.get_or_insert((0, reason)).0 += count;
+            input.left_out.get_or_insert(OmittedFiles { count: 0, reason }).count += count;
         }
     }
 }
@@ -251,7 +250,7 @@ fn is_evidence_dir(directory: &[u8]) -> bool {
 
 enum SurveyFailure {
     /// The input would exceed a bound; the reason for leaving it out.
-    TooLarge(&'static str),
+    TooLarge(OmissionReason),
     Failed(MirrorError),
 }
 
@@ -267,8 +266,8 @@ struct IgnoredWalk<'a> {
     changed: Vec<Vec<u8>>,
     entries: usize,
     bytes: u64,
-    /// Number of files left out of the current input, and the reason for the first of them.
-    left_out: Option<(u64, &'static str)>,
+    /// The files left out of the current input.
+    left_out: Option<OmittedFiles>,
 }
 
 impl IgnoredWalk<'_> {
@@ -308,7 +307,7 @@ impl IgnoredWalk<'_> {
                 self.leaves.truncate(before.0);
                 self.changed.truncate(before.1);
                 (self.entries, self.bytes) = (before.2, before.3);
-                Some((0, reason))
+                Some(OmittedFiles { count: 0, reason })
             }
             Err(SurveyFailure::Failed(error)) => return Err(error),
         };
@@ -327,7 +326,7 @@ impl IgnoredWalk<'_> {
             FileType::Directory => self.examine_directory(parent, name, &path, stat, depth),
             FileType::RegularFile | FileType::Symlink => self.examine_leaf(path, stat),
             _ => {
-                self.leave_out("it is a socket, a FIFO or a device");
+                self.leave_out(OmissionReason::SpecialFile);
                 Ok(())
             }
         }
@@ -346,17 +345,17 @@ impl IgnoredWalk<'_> {
             return Ok(());
         }
         if depth >= MAX_DEPTH {
-            self.leave_out("it lies too deep");
+            self.leave_out(OmissionReason::TooDeep);
             return Ok(());
         }
         if self.selection.rights.is_some_and(|rights| !rights.can_list(stat)) {
-            self.leave_out(NOT_READABLE_BY_STEPS);
+            self.leave_out(OmissionReason::NotReadable);
             return Ok(());
         }
         let opened = match openat(parent, name, DIRECTORY_FLAGS, Mode::empty()) {
             Ok(opened) => opened,
             Err(Errno::ACCESS) => {
-                self.leave_out(NOT_READABLE_BY_STEPS);
+                self.leave_out(OmissionReason::NotReadable);
                 return Ok(());
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
@@ -397,7 +396,7 @@ impl IgnoredWalk<'_> {
     fn examine_leaf(&mut self, path: Vec<u8>, stat: &Stat) -> Result<(), SurveyFailure> {
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if !is_link && self.selection.rights.is_some_and(|rights| !rights.can_read(stat)) {
-            self.leave_out(NOT_READABLE_BY_STEPS);
+            self.leave_out(OmissionReason::NotReadable);
             return Ok(());
         }
         let stamp = FileStat::from_stat(stat);
@@ -437,20 +436,18 @@ impl IgnoredWalk<'_> {
         }
     }
 
-    fn leave_out(&mut self, reason: &'static str) {
-        self.left_out.get_or_insert((0, reason)).0 += 1;
+    fn leave_out(&mut self, reason: OmissionReason) {
+        self.left_out.get_or_insert(OmittedFiles { count: 0, reason }).count += 1;
     }
 
     fn count_entry(&mut self, bytes: u64) -> Result<(), SurveyFailure> {
         self.entries += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.entries > self.selection.max_entries {
-            return Err(SurveyFailure::TooLarge(
-                "with it, there would be more files than `tree.max_entries` in proctord.toml",
-            ));
+            return Err(SurveyFailure::TooLarge(OmissionReason::TooManyEntries));
         }
         if self.bytes > self.selection.max_bytes {
-            return Err(SurveyFailure::TooLarge("with it, the total would exceed `tree.max_bytes` in proctord.toml"));
+            return Err(SurveyFailure::TooLarge(OmissionReason::TooManyBytes));
         }
         Ok(())
     }

@@ -17,4 +17,39 @@ pub struct IgnoredSelection<'a> {
     pub max_bytes: u64,
 }
 
-pub(crate) const NOT_READABLE_BY_STEPS: &str = "steps may not read it";
+/// Ignored files that were not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OmittedFiles {
+    /// The number of files in a directory; 0 if the whole input was left out.
+    pub count: u64,
+    /// The reason for the first of them.
+    pub reason: OmissionReason,
+}
+
+/// The reason why an ignored file was not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum OmissionReason {
+    /// A step has no permission to read it.
+    #[error("steps may not read it")]
+    NotReadable,
+    /// It is neither a file nor a directory nor a link.
+    #[error("it is a socket, a FIFO or a device")]
+    SpecialFile,
+    /// It is nested too deeply.
+    #[error("it lies too deep")]
+    TooDeep,
+    /// There would be too many files and directories.
+    #[error("with it, there would be more files than `tree.max_entries` in proctord.toml")]
+    TooManyEntries,
+    /// There would be too many bytes.
+    #[error("with it, the total would exceed `tree.max_bytes` in proctord.toml")]
+    TooManyBytes,
+    /// It was removed or replaced.
+    #[error("it was removed or replaced while it was copied")]
+    GoneDuringCopy,
+    /// It grew, so that there would be too many bytes.
+    #[error(
+        "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in proctord.toml"
+    )]
+    GrewDuringCopy,
+}

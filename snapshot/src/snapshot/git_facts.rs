@@ -7,6 +7,7 @@ use proctor_git::object::object_id::ObjectFormat;
 use proctor_git::protocol::WorktreeListing;
 use serde::{Deserialize, Serialize};
 
+use crate::snapshot::unknown_tree::UnknownTree;
 use crate::tree_state::TreeState;
 
 /// Git's description of a work tree, with which a reader of the evidence can find the same tree without Proctor.
@@ -24,7 +25,7 @@ pub struct GitFacts {
     pub branch: Option<String>,
     /// The tree that `git add -u` and `git write-tree` would make of the tracked content, or the reason why it is
     /// not known.
-    pub tree: Result<String, String>,
+    pub tree: Result<String, UnknownTree>,
     /// True if covered content differs from HEAD; `None` if that cannot be determined.
     pub dirty: Option<bool>,
     /// The hash algorithm of the object ids above.

@@ -49,14 +49,14 @@ pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8
     };
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(UnusableFile::Content("it is not a regular file"));
+        return Err(UnusableFile::NotRegular);
     }
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-        return Err(UnusableFile::Content("another user could have written it"));
+        return Err(UnusableFile::ForeignWritable);
     }
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > FILE_BYTES {
-        return Err(UnusableFile::Content("it is too large"));
+        return Err(UnusableFile::TooLarge);
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
     file.take(size).read_to_end(&mut bytes).map_err(UnusableFile::Io)?;
@@ -66,10 +66,24 @@ pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnusableFile {
-    #[error("{0}")]
-    Content(&'static str),
+    #[error("it is not a regular file")]
+    NotRegular,
+    #[error("another user could have written it")]
+    ForeignWritable,
+    #[error("it is too large")]
+    TooLarge,
+    #[error("it is of another version, or no snapshot")]
+    OtherVersion,
+    #[error("it is torn")]
+    Torn,
+    #[error("it is damaged")]
+    Damaged,
+    #[error("it is not understood")]
+    Malformed,
+    #[error("it is of another repository")]
+    OtherRepository,
     #[error("it cannot be read: {0}")]
-    Io(io::Error),
+    Io(#[source] io::Error),
 }
 
 impl From<Errno> for UnusableFile {

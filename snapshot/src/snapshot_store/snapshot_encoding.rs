@@ -13,11 +13,11 @@ use crate::entries::EntryTree;
 use crate::snapshot::git_facts::GitFacts;
 use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
 use crate::snapshot::{EncodedListing, ReuseBasis};
-use crate::snapshot_store::listing_file::{FileChecksum, ListingFile};
+use crate::snapshot_store::listing_file::{FileChecksum, ListingFile, UnusableFile};
 use crate::stat_scan::ScanCounts;
 
 /// Magic bytes of a file. They include the version number; each version is a different format.
-const MAGIC: &[u8; 16] = b"proctor-snap-v3\n";
+const MAGIC: &[u8; 16] = b"proctor-snap-v4\n";
 /// Size of the header: magic, length of the rest, CRC-32 of the rest.
 const HEADER_BYTES: usize = 16 + 8 + 4;
 
@@ -70,23 +70,23 @@ pub(super) fn encode(snapshot: &Snapshot) -> Option<Vec<u8>> {
 /// Decodes a snapshot; `sidecar` locates the file with git's listing.
 ///
 /// # Errors
-/// The problem with the bytes, for the log.
+/// The bytes are not a complete snapshot of this version.
 pub(super) fn decode(
     bytes: &[u8],
     sidecar: impl FnOnce(FileChecksum) -> ListingFile,
-) -> Result<Snapshot, &'static str> {
+) -> Result<Snapshot, UnusableFile> {
     let mut reader = BinaryDecoder::new(bytes);
     if reader.array() != Some(*MAGIC) {
-        return Err("it is of another version, or no snapshot");
+        return Err(UnusableFile::OtherVersion);
     }
-    let (Some(length), Some(sum)) = (reader.u64(), reader.u32()) else { return Err("it is torn") };
+    let (Some(length), Some(sum)) = (reader.u64(), reader.u32()) else { return Err(UnusableFile::Torn) };
     if length != (bytes.len() - HEADER_BYTES) as u64 {
-        return Err("it is torn");
+        return Err(UnusableFile::Torn);
     }
     if crc32fast::hash(&bytes[HEADER_BYTES..]) != sum {
-        return Err("it is damaged");
+        return Err(UnusableFile::Damaged);
     }
-    decode_content(&mut reader, sidecar).filter(|_| reader.is_at_end()).ok_or("it is not understood")
+    decode_content(&mut reader, sidecar).filter(|_| reader.is_at_end()).ok_or(UnusableFile::Malformed)
 }
 
 fn decode_content(
@@ -117,6 +117,7 @@ fn decode_content(
 mod tests {
     use super::*;
     use crate::entries::ScannedEntry;
+    use crate::snapshot::unknown_tree::UnknownTree;
     use proctor_git::object::object_id::ObjectFormat;
 
     fn snapshot() -> Snapshot {
@@ -134,7 +135,7 @@ mod tests {
             common_dir: "/w/.git".into(),
             head_commit: None,
             branch: Some("main".into()),
-            tree: Err("why".into()),
+            tree: Err(UnknownTree::SpecialFile { path: "fifo".into() }),
             dirty: Some(true),
             object_format: ObjectFormat::Sha1,
             external_rules: Vec::new(),
@@ -162,7 +163,7 @@ mod tests {
         }
     }
 
-    fn decode_without_listing(bytes: &[u8]) -> Result<Snapshot, &'static str> {
+    fn decode_without_listing(bytes: &[u8]) -> Result<Snapshot, UnusableFile> {
         let directory = std::sync::Arc::new(std::fs::File::open("/").expect("opens").into());
         decode(bytes, |seal| ListingFile { directory, name: "none".into(), checksum: seal })
     }

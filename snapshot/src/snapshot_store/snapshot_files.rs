@@ -41,9 +41,9 @@ impl SnapshotFiles {
                 name: listing_file_name(place),
                 checksum: seal,
             };
-            let snapshot = snapshot_encoding::decode(&bytes, sidecar).map_err(UnusableFile::Content)?;
+            let snapshot = snapshot_encoding::decode(&bytes, sidecar)?;
             let is_its = snapshot.basis.as_ref().is_some_and(|basis| basis.worktree == place);
-            if is_its { Ok(Some(snapshot)) } else { Err(UnusableFile::Content("it is of another repository")) }
+            if is_its { Ok(Some(snapshot)) } else { Err(UnusableFile::OtherRepository) }
         });
         read.unwrap_or_else(|why| {
             tracing::warn!(repo = %place.display(), %why, "the snapshot cache of a repository is thrown away");

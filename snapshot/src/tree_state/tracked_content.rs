@@ -9,6 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Stat};
 
 use crate::entries::{EntryTree, LookupCursor, ScannedKind};
+use crate::snapshot::unknown_tree::UnknownTree;
 use proctor_core::model::drift::display_path;
 use proctor_git::files::file_stat::FileStat;
 use proctor_git::files::{paths, read_beneath};
@@ -16,7 +17,7 @@ use proctor_git::index::{
     ConversionConfig, EXECUTABLE_MODE, FILE_MODE, GITLINK_MODE, GitIndex, IndexEntry, IndexStat, SYMLINK_MODE,
     group_by_path, is_file_mode, primary_entry,
 };
-use proctor_git::object::attributes::{Conversion, GitAttributes};
+use proctor_git::object::attributes::{AttributesError, Conversion, GitAttributes};
 use proctor_git::object::blob_id::blob_at;
 use proctor_git::object::object_id::{ObjectId, ObjectKind, object_id};
 use proctor_git::object::tree_identity::{TreeFile, tree_id};
@@ -34,7 +35,7 @@ pub(crate) struct TrackedContent<'a> {
     /// The paths that only git can convert.
     pub(crate) unclear: Vec<&'a [u8]>,
     /// Why git would refuse to add a file.
-    pub(crate) refused: Option<String>,
+    pub(crate) refused: Option<UnknownTree>,
 }
 
 /// The result for one path.
@@ -46,7 +47,7 @@ enum TreeEntryOutcome {
     /// Git may convert the file.
     Unclear,
     /// Git cannot add the file.
-    Refused(String),
+    Refused(UnknownTree),
 }
 
 impl<'a> TrackedContent<'a> {
@@ -166,7 +167,7 @@ impl TrackedPathReader<'_> {
             FileType::Directory => Ok(self.directory(entry, &whole)),
             FileType::RegularFile => self.file(entry, &whole, &stat),
             FileType::Symlink => self.link(entry, &fd, &stat),
-            _ => Ok(TreeEntryOutcome::Refused(format!("`{}` is no file that git can add", display_path(&whole)))),
+            _ => Ok(TreeEntryOutcome::Refused(UnknownTree::SpecialFile { path: display_path(&whole) })),
         }
     }
 
@@ -193,13 +194,11 @@ impl TrackedPathReader<'_> {
     fn directory(&self, entry: &IndexEntry, whole: &[u8]) -> TreeEntryOutcome {
         match (entry.mode, self.commits.get(whole)) {
             (_, Some(Some(commit))) if commit.format() != self.index.format => {
-                TreeEntryOutcome::Refused(format!("`{}` is a repository of another object format", display_path(whole)))
+                TreeEntryOutcome::Refused(UnknownTree::ObjectFormat { path: display_path(whole) })
             }
             (_, Some(Some(commit))) => TreeEntryOutcome::Entry(GITLINK_MODE, *commit),
             (GITLINK_MODE, _) if entry.stage == 0 => TreeEntryOutcome::Entry(GITLINK_MODE, entry.id),
-            (GITLINK_MODE, _) => {
-                TreeEntryOutcome::Refused(format!("the submodule `{}` has no commit", display_path(whole)))
-            }
+            (GITLINK_MODE, _) => TreeEntryOutcome::Refused(UnknownTree::UnbornSubmodule { path: display_path(whole) }),
             _ => TreeEntryOutcome::Removed,
         }
     }
@@ -222,16 +221,17 @@ impl TrackedPathReader<'_> {
             return Ok(TreeEntryOutcome::Entry(mode, entry.id));
         }
         let conversion = match self.attributes.conversion(&entry.path.0) {
-            Err(error) if error.kind() == io::ErrorKind::Other => {
-                return Ok(TreeEntryOutcome::Refused(error.to_string()));
+            Ok(conversion) => conversion,
+            Err(AttributesError::SpecialFile { path }) => {
+                return Ok(TreeEntryOutcome::Refused(UnknownTree::SpecialAttributesFile { path }));
             }
-            conversion => conversion?,
+            Err(AttributesError::Io(error)) => return Err(error),
         };
         if conversion == Conversion::Anything {
             return Ok(TreeEntryOutcome::Unclear);
         }
         let Some(blob) = blob_at(self.top, whole, self.index.format)? else {
-            return Ok(TreeEntryOutcome::Refused(format!("`{}` kept changing while it was read", display_path(whole))));
+            return Ok(TreeEntryOutcome::Refused(UnknownTree::Unstable { path: display_path(whole) }));
         };
         if conversion == Conversion::Text && blob.convertible {
             return Ok(TreeEntryOutcome::Unclear);

@@ -9,12 +9,11 @@ const MAX_LINES: usize = 600;
 const MIN_EXPLAINED_LINES: usize = 500;
 
 /// Longer sources with their reasons.
-const LONG_SOURCES: [(&str, &str); 3] = [
+const LONG_SOURCES: [(&str, &str); 2] = [
     (
         "sandbox/src/setup.rs",
         "one ordered list of operations, with the reason for each position, and tests of the order",
     ),
-    ("sandbox/src/helper/namespace_setup.rs", "executes that list, with a match arm for each operation"),
     ("sandbox/tests/sandbox.rs", "one test program, which sets up its roles once for all trials"),
 ];
 

@@ -5,6 +5,7 @@
 //! The programs make the same decisions as the hooks. If a hook fixes a file, the program reports it instead.
 
 use super::shell_words::quote;
+use crate::spec::quoted;
 
 /// An equivalent for one of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,19 +281,26 @@ fn python_program(imports: &str, before: &str, body: &str) -> String {
     )
 }
 
+/// An option that pre-commit's language `pygrep` does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`pygrep` has no option {}", quoted(.option))]
+pub(super) struct UnknownPygrepOption {
+    option: String,
+}
+
 /// Returns the last command of a pipeline that works like pre-commit's language `pygrep`. It searches each line for
 /// a Python regular expression, or each file as a whole with `--multiline`; `--negate` inverts the result.
 ///
 /// # Errors
 /// An option is unknown.
-pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, String> {
+pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, UnknownPygrepOption> {
     let (mut flags, mut multiline, mut negate) = (Vec::new(), false, false);
     for arg in args {
         match arg.as_str() {
             "-i" | "--ignore-case" => flags.push("re.IGNORECASE"),
             "--multiline" => multiline = true,
             "--negate" => negate = true,
-            _ => return Err(format!("`pygrep` has no option {}", crate::spec::quoted(arg))),
+            _ => return Err(UnknownPygrepOption { option: arg.clone() }),
         }
     }
     if multiline {

@@ -1,11 +1,34 @@
 //! Typed access by key to a foreign configuration, with merge keys (`<<`) expanded. A value of the wrong type
-//! becomes an error message and is never converted.
+//! is an error and is never converted.
 
 use crate::spec::quoted;
 use crate::spec::yaml::{Node, YamlValue};
 
 /// Maximum nesting of merge keys.
 const MAX_MERGE_DEPTH: usize = 16;
+
+/// A key or a value that has no meaning in the configuration. Each variant holds the key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ConfigMapError {
+    /// The value is a list or a map instead of a string.
+    #[error("`{0}` is no text")]
+    NotText(String),
+    /// The value is neither a string nor a list of strings.
+    #[error("`{0}` is no list of texts")]
+    NotTextList(String),
+    /// The value is not a boolean.
+    #[error("`{0}` is neither true nor false")]
+    NotFlag(String),
+    /// The value is not a list.
+    #[error("`{0}` is no list")]
+    NotList(String),
+    /// The value is not a map.
+    #[error("`{0}` is no map")]
+    NotMap(String),
+    /// The key is unknown.
+    #[error("its key {} is not known here", quoted(.0))]
+    UnknownKey(String),
+}
 
 /// A map of the configuration.
 #[derive(Debug, Clone)]
@@ -50,55 +73,61 @@ impl<'t, 'a> ConfigMap<'t, 'a> {
         found.map(|(_, node)| *node).filter(|node| !node.is_null())
     }
 
-    /// Returns the first key that is not in `known`.
-    pub(super) fn first_unknown_key(&self, known: &[&str]) -> Option<&'t str> {
-        self.entries.iter().map(|(key, _)| *key).find(|key| !known.contains(key))
+    /// Checks that every key is in `known`.
+    ///
+    /// # Errors
+    /// A key is not.
+    pub(super) fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), ConfigMapError> {
+        match self.entries.iter().find(|(key, _)| !known.contains(key)) {
+            Some((key, _)) => Err(ConfigMapError::UnknownKey((*key).to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Returns a string value.
     ///
     /// # Errors
     /// The value is a list or a map.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, String> {
-        self.get(key).map(|node| scalar_text(node).ok_or_else(|| format!("`{key}` is no text"))).transpose()
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, ConfigMapError> {
+        self.get(key).map(|node| scalar_text(node).ok_or_else(|| ConfigMapError::NotText(key.to_owned()))).transpose()
     }
 
     /// Returns a list of strings. A single string counts as a list of one, as in both hook runners.
     ///
     /// # Errors
     /// The value is neither.
-    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'t str>>, String> {
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'t str>>, ConfigMapError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let texts = match &node.value {
             YamlValue::Seq(items) => items.iter().map(scalar_text).collect(),
             _ => scalar_text(node).map(|text| vec![text]),
         };
-        texts.map(Some).ok_or_else(|| format!("`{key}` is no list of texts"))
+        texts.map(Some).ok_or_else(|| ConfigMapError::NotTextList(key.to_owned()))
     }
 
     /// Returns a boolean in YAML 1.1 spelling (`yes`, `on`, …).
     ///
     /// # Errors
     /// The value is not a boolean.
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, String> {
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigMapError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let flag = match scalar_text(node).unwrap_or_default().to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" => Some(true),
             "false" | "no" | "off" => Some(false),
             _ => None,
         };
-        flag.map(Some).ok_or_else(|| format!("`{key}` is neither true nor false"))
+        flag.map(Some).ok_or_else(|| ConfigMapError::NotFlag(key.to_owned()))
     }
 
     /// Returns a list of values of any type.
     ///
     /// # Errors
     /// The value is not a list.
-    pub(super) fn list(&self, key: &str) -> Result<Option<&'t [Node<'a>]>, String> {
+    pub(super) fn list(&self, key: &str) -> Result<Option<&'t [Node<'a>]>, ConfigMapError> {
         match self.get(key).map(|node| &node.value) {
             None => Ok(None),
             Some(YamlValue::Seq(items)) => Ok(Some(items)),
-            Some(_) => Err(format!("`{key}` is no list")),
+            Some(_) => Err(ConfigMapError::NotList(key.to_owned())),
         }
     }
 
@@ -106,8 +135,10 @@ impl<'t, 'a> ConfigMap<'t, 'a> {
     ///
     /// # Errors
     /// The value is not a map.
-    pub(super) fn map(&self, key: &str) -> Result<Option<Self>, String> {
-        self.get(key).map(|node| Self::from_node(node).ok_or_else(|| format!("`{key}` is no map"))).transpose()
+    pub(super) fn map(&self, key: &str) -> Result<Option<Self>, ConfigMapError> {
+        self.get(key)
+            .map(|node| Self::from_node(node).ok_or_else(|| ConfigMapError::NotMap(key.to_owned())))
+            .transpose()
     }
 }
 
@@ -117,11 +148,6 @@ pub(super) fn scalar_text<'t>(node: &'t Node<'_>) -> Option<&'t str> {
         YamlValue::Scalar { text, .. } => Some(text),
         _ => None,
     }
-}
-
-/// Returns the reason for an unknown key.
-pub(super) fn unknown_key(key: &str) -> String {
-    format!("its key {} is not known here", quoted(key))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::adopt::import::import_result::{Carried, Left, Tool};
+use crate::adopt::import::rejection::Rejection;
 use crate::model::names::ToolchainName;
-use crate::spec;
 use crate::text::escape::escape_output;
 
 /// A hook of the configuration, with its result.
@@ -22,7 +22,7 @@ pub(super) struct HookConversion {
     /// True if it may run in parallel with others.
     pub(super) parallel: bool,
     /// The equivalent check, or the reason why it is missing.
-    pub(super) result: Result<EquivalentCheck, String>,
+    pub(super) result: Result<EquivalentCheck, Rejection>,
 }
 
 /// A check that is equivalent to a hook.
@@ -103,7 +103,7 @@ impl ImportDraft {
         let HookConversion { name, group, line, chain, parallel, result: fate } = item;
         let mut check = match fate.and_then(validate_tool_names) {
             Ok(check) => check,
-            Err(reason) => return self.left.push(Left { name, line, reason }),
+            Err(rejection) => return self.left.push(Left { name, line, reason: rejection.to_string() }),
         };
         check.tools.iter().for_each(|tool| self.add_tool(tool));
         let tools = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
@@ -317,9 +317,9 @@ fn fits_on_line(line: &str) -> bool {
 }
 
 /// Returns the check, or an error if the name of a tool is not valid as a toolchain name.
-fn validate_tool_names(check: EquivalentCheck) -> Result<EquivalentCheck, String> {
+fn validate_tool_names(check: EquivalentCheck) -> Result<EquivalentCheck, Rejection> {
     match check.tools.iter().find(|tool| ToolchainName::new(tool.name.as_str()).is_err()) {
-        Some(tool) => Err(format!("its program is called {}", spec::quoted(&tool.name))),
+        Some(tool) => Err(Rejection::InvalidToolName { name: tool.name.clone() }),
         None => Ok(check),
     }
 }

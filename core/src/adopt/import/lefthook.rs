@@ -3,9 +3,10 @@
 mod job;
 mod job_command;
 
-use super::config_map::{ConfigMap, scalar_text};
+use super::config_map::{ConfigMap, ConfigMapError, scalar_text};
 use super::import_draft::HookConversion;
 use super::path_pattern::GlobDialect;
+use super::rejection::JobError;
 use crate::adopt::import::import_result::{Setting, wrong_type};
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::quoted;
@@ -67,6 +68,19 @@ pub(super) struct LefthookSettings<'t> {
     templates: Vec<(&'t str, &'t str)>,
 }
 
+/// A setting of the configuration, or of one of its hooks, that cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum LefthookError {
+    #[error(transparent)]
+    Config(#[from] ConfigMapError),
+    /// The dialect of the globs is unknown.
+    #[error("`glob_matcher` is {}, which is not known", quoted(.name))]
+    UnknownGlobMatcher { name: String },
+    /// The priority of a job is not a number.
+    #[error("a `priority` is {}", quoted(.text))]
+    InvalidPriority { text: String },
+}
+
 /// Returns whether a key is the name of a git hook.
 pub(super) fn is_git_hook(key: &str) -> bool {
     FILE_HOOKS.contains(&key) || OTHER_HOOKS.contains(&key)
@@ -81,7 +95,7 @@ pub(super) fn read(root: &Node<'_>, report: &mut DiagnosticCollector) -> Option<
     let common = match LefthookSettings::from_map(&map) {
         Ok(common) => common,
         Err(problem) => {
-            report.add(wrong_type(root, problem));
+            report.add(wrong_type(root, problem.to_string()));
             return None;
         }
     };
@@ -95,7 +109,7 @@ pub(super) fn read(root: &Node<'_>, report: &mut DiagnosticCollector) -> Option<
                     items.extend(more);
                     settings.extend(hook_settings);
                 }
-                Err(problem) => report.add(wrong_type(node, problem)),
+                Err(problem) => report.add(wrong_type(node, problem.to_string())),
             },
             None if is_git_hook(key) => report.add(wrong_type(node, format!("the hook `{key}` is no map"))),
             None => settings.extend(setting_note(key, node)),
@@ -105,11 +119,11 @@ pub(super) fn read(root: &Node<'_>, report: &mut DiagnosticCollector) -> Option<
 }
 
 impl<'t> LefthookSettings<'t> {
-    fn from_map(map: &ConfigMap<'t, '_>) -> Result<Self, String> {
+    fn from_map(map: &ConfigMap<'t, '_>) -> Result<Self, LefthookError> {
         let globs = match map.text("glob_matcher")? {
             None | Some("gobwas") => GlobDialect::Gobwas,
             Some("doublestar") => GlobDialect::Doublestar,
-            Some(other) => return Err(format!("`glob_matcher` is {}, which is not known", quoted(other))),
+            Some(other) => return Err(LefthookError::UnknownGlobMatcher { name: other.to_owned() }),
         };
         let templates = map.map("templates")?.map(|map| {
             let texts = map.iter().filter_map(|(key, node)| Some((key, scalar_text(node)?)));
@@ -127,7 +141,7 @@ fn convert_hook(
     hook: &ConfigMap<'_, '_>,
     common: &LefthookSettings<'_>,
     first_chain: usize,
-) -> Result<(Vec<HookConversion>, Vec<Setting>), String> {
+) -> Result<(Vec<HookConversion>, Vec<Setting>), LefthookError> {
     let scope = JobScope::for_hook(name, hook, common, first_chain)?;
     let mut items = Vec::new();
     if let Some(jobs) = hook.list("jobs")? {
@@ -137,8 +151,10 @@ fn convert_hook(
         let Some(named) = hook.map(key)? else { continue };
         job::import_named(key, &named, &scope, first_chain, &mut items)?;
     }
-    if let Some(why) = unsupported_hook_reason(name) {
-        items.iter_mut().for_each(|item| item.result = Err(why.clone()));
+    if !FILE_HOOKS.contains(&name) {
+        let hook = name.to_owned();
+        let error = if is_git_hook(name) { JobError::NonTreeHook { hook } } else { JobError::CustomHook { hook } };
+        items.iter_mut().for_each(|item| item.result = Err(error.clone().into()));
     }
     let unknown = hook.iter().filter(|(key, _)| !JOB_KEYS.contains(key) && !HOOK_KEYS.contains(key));
     let mut settings: Vec<Setting> = unknown
@@ -149,17 +165,6 @@ fn convert_hook(
         settings.push(Setting { key: format!("{name}.fail_on_changes"), note });
     }
     Ok((items, settings))
-}
-
-/// Returns why no job of this hook can become a check of a tree; `None` if it can.
-fn unsupported_hook_reason(hook: &str) -> Option<String> {
-    if FILE_HOOKS.contains(&hook) {
-        return None;
-    }
-    Some(match is_git_hook(hook) {
-        true => format!("it runs at git's `{hook}`, which checks no tree"),
-        false => format!("it runs only by `lefthook run {}`", quoted(hook).trim_matches('`')),
-    })
 }
 
 /// Returns the note for a top-level setting; `None` if the import uses it.

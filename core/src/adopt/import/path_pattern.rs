@@ -1,6 +1,8 @@
 //! Converts the path patterns of other tools (Python regular expressions and globs) to POSIX extended regular
 //! expressions. A pattern without an exact equivalent is rejected with a reason, never approximated.
 
+use std::fmt;
+
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, Repetition};
 
@@ -12,6 +14,89 @@ const MAX_NESTING: u32 = 64;
 const MAX_COUNT: u32 = 255;
 /// The characters of `\s` without Unicode.
 const SPACE: [u8; 6] = [b'\t', b'\n', 0x0b, 0x0c, b'\r', b' '];
+
+/// The reason why a pattern has no equivalent extended regular expression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnsupportedPattern {
+    /// The regular expression is too long.
+    #[error("a regular expression of more than {MAX_LENGTH} bytes")]
+    RegexTooLong,
+    /// The regular expression is invalid, or uses features such as look-around.
+    #[error("a regular expression that is not translated: {}", parse_error_reason(.0))]
+    RegexSyntax(#[source] regex_syntax::Error),
+    /// Python and our parser interpret the regular expression differently.
+    #[error("a regular expression with {0}, which not all engines interpret in the same way")]
+    AmbiguousRegex(AmbiguousSyntax),
+    /// A literal is not UTF-8.
+    #[error("a regular expression with bytes that are not UTF-8")]
+    NonUtf8Literal,
+    /// An alternation of single characters has one beyond ASCII.
+    #[error("a regular expression with a choice of characters beyond ASCII")]
+    NonAsciiChoice,
+    /// An anchor other than those of a line.
+    #[error("a regular expression with a word boundary (`\\b`)")]
+    WordBoundary,
+    /// An anchor is repeated.
+    #[error("a regular expression that repeats an anchor")]
+    RepeatedAnchor,
+    /// A number in braces is not portable.
+    #[error("a regular expression that repeats more than {MAX_COUNT} times")]
+    TooManyRepetitions,
+    /// A control character outside brackets, in a regular expression or a glob.
+    #[error("a regular expression with control characters")]
+    ControlCharacter,
+    /// Brackets contain other members than visible ASCII characters.
+    #[error("a regular expression with control characters or bytes in brackets")]
+    UnprintableMember,
+    /// The only member of brackets is `^`.
+    #[error("a regular expression with `^` alone in brackets")]
+    LoneCaret,
+    /// The glob is too long.
+    #[error("a glob of more than {MAX_LENGTH} bytes")]
+    GlobTooLong,
+    /// A brace of a glob is not closed.
+    #[error("a glob with an open brace")]
+    OpenBrace,
+    /// A bracket of a glob is not closed.
+    #[error("a glob with an open bracket")]
+    OpenBracket,
+    /// A glob ends before the character that it escapes.
+    #[error("a glob that ends in a backslash")]
+    TrailingBackslash,
+    /// Brackets of a glob contain other members than letters and digits.
+    #[error("a glob whose brackets hold more than letters and digits")]
+    UnsupportedMember,
+}
+
+/// Syntax of a regular expression that Python and our parser interpret differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AmbiguousSyntax {
+    /// A backslash before this character.
+    Escape(char),
+    /// `[` inside brackets.
+    NestedBracket,
+    /// An operator on sets, such as `&&`, inside brackets.
+    DoubledSign,
+    /// A space inside brackets in verbose mode.
+    Space,
+    /// The flag `R` or `U`.
+    Flag,
+    /// `{` that begins no repetition.
+    LoneBrace,
+}
+
+impl fmt::Display for AmbiguousSyntax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Escape(escaped) => write!(f, "`\\{escaped}`"),
+            Self::NestedBracket => f.write_str("`[` inside of brackets"),
+            Self::DoubledSign => f.write_str("a doubled sign inside of brackets"),
+            Self::Space => f.write_str("a space inside of brackets"),
+            Self::Flag => f.write_str("a flag"),
+            Self::LoneBrace => f.write_str("a lone `{`"),
+        }
+    }
+}
 
 /// An extended regular expression that is searched for in a path, byte by byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +111,14 @@ impl PathPattern {
     /// Converts a regular expression of Python's `re.search`.
     ///
     /// # Errors
-    /// There is no equivalent extended regular expression; the text gives the reason.
-    pub(super) fn from_python_regex(text: &str) -> Result<Self, String> {
+    /// There is no equivalent extended regular expression.
+    pub(super) fn from_python_regex(text: &str) -> Result<Self, UnsupportedPattern> {
         if text.len() > MAX_LENGTH {
-            return Err(format!("a regular expression of more than {MAX_LENGTH} bytes"));
+            return Err(UnsupportedPattern::RegexTooLong);
         }
         reject_ambiguous_syntax(text)?;
         let parsed = ParserBuilder::new().unicode(false).utf8(false).nest_limit(MAX_NESTING).build().parse(text);
-        let hir = parsed
-            .map_err(|error| format!("a regular expression that is not translated: {}", parse_error_reason(&error)))?;
+        let hir = parsed.map_err(UnsupportedPattern::RegexSyntax)?;
         let mut ere = String::new();
         write_hir(&hir, &mut ere)?;
         Ok(Self { ere, ignores_case: false })
@@ -43,10 +127,10 @@ impl PathPattern {
     /// Converts a glob, which ignores case.
     ///
     /// # Errors
-    /// The glob is invalid; the text gives the reason.
-    pub(super) fn from_glob(text: &str, dialect: GlobDialect) -> Result<Self, String> {
+    /// The glob is invalid.
+    pub(super) fn from_glob(text: &str, dialect: GlobDialect) -> Result<Self, UnsupportedPattern> {
         if text.len() > MAX_LENGTH {
-            return Err(format!("a glob of more than {MAX_LENGTH} bytes"));
+            return Err(UnsupportedPattern::GlobTooLong);
         }
         Ok(Self { ere: format!("^{}$", GlobTranslator { dialect, braces: 0 }.translate(text)?), ignores_case: true })
     }
@@ -67,9 +151,8 @@ fn parse_error_reason(error: &regex_syntax::Error) -> String {
 }
 
 /// Rejects syntax that Python and our parser interpret differently.
-fn reject_ambiguous_syntax(text: &str) -> Result<(), String> {
-    let refused =
-        |what: &str| Err(format!("a regular expression with {what}, which not all engines interpret in the same way"));
+fn reject_ambiguous_syntax(text: &str) -> Result<(), UnsupportedPattern> {
+    let refused = |syntax| Err(UnsupportedPattern::AmbiguousRegex(syntax));
     let mut in_class = false;
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -78,12 +161,12 @@ fn reject_ambiguous_syntax(text: &str) -> Result<(), String> {
             '\\' => {
                 let escaped = after.chars().next().unwrap_or('\\');
                 if "<>xuUNpPzRhH".contains(escaped) {
-                    return refused(&format!("`\\{escaped}`"));
+                    return refused(AmbiguousSyntax::Escape(escaped));
                 }
                 rest = &after[escaped.len_utf8().min(after.len())..];
                 continue;
             }
-            '[' if in_class => return refused("`[` inside of brackets"),
+            '[' if in_class => return refused(AmbiguousSyntax::NestedBracket),
             '[' => {
                 in_class = true;
                 let negated = after.strip_prefix('^').unwrap_or(after);
@@ -91,10 +174,14 @@ fn reject_ambiguous_syntax(text: &str) -> Result<(), String> {
                 continue;
             }
             ']' => in_class = false,
-            '&' | '~' | '-' if in_class && after.starts_with(c) => return refused("a doubled sign inside of brackets"),
-            ' ' | '#' if in_class && text.starts_with("(?x") => return refused("a space inside of brackets"),
-            '(' if !in_class && (after.starts_with("?R") || after.starts_with("?U")) => return refused("a flag"),
-            '{' if !in_class && !after.starts_with(|c: char| c.is_ascii_digit()) => return refused("a lone `{`"),
+            '&' | '~' | '-' if in_class && after.starts_with(c) => return refused(AmbiguousSyntax::DoubledSign),
+            ' ' | '#' if in_class && text.starts_with("(?x") => return refused(AmbiguousSyntax::Space),
+            '(' if !in_class && (after.starts_with("?R") || after.starts_with("?U")) => {
+                return refused(AmbiguousSyntax::Flag);
+            }
+            '{' if !in_class && !after.starts_with(|c: char| c.is_ascii_digit()) => {
+                return refused(AmbiguousSyntax::LoneBrace);
+            }
             _ => {}
         }
         rest = after;
@@ -102,19 +189,18 @@ fn reject_ambiguous_syntax(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn write_hir(hir: &Hir, ere: &mut String) -> Result<(), String> {
+fn write_hir(hir: &Hir, ere: &mut String) -> Result<(), UnsupportedPattern> {
     match hir.kind() {
         HirKind::Empty => {}
         HirKind::Literal(literal) => {
-            let text =
-                std::str::from_utf8(&literal.0).map_err(|_| "a regular expression with bytes that are not UTF-8")?;
+            let text = std::str::from_utf8(&literal.0).map_err(|_| UnsupportedPattern::NonUtf8Literal)?;
             text.chars().try_for_each(|c| write_char(c, ere))?;
         }
         HirKind::Class(Class::Bytes(class)) => write_class(class, ere)?,
         // An alternation of single characters is parsed as such a class, too.
         HirKind::Class(Class::Unicode(class)) => match class.to_byte_class() {
             Some(class) => write_class(&class, ere)?,
-            None => return Err("a regular expression with a choice of characters beyond ASCII".to_owned()),
+            None => return Err(UnsupportedPattern::NonAsciiChoice),
         },
         HirKind::Look(look) => ere.push(anchor_char(*look)?),
         HirKind::Repetition(repetition) => write_repetition(repetition, ere)?,
@@ -140,7 +226,7 @@ fn write_hir(hir: &Hir, ere: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-fn write_grouped(hir: &Hir, group: bool, ere: &mut String) -> Result<(), String> {
+fn write_grouped(hir: &Hir, group: bool, ere: &mut String) -> Result<(), UnsupportedPattern> {
     if !group {
         return write_hir(hir, ere);
     }
@@ -150,19 +236,19 @@ fn write_grouped(hir: &Hir, group: bool, ere: &mut String) -> Result<(), String>
     Ok(())
 }
 
-fn anchor_char(look: Look) -> Result<char, String> {
+fn anchor_char(look: Look) -> Result<char, UnsupportedPattern> {
     match look {
         Look::Start | Look::StartLF => Ok('^'),
         Look::End | Look::EndLF => Ok('$'),
-        _ => Err("a regular expression with a word boundary (`\\b`)".to_owned()),
+        _ => Err(UnsupportedPattern::WordBoundary),
     }
 }
 
-fn write_repetition(repetition: &Repetition, ere: &mut String) -> Result<(), String> {
+fn write_repetition(repetition: &Repetition, ere: &mut String) -> Result<(), UnsupportedPattern> {
     let single = match repetition.sub.kind() {
         HirKind::Literal(literal) => literal.0.len() == 1,
         HirKind::Class(_) | HirKind::Capture(_) => true,
-        HirKind::Look(_) => return Err("a regular expression that repeats an anchor".to_owned()),
+        HirKind::Look(_) => return Err(UnsupportedPattern::RepeatedAnchor),
         _ => false,
     };
     write_grouped(&repetition.sub, !single, ere)?;
@@ -171,7 +257,7 @@ fn write_repetition(repetition: &Repetition, ere: &mut String) -> Result<(), Str
         (1, None) => ere.push('+'),
         (0, Some(1)) => ere.push('?'),
         (min, max) if min.max(max.unwrap_or(0)) > MAX_COUNT => {
-            return Err(format!("a regular expression that repeats more than {MAX_COUNT} times"));
+            return Err(UnsupportedPattern::TooManyRepetitions);
         }
         (min, None) => ere.push_str(&format!("{{{min},}}")),
         (min, Some(max)) if min == max => ere.push_str(&format!("{{{min}}}")),
@@ -180,9 +266,9 @@ fn write_repetition(repetition: &Repetition, ere: &mut String) -> Result<(), Str
     Ok(())
 }
 
-fn write_char(c: char, ere: &mut String) -> Result<(), String> {
+fn write_char(c: char, ere: &mut String) -> Result<(), UnsupportedPattern> {
     if c.is_control() {
-        return Err("a regular expression with control characters".to_owned());
+        return Err(UnsupportedPattern::ControlCharacter);
     }
     if "\\^$.[|()*+?{".contains(c) {
         ere.push('\\');
@@ -193,7 +279,7 @@ fn write_char(c: char, ere: &mut String) -> Result<(), String> {
 
 /// Writes a set of bytes as a bracket expression. A set that contains the last byte comes from a negated set, and
 /// is written as one.
-fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), String> {
+fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), UnsupportedPattern> {
     let mut set = class.clone();
     let negated = set.ranges().last().is_some_and(|range| range.end() == u8::MAX);
     if negated {
@@ -218,7 +304,7 @@ fn write_class(class: &ClassBytes, ere: &mut String) -> Result<(), String> {
 
 /// Writes the members of a bracket expression. Special characters get positions where they have no special meaning:
 /// `]` first, `^` not first, a backslash not before a letter, `-` last.
-fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
+fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), UnsupportedPattern> {
     let has = |byte: u8| set.ranges().iter().any(|range| range.start() <= byte && byte <= range.end());
     let specials = *b"]^\\-[";
     let mut plain = set.clone();
@@ -226,7 +312,7 @@ fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
     let mut members = String::from(if has(b']') { "]" } else { "" });
     for range in plain.ranges() {
         if !(b' '..=b'~').contains(&range.start()) || !(b' '..=b'~').contains(&range.end()) {
-            return Err("a regular expression with control characters or bytes in brackets".to_owned());
+            return Err(UnsupportedPattern::UnprintableMember);
         }
         let (start, end) = (char::from(range.start()), char::from(range.end()));
         match range.len() {
@@ -237,7 +323,7 @@ fn write_members(set: &ClassBytes, ere: &mut String) -> Result<(), String> {
     }
     members.extend(specials.iter().filter(|byte| **byte != b']' && has(**byte)).map(|byte| char::from(*byte)));
     if members == "^" {
-        return Err("a regular expression with `^` alone in brackets".to_owned());
+        return Err(UnsupportedPattern::LoneCaret);
     }
     // `[` is last, so that it cannot start a class name such as `[:space:]`, which needs a following `:`, `.` or
     // `=`.
@@ -260,18 +346,18 @@ struct GlobTranslator {
 }
 
 impl GlobTranslator {
-    fn translate(mut self, text: &str) -> Result<String, String> {
+    fn translate(mut self, text: &str) -> Result<String, UnsupportedPattern> {
         let mut ere = String::new();
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             rest = &rest[c.len_utf8()..];
             rest = self.translate_char(c, rest, &mut ere)?;
         }
-        if self.braces == 0 { Ok(ere) } else { Err("a glob with an open brace".to_owned()) }
+        if self.braces == 0 { Ok(ere) } else { Err(UnsupportedPattern::OpenBrace) }
     }
 
     /// Translates `c`, which comes before `rest`; returns the unused part of `rest`.
-    fn translate_char<'t>(&mut self, c: char, rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
+    fn translate_char<'t>(&mut self, c: char, rest: &'t str, ere: &mut String) -> Result<&'t str, UnsupportedPattern> {
         let doublestar = self.dialect == GlobDialect::Doublestar;
         match c {
             '*' if !doublestar => ere.push_str(".*"),
@@ -298,7 +384,7 @@ impl GlobTranslator {
             ',' if self.braces > 0 => ere.push('|'),
             '[' => return translate_brackets(rest, ere),
             '\\' => {
-                let escaped = rest.chars().next().ok_or("a glob that ends in a backslash")?;
+                let escaped = rest.chars().next().ok_or(UnsupportedPattern::TrailingBackslash)?;
                 write_char(escaped, ere)?;
                 return Ok(&rest[escaped.len_utf8()..]);
             }
@@ -309,13 +395,13 @@ impl GlobTranslator {
 }
 
 /// Translates a bracket expression of a glob; `rest` starts after the opening bracket.
-fn translate_brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, String> {
-    let (set, after) = rest.split_once(']').ok_or("a glob with an open bracket")?;
+fn translate_brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, UnsupportedPattern> {
+    let (set, after) = rest.split_once(']').ok_or(UnsupportedPattern::OpenBracket)?;
     let negated = set.strip_prefix(['!', '^']);
     let members = negated.unwrap_or(set);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if members.is_empty() || !members.chars().all(plain) {
-        return Err("a glob whose brackets hold more than letters and digits".to_owned());
+        return Err(UnsupportedPattern::UnsupportedMember);
     }
     ere.push_str(if negated.is_some() { "[^" } else { "[" });
     ere.push_str(members);
@@ -327,7 +413,7 @@ fn translate_brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, St
 mod tests {
     use super::*;
 
-    fn translate_python(text: &str) -> Result<String, String> {
+    fn translate_python(text: &str) -> Result<String, UnsupportedPattern> {
         PathPattern::from_python_regex(text).map(|pattern| pattern.ere)
     }
 
@@ -372,7 +458,8 @@ mod tests {
             (r"a{300}", "more than 255"),
             (r"[é]", "Unicode"),
         ];
-        let named = |text: &str, why: &str| translate_python(text).is_err_and(|refused| refused.contains(why));
+        let named =
+            |text: &str, why: &str| translate_python(text).is_err_and(|refused| refused.to_string().contains(why));
         let wrong: Vec<_> = cases
             .iter()
             .filter(|(text, why)| !named(text, why))

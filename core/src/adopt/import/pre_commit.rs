@@ -2,9 +2,10 @@
 
 mod hook;
 
-use super::config_map::{ConfigMap, scalar_text};
+use super::config_map::{ConfigMap, ConfigMapError, scalar_text};
 use super::import_draft::HookConversion;
 use super::path_pattern::PathPattern;
+use super::rejection::HookError;
 use crate::adopt::import::import_result::{Setting, wrong_type};
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::quoted;
@@ -15,11 +16,24 @@ use hook::PreCommitHook;
 #[derive(Debug)]
 pub(super) struct PreCommitSettings {
     /// Pattern that must match a path; `Err` if it has no equivalent.
-    files: Option<Result<PathPattern, String>>,
+    files: Option<Result<PathPattern, HookError>>,
     /// Pattern that must not match a path.
-    exclude: Option<Result<PathPattern, String>>,
+    exclude: Option<Result<PathPattern, HookError>>,
     /// The stages of hooks that set none.
-    stages: Result<Option<Vec<String>>, String>,
+    stages: Result<Option<Vec<String>>, ConfigMapError>,
+}
+
+/// The reason why an entry of `repos` cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum RepoEntryError {
+    #[error(transparent)]
+    Config(#[from] ConfigMapError),
+    /// The entry is not a map.
+    #[error("a repository is a map")]
+    NotMap,
+    /// A required key is missing.
+    #[error("a repository has the key `{0}`")]
+    MissingKey(&'static str),
 }
 
 /// Reads the configuration, whose source is `bytes`. Returns `None` if it has no usable shape; problems go to `report`.
@@ -39,7 +53,7 @@ pub(super) fn read(
             return None;
         }
         Err(problem) => {
-            report.add(wrong_type(map.get("repos").unwrap_or(root), problem));
+            report.add(wrong_type(map.get("repos").unwrap_or(root), problem.to_string()));
             return None;
         }
     };
@@ -50,7 +64,7 @@ pub(super) fn read(
             Ok((address, rev, hooks)) => {
                 items.extend(hooks.iter().map(|hook| PreCommitHook::convert(hook, &address, rev.as_ref(), &common)));
             }
-            Err(problem) => report.add(wrong_type(repo, problem)),
+            Err(problem) => report.add(wrong_type(repo, problem.to_string())),
         }
     }
     Some((items, setting_notes(&map)))
@@ -88,18 +102,24 @@ fn frozen_tag(bytes: &[u8], end: u32) -> Option<String> {
 }
 
 /// Returns a repository's address, its `rev`, and its hooks.
-fn read_repo<'t, 'a>(bytes: &[u8], repo: &'t Node<'a>) -> Result<(String, Option<Revision>, &'t [Node<'a>]), String> {
-    let map = ConfigMap::from_node(repo).ok_or("a repository is a map")?;
-    let address = map.text("repo")?.ok_or("a repository has the key `repo`")?.to_owned();
-    let hooks = map.list("hooks")?.ok_or("a repository has the key `hooks`")?;
+fn read_repo<'t, 'a>(
+    bytes: &[u8],
+    repo: &'t Node<'a>,
+) -> Result<(String, Option<Revision>, &'t [Node<'a>]), RepoEntryError> {
+    let map = ConfigMap::from_node(repo).ok_or(RepoEntryError::NotMap)?;
+    let address = map.text("repo")?.ok_or(RepoEntryError::MissingKey("repo"))?.to_owned();
+    let hooks = map.list("hooks")?.ok_or(RepoEntryError::MissingKey("hooks"))?;
     Ok((address, map.get("rev").and_then(|node| Revision::from_node(bytes, node)), hooks))
 }
 
 impl PreCommitSettings {
     fn from_map(map: &ConfigMap<'_, '_>) -> Self {
-        let pattern = |key: &str| match map.text(key) {
-            Ok(text) => text.map(PathPattern::from_python_regex),
-            Err(problem) => Some(Err(problem)),
+        let pattern = |key| match map.text(key) {
+            Ok(text) => {
+                let pattern = PathPattern::from_python_regex(text?);
+                Some(pattern.map_err(|source| HookError::CommonPattern { key, source }))
+            }
+            Err(source) => Some(Err(HookError::CommonPatternType { key, source })),
         };
         let stages = map.texts("default_stages").map(|stages| stages.map(to_owned_strings));
         Self { files: pattern("files"), exclude: pattern("exclude"), stages }

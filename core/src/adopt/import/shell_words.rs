@@ -3,6 +3,32 @@
 
 use crate::spec::quoted;
 
+/// The reason why a step cannot run a command of a hook.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ShellCommandError {
+    /// There are no words.
+    #[error("its command is empty")]
+    Empty,
+    /// Shells and hook runners interpret a `#` differently.
+    #[error("its command has a `#`, which may or may not begin a comment: {}", quoted(.line))]
+    AmbiguousComment { line: String },
+    /// A quote is not closed.
+    #[error("its command ends inside a quote: {}", quoted(.line))]
+    OpenQuote { line: String },
+    /// The command needs the index.
+    #[error("it looks at what is staged (`{word}`), and a run has a tree and nothing staged")]
+    StagedChanges { word: String },
+    /// The command needs a daemon of the host.
+    #[error("`{program}` talks to a daemon of the machine, which a step cannot reach")]
+    HostDaemon { program: String },
+    /// The command needs a terminal.
+    #[error("it asks on the terminal, and a step has none")]
+    Terminal,
+    /// The command writes to `.git`.
+    #[error("it changes the repository (`git {subcommand}`), which a step cannot")]
+    RepositoryWrite { subcommand: &'static str },
+}
+
 /// Quotes an argument for a shell.
 pub(super) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+-./:=@_,".contains(c);
@@ -21,14 +47,14 @@ pub(super) fn quote_all(words: &[String]) -> String {
 ///
 /// # Errors
 /// There is an open quote, there are no words, or a `#` makes the line ambiguous.
-pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
+pub(super) fn split(line: &str) -> Result<Vec<String>, ShellCommandError> {
     if line.split_whitespace().any(|word| word.starts_with('#')) {
-        return Err(format!("its command has a `#`, which may or may not begin a comment: {}", quoted(line)));
+        return Err(ShellCommandError::AmbiguousComment { line: line.to_owned() });
     }
     match shlex::split(line) {
         Some(words) if words.first().is_some_and(|word| !word.is_empty()) => Ok(words),
-        Some(_) => Err("its command is empty".to_owned()),
-        None => Err(format!("its command ends inside a quote: {}", quoted(line))),
+        Some(_) => Err(ShellCommandError::Empty),
+        None => Err(ShellCommandError::OpenQuote { line: line.to_owned() }),
     }
 }
 
@@ -56,21 +82,26 @@ const STAGING_WORDS: [&str; 5] = ["--cached", "--staged", "lint-staged", "nano-s
 /// Programs that connect to a daemon of the host, whose socket is hidden.
 const DAEMON_CLIENTS: [&str; 6] = ["docker", "docker-compose", "podman", "podman-compose", "kubectl", "minikube"];
 
-/// Returns why a command of a hook cannot work in a step; `text` is the whole command, one or more lines of shell.
-pub(super) fn unsupported_reason(text: &str) -> Option<String> {
+/// Rejects a command of a hook that cannot work in a step; `text` is the whole command, one or more lines of shell.
+///
+/// # Errors
+/// The command needs the index, a daemon of the host, a terminal, or write access to `.git`.
+pub(super) fn reject_unsupported(text: &str) -> Result<(), ShellCommandError> {
     let separators = |c: char| c.is_whitespace() || ";|&(){}<>\"'`".contains(c);
     let words: Vec<&str> = text.split(separators).filter(|word| !word.is_empty()).collect();
     if let Some(word) = words.iter().find(|word| STAGING_WORDS.contains(word)) {
-        return Some(format!("it looks at what is staged (`{word}`), and a run has a tree and nothing staged"));
+        return Err(ShellCommandError::StagedChanges { word: (*word).to_owned() });
     }
-    if let Some(word) = words.iter().find(|word| DAEMON_CLIENTS.contains(&base_name(word))) {
-        return Some(format!("`{}` talks to a daemon of the machine, which a step cannot reach", base_name(word)));
+    if let Some(program) = words.iter().map(|word| base_name(word)).find(|word| DAEMON_CLIENTS.contains(word)) {
+        return Err(ShellCommandError::HostDaemon { program: program.to_owned() });
     }
     if text.contains("/dev/tty") {
-        return Some("it asks on the terminal, and a step has none".to_owned());
+        return Err(ShellCommandError::Terminal);
     }
-    let verb = words.iter().enumerate().find_map(|(at, word)| writing_git_command(word, &words[at + 1..]))?;
-    Some(format!("it changes the repository (`git {verb}`), which a step cannot"))
+    match words.iter().enumerate().find_map(|(at, word)| writing_git_command(word, &words[at + 1..])) {
+        Some(subcommand) => Err(ShellCommandError::RepositoryWrite { subcommand }),
+        None => Ok(()),
+    }
 }
 
 fn base_name(word: &str) -> &str {
@@ -127,11 +158,11 @@ mod tests {
             "x=$(/usr/bin/git stash)",
         ];
         for text in unsupported {
-            assert!(unsupported_reason(text).is_some(), "{text}");
+            reject_unsupported(text).expect_err(text);
         }
         for text in ["git diff --exit-code", "git ls-files", "add x", "cargo test", "echo docker-less", "git grep add"]
         {
-            assert_eq!(unsupported_reason(text), None, "{text}");
+            assert_eq!(reject_unsupported(text), Ok(()), "{text}");
         }
     }
 }

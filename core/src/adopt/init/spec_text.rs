@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::project::{EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
 use crate::adopt::init::path_text::{is_visible, join};
 use crate::model::plan::Determinism;
-use crate::spec;
+use crate::spec::{self, Diagnostic};
 
 const HEADER: &str = "\
 # What a change to this repository must pass. `proctor init` wrote this from the files that it
@@ -223,15 +223,28 @@ pub(super) fn quote_yaml(text: &str) -> String {
     quoted
 }
 
+/// The difference between a generated spec and the intended one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DraftError {
+    /// The text has errors or warnings.
+    #[error("{}", .0.first().map_or("", |first| first.message.as_str()))]
+    Diagnostics(Vec<Diagnostic>),
+    /// The steps differ.
+    #[error("its steps are others")]
+    Steps,
+    /// The toolchain checks differ.
+    #[error("its toolchain checks are others")]
+    ToolchainChecks,
+}
+
 /// Parses the text and compares the result with the intended skills.
 ///
 /// # Errors
 /// The text does not parse, or the result differs.
-pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill<'_>]) -> Result<(), String> {
-    let reading = spec::parse(text.as_bytes());
-    let reading = reading.map_err(|found| found.first().map_or_else(String::new, |first| first.message.clone()))?;
-    if let Some(warning) = reading.warnings.first() {
-        return Err(warning.message.clone());
+pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill<'_>]) -> Result<(), DraftError> {
+    let reading = spec::parse(text.as_bytes()).map_err(DraftError::Diagnostics)?;
+    if !reading.warnings.is_empty() {
+        return Err(DraftError::Diagnostics(reading.warnings));
     }
     let meant: Vec<(String, String, String, Vec<String>)> = skills.iter().flat_map(intended_steps).collect();
     let written = reading.spec.skills.iter().flat_map(|(name, skill)| {
@@ -243,12 +256,12 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
         })
     });
     if !written.eq(meant) {
-        return Err("its steps are others".to_owned());
+        return Err(DraftError::Steps);
     }
     let wanted: usize = toolchain_requirements(projects).values().map(Vec::len).sum();
     let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());
     let checks: usize = checks.map(|(_, toolchain)| toolchain.required.as_ref().map_or(0, Vec::len)).sum();
-    if wanted == checks { Ok(()) } else { Err("its toolchain checks are others".to_owned()) }
+    if wanted == checks { Ok(()) } else { Err(DraftError::ToolchainChecks) }
 }
 
 /// Returns the intended result for a skill: names, directories, arguments.

@@ -129,16 +129,19 @@ pub enum MaxAge {
     Within(Duration),
 }
 
+/// Error for text that is not a maximum age.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("a duration such as `30m`, `24h` or `7d`, or `unlimited`, is expected")]
+pub struct MaxAgeParseError(#[from] humantime::DurationError);
+
 impl FromStr for MaxAge {
-    type Err = String;
+    type Err = MaxAgeParseError;
 
     /// Parses `unlimited`, or a duration such as `90s`, `30m`, `24h`, `7d`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, MaxAgeParseError> {
         match text {
             "unlimited" => Ok(Self::Unlimited),
-            text => humantime::parse_duration(text)
-                .map(Self::Within)
-                .map_err(|_| "a duration such as `30m`, `24h` or `7d`, or `unlimited`, is expected".to_owned()),
+            text => Ok(Self::Within(humantime::parse_duration(text)?)),
         }
     }
 }

@@ -30,11 +30,11 @@ fn write_tool_report(html: &mut Html, file: &ToolReport) {
         (ToolReportContent::Unavailable(problem), _) => problem.clone(),
         (ToolReportContent::Read(bytes), ReportFormat::Junit) => match junit_reader::parse(bytes) {
             Ok(suites) => return write_cases(html, file, &suites),
-            Err(problem) => problem,
+            Err(error) => error.to_string(),
         },
         (ToolReportContent::Read(bytes), ReportFormat::Sarif) => match sarif_reader::parse(bytes) {
             Ok(runs) => return write_findings(html, file, &runs),
-            Err(problem) => problem,
+            Err(error) => error.to_string(),
         },
     };
     html.class("div", "report", |html| {

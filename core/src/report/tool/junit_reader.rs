@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use quick_xml::Reader;
+use quick_xml::encoding::EncodingError;
 use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::attributes::AttrError;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 
 use super::SourceLocation;
@@ -100,30 +102,82 @@ impl JunitCase {
     }
 }
 
+/// The reason why a file cannot be read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(in crate::report) enum JunitReadError {
+    /// The file is not UTF-8.
+    #[error("it is not UTF-8: {0}")]
+    NotUtf8(#[from] std::str::Utf8Error),
+    /// The file is malformed, or contains unsupported or too many elements.
+    #[error("line {line}: {source}")]
+    Invalid { line: usize, source: JunitSyntaxError },
+    /// The root element is missing or not closed.
+    #[error("it ends before its root does, or has none")]
+    Incomplete,
+}
+
+/// The reason why a part of a file cannot be read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(in crate::report) enum JunitSyntaxError {
+    #[error(transparent)]
+    Xml(#[from] quick_xml::Error),
+    #[error(transparent)]
+    Encoding(#[from] EncodingError),
+    #[error(transparent)]
+    Attribute(#[from] AttrError),
+    /// The file has a document type, which could define entities.
+    #[error("it has a document type, and no entity of a file's own is read")]
+    DocumentType,
+    /// An entity is not predefined.
+    #[error("the entity `{name}` is not XML's own")]
+    UnknownEntity { name: String },
+    /// The declared encoding is not UTF-8.
+    #[error("its encoding is {encoding}, and UTF-8 is expected")]
+    UnsupportedEncoding { encoding: String },
+    /// There is an element after the root.
+    #[error("it has a second root")]
+    SecondRoot,
+    /// The root is not one of JUnit XML.
+    #[error("its root is `{name}`, and `testsuites` or `testsuite` is expected")]
+    UnexpectedRoot { name: String },
+    /// There is text before or after the root.
+    #[error("there is text outside of its root")]
+    TextOutsideRoot,
+    /// Elements are nested too deeply.
+    #[error("elements stand more than {MAX_DEPTH} deep in each other")]
+    NestedTooDeep,
+    /// There are too many cases.
+    #[error("it has more than {MAX_CASES} cases")]
+    TooManyCases,
+    /// An element has too many attributes.
+    #[error("an element has more than {MAX_ATTRIBUTES} attributes")]
+    TooManyAttributes,
+}
+
 /// Parses a file.
 ///
 /// # Errors
-/// The file is invalid; a phrase gives the reason.
-pub(in crate::report) fn parse(bytes: &[u8]) -> Result<Vec<JunitSuite>, String> {
-    let text = std::str::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+/// The file is invalid.
+pub(in crate::report) fn parse(bytes: &[u8]) -> Result<Vec<JunitSuite>, JunitReadError> {
+    let text = std::str::from_utf8(bytes)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut parser = JunitParser::default();
     let mut reader = Reader::from_str(text);
     loop {
         let at = reader.buffer_position();
-        let event =
-            reader.read_event().map_err(|error| with_line_number(text, reader.error_position(), &error.to_string()))?;
+        let event = reader.read_event();
+        let event = event.map_err(|error| error_at(text, reader.error_position(), error.into()))?;
         if matches!(event, Event::Eof) {
             return parser.finish();
         }
-        parser.handle_event(event).map_err(|problem| with_line_number(text, at, &problem))?;
+        parser.handle_event(event).map_err(|error| error_at(text, at, error))?;
     }
 }
 
-/// Prefixes a problem with its line number.
-fn with_line_number(text: &str, at: u64, problem: &str) -> String {
+/// Returns the error for byte `at` of the text.
+fn error_at(text: &str, at: u64, source: JunitSyntaxError) -> JunitReadError {
     let before = text.as_bytes().iter().take(usize::try_from(at).unwrap_or(usize::MAX));
-    format!("line {}: {problem}", before.filter(|byte| **byte == b'\n').count() + 1)
+    JunitReadError::Invalid { line: before.filter(|byte| **byte == b'\n').count() + 1, source }
 }
 
 /// The kind of an open element.
@@ -151,7 +205,7 @@ struct JunitParser {
 }
 
 impl JunitParser {
-    fn handle_event(&mut self, event: Event<'_>) -> Result<(), String> {
+    fn handle_event(&mut self, event: Event<'_>) -> Result<(), JunitSyntaxError> {
         match event {
             Event::Start(element) => self.start_element(&element),
             Event::Empty(element) => self.start_element(&element).map(|()| self.end_element()),
@@ -159,30 +213,29 @@ impl JunitParser {
                 self.end_element();
                 Ok(())
             }
-            Event::Text(text) => self.add_text(&text.xml10_content().map_err(|error| error.to_string())?),
-            Event::CData(text) => self.add_text(&text.xml10_content().map_err(|error| error.to_string())?),
+            Event::Text(text) => self.add_text(&text.xml10_content()?),
+            Event::CData(text) => self.add_text(&text.xml10_content()?),
             Event::GeneralRef(entity) => self.add_entity(&entity),
-            Event::DocType(_) => Err("it has a document type, and no entity of a file's own is read".to_owned()),
+            Event::DocType(_) => Err(JunitSyntaxError::DocumentType),
             Event::Decl(declaration) => require_utf8(declaration.encoding()),
             Event::Comment(_) | Event::PI(_) | Event::Eof => Ok(()),
         }
     }
 
-    fn start_element(&mut self, element: &BytesStart<'_>) -> Result<(), String> {
+    fn start_element(&mut self, element: &BytesStart<'_>) -> Result<(), JunitSyntaxError> {
         if self.open_elements.len() >= MAX_DEPTH {
-            return Err(format!("elements stand more than {MAX_DEPTH} deep in each other"));
+            return Err(JunitSyntaxError::NestedTooDeep);
         }
         let name = element.local_name();
         let attributes = JunitAttributes::from_element(element)?;
         let open = match (self.open_elements.last(), name.as_ref()) {
-            (None, _) if self.is_root_closed => return Err("it has a second root".to_owned()),
+            (None, _) if self.is_root_closed => return Err(JunitSyntaxError::SecondRoot),
             (None, b"testsuites") => OpenElement::TestSuites,
             (None | Some(OpenElement::TestSuites | OpenElement::TestSuite), b"testsuite") => {
                 self.start_suite(attributes)
             }
             (None, other) => {
-                let root = String::from_utf8_lossy(other).into_owned();
-                return Err(format!("its root is `{root}`, and `testsuites` or `testsuite` is expected"));
+                return Err(JunitSyntaxError::UnexpectedRoot { name: String::from_utf8_lossy(other).into_owned() });
             }
             (Some(OpenElement::TestSuite), b"testcase") => self.start_case(attributes)?,
             (Some(OpenElement::TestCase), b"system-out") => OpenElement::Stdout,
@@ -207,10 +260,10 @@ impl JunitParser {
         OpenElement::TestSuite
     }
 
-    fn start_case(&mut self, attributes: JunitAttributes) -> Result<OpenElement, String> {
+    fn start_case(&mut self, attributes: JunitAttributes) -> Result<OpenElement, JunitSyntaxError> {
         self.case_count += 1;
         if self.case_count > MAX_CASES {
-            return Err(format!("it has more than {MAX_CASES} cases"));
+            return Err(JunitSyntaxError::TooManyCases);
         }
         let JunitAttributes { name, class, time, file, line, .. } = attributes;
         let path = file.as_deref().and_then(super::normalize_repository_path);
@@ -246,10 +299,10 @@ impl JunitParser {
         self.is_root_closed = self.open_elements.is_empty();
     }
 
-    fn add_text(&mut self, text: &str) -> Result<(), String> {
+    fn add_text(&mut self, text: &str) -> Result<(), JunitSyntaxError> {
         let Some(open) = self.open_elements.last().copied() else {
             let is_blank = text.trim().is_empty();
-            return if is_blank { Ok(()) } else { Err("there is text outside of its root".to_owned()) };
+            return if is_blank { Ok(()) } else { Err(JunitSyntaxError::TextOutsideRoot) };
         };
         let Some(case) = self.last_case() else { return Ok(()) };
         let kept = match open {
@@ -264,21 +317,21 @@ impl JunitParser {
         Ok(())
     }
 
-    fn add_entity(&mut self, entity: &BytesRef<'_>) -> Result<(), String> {
-        if let Some(c) = entity.resolve_char_ref().map_err(|error| error.to_string())? {
+    fn add_entity(&mut self, entity: &BytesRef<'_>) -> Result<(), JunitSyntaxError> {
+        if let Some(c) = entity.resolve_char_ref()? {
             return self.add_text(c.encode_utf8(&mut [0; 4]));
         }
-        let name = entity.decode().map_err(|error| error.to_string())?;
+        let name = entity.decode()?;
         match resolve_predefined_entity(&name) {
             Some(text) => self.add_text(text),
-            None => Err(format!("the entity `{name}` is not XML's own")),
+            None => Err(JunitSyntaxError::UnknownEntity { name: name.into_owned() }),
         }
     }
 
-    fn finish(self) -> Result<Vec<JunitSuite>, String> {
+    fn finish(self) -> Result<Vec<JunitSuite>, JunitReadError> {
         match self.is_root_closed {
             true => Ok(self.suites),
-            false => Err("it ends before its root does, or has none".to_owned()),
+            false => Err(JunitReadError::Incomplete),
         }
     }
 }
@@ -292,14 +345,14 @@ fn push_bounded(kept: &mut String, text: &str, max_bytes: usize) {
 }
 
 /// Rejects declared encodings other than UTF-8, because the file was decoded as UTF-8.
-fn require_utf8(
-    declared: Option<Result<std::borrow::Cow<'_, [u8]>, quick_xml::events::attributes::AttrError>>,
-) -> Result<(), String> {
+fn require_utf8(declared: Option<Result<std::borrow::Cow<'_, [u8]>, AttrError>>) -> Result<(), JunitSyntaxError> {
     let Some(declared) = declared else { return Ok(()) };
-    let declared = declared.map_err(|error| error.to_string())?;
+    let declared = declared?;
     match declared.eq_ignore_ascii_case(b"utf-8") || declared.eq_ignore_ascii_case(b"us-ascii") {
         true => Ok(()),
-        false => Err(format!("its encoding is {}, and UTF-8 is expected", String::from_utf8_lossy(&declared))),
+        false => {
+            Err(JunitSyntaxError::UnsupportedEncoding { encoding: String::from_utf8_lossy(&declared).into_owned() })
+        }
     }
 }
 
@@ -316,16 +369,15 @@ struct JunitAttributes {
 }
 
 impl JunitAttributes {
-    fn from_element(element: &BytesStart<'_>) -> Result<Self, String> {
+    fn from_element(element: &BytesStart<'_>) -> Result<Self, JunitSyntaxError> {
         let mut found = Self::default();
         for (index, attribute) in element.attributes().enumerate() {
             // The parser compares each attribute with all earlier ones, which is quadratic without a limit.
             if index == MAX_ATTRIBUTES {
-                return Err(format!("an element has more than {MAX_ATTRIBUTES} attributes"));
+                return Err(JunitSyntaxError::TooManyAttributes);
             }
-            let attribute = attribute.map_err(|error| error.to_string())?;
-            let value =
-                attribute.normalized_value(quick_xml::XmlVersion::Implicit1_0).map_err(|error| error.to_string())?;
+            let attribute = attribute?;
+            let value = attribute.normalized_value(quick_xml::XmlVersion::Implicit1_0)?;
             let text = || super::super::report_text::truncate_chars(&value, MAX_ATTRIBUTE);
             match attribute.key.as_ref() {
                 b"name" => found.name = Some(text()),
@@ -354,7 +406,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse_error(text: &str) -> String {
-        parse(text.as_bytes()).expect_err(text)
+        parse(text.as_bytes()).expect_err(text).to_string()
     }
 
     #[test]
@@ -405,7 +457,7 @@ mod tests {
             let problem = parse_error(text);
             assert!(problem.contains(expected), "{text}: {problem}");
         }
-        assert!(parse(b"<testsuites>\xff</testsuites>").expect_err("no text").contains("not UTF-8"));
+        assert!(parse(b"<testsuites>\xff</testsuites>").expect_err("no text").to_string().contains("not UTF-8"));
         let deep = "<testsuite>".repeat(MAX_DEPTH + 1);
         assert!(parse_error(&deep).contains("deep in each other"));
         let many: String = (0..=MAX_ATTRIBUTES).map(|n| format!(" a{n}='1'")).collect();

@@ -36,37 +36,62 @@ struct SarifSchema {
     result: Validator,
 }
 
-static COMPILED_SCHEMA: LazyLock<Result<SarifSchema, String>> = LazyLock::new(compile_schema);
+/// The reason why our copy of the schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::report) enum SarifSchemaError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Schema(#[from] jsonschema::ValidationError<'static>),
+}
 
-fn compile_schema() -> Result<SarifSchema, String> {
+/// The reason why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::report) enum SarifReadError {
+    /// The schema cannot be used, so no file can be read.
+    #[error("its schema does not compile: {0}")]
+    Schema(#[source] &'static SarifSchemaError),
+    /// The file is not JSON.
+    #[error("it is not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+    /// The file violates the schema.
+    #[error("it breaks the schema of SARIF 2.1.0 at `{pointer}`")]
+    SchemaViolation {
+        /// The JSON pointer to the violation.
+        pointer: String,
+    },
+}
+
+static COMPILED_SCHEMA: LazyLock<Result<SarifSchema, SarifSchemaError>> = LazyLock::new(compile_schema);
+
+fn compile_schema() -> Result<SarifSchema, SarifSchemaError> {
     // The pattern for languages has an unescaped bracket, which is valid only in JavaScript.
     let schema = SCHEMA.replace("{2}]?$", r"{2}\\]?$");
-    let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;
+    let schema: Value = serde_json::from_str(&schema)?;
     let result = json!({
         "$schema": schema["$schema"], "$ref": "#/definitions/result", "definitions": schema["definitions"],
     });
-    let compile = |schema: &Value| jsonschema::draft7::new(schema).map_err(|error| error.to_string());
-    Ok(SarifSchema { log: compile(&schema)?, result: compile(&result)? })
+    Ok(SarifSchema { log: jsonschema::draft7::new(&schema)?, result: jsonschema::draft7::new(&result)? })
 }
 
-/// Returns the first violation of the schema in a document.
-fn schema_violation(validator: &Validator, document: &Value) -> Option<String> {
-    let error = validator.iter_errors(document).next()?;
-    Some(format!("it breaks the schema of SARIF 2.1.0 at `{}`", error.instance_path()))
+/// Checks a document against the schema; reports the first violation.
+fn check_schema(validator: &Validator, document: &Value) -> Result<(), SarifReadError> {
+    match validator.iter_errors(document).next() {
+        Some(error) => Err(SarifReadError::SchemaViolation { pointer: error.instance_path().to_string() }),
+        None => Ok(()),
+    }
 }
 
 /// Parses a file.
 ///
 /// # Errors
-/// The file is invalid; a phrase gives the reason.
-pub(in crate::report) fn parse(bytes: &[u8]) -> Result<Vec<SarifRun>, String> {
-    let schema = COMPILED_SCHEMA.as_ref().map_err(|error| format!("its schema does not compile: {error}"))?;
+/// The file is invalid.
+pub(in crate::report) fn parse(bytes: &[u8]) -> Result<Vec<SarifRun>, SarifReadError> {
+    let schema = COMPILED_SCHEMA.as_ref().map_err(SarifReadError::Schema)?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut log: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
+    let mut log: Value = serde_json::from_slice(bytes)?;
     let results = take_results(&mut log);
-    if let Some(problem) = schema_violation(&schema.log, &log) {
-        return Err(problem);
-    }
+    check_schema(&schema.log, &log)?;
     let Some(Value::Array(frames)) = log.get_mut("runs").map(Value::take) else { return Ok(Vec::new()) };
     let runs = frames.into_iter().zip(results).filter_map(|(frame, results)| {
         let Value::Object(frame) = frame else { return None };
@@ -210,8 +235,8 @@ mod tests {
             (b"\xff", "not JSON"),
         ] {
             let problem = parse(bytes).expect_err("refused");
-            assert!(problem.contains(expected), "{problem}");
+            assert!(problem.to_string().contains(expected), "{problem}");
         }
-        assert!(parse(&"[".repeat(100_000).into_bytes()).expect_err("deep").contains("recursion"));
+        assert!(parse(&"[".repeat(100_000).into_bytes()).expect_err("deep").to_string().contains("recursion"));
     }
 }

@@ -113,14 +113,7 @@ impl SubmoduleParent<'_> {
         };
         let Some(leaf) = plan.leaves.iter().find(is_file) else { return Ok(BTreeMap::new()) };
         let bytes = source.blob(leaf)?;
-        let refused = |problem: String| source.tree_error(GITMODULES, problem);
-        if bytes.contains(&0) {
-            return Err(refused("holds a NUL byte".into()));
-        }
-        if let Some(line) = include_line(&bytes) {
-            return Err(refused(format!("includes another file in line {line}")));
-        }
-        parse_names(&bytes).map_err(refused)
+        parse_names(&bytes).map_err(|error| source.tree_error(GITMODULES, error.to_string()))
     }
 
     /// Opens the repository of a submodule: in the directory where git stores it, or else in the real work tree.
@@ -184,25 +177,42 @@ fn has_only_normal_components(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
+/// The reason why a `.gitmodules` cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum GitmodulesError {
+    #[error("holds a NUL byte")]
+    NulByte,
+    /// libgit2 would read the included file from the host.
+    #[error("includes another file in line {line}")]
+    Include { line: usize },
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("cannot be read: {}", .0.message())]
+    Syntax(#[from] git2::Error),
+}
+
 /// Returns the names of submodules by path, from the bytes of a `.gitmodules`.
-fn parse_names(bytes: &[u8]) -> Result<BTreeMap<Vec<u8>, String>, String> {
+fn parse_names(bytes: &[u8]) -> Result<BTreeMap<Vec<u8>, String>, GitmodulesError> {
+    if bytes.contains(&0) {
+        return Err(GitmodulesError::NulByte);
+    }
+    if let Some(line) = include_line(bytes) {
+        return Err(GitmodulesError::Include { line });
+    }
     // libgit2 can only read a config from a file.
-    let file = rustix::fs::memfd_create("gitmodules", MemfdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+    let file = rustix::fs::memfd_create("gitmodules", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
     let mut file = std::fs::File::from(file);
-    file.write_all(bytes).map_err(|error| error.to_string())?;
+    file.write_all(bytes)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let read = || {
-        let config = Config::open(Path::new(&path))?;
-        let mut names = BTreeMap::new();
-        config.entries(Some("^submodule\\..*\\.path$"))?.for_each(|entry| {
-            let name = entry.name().ok().and_then(|name| name.strip_prefix("submodule.")?.strip_suffix(".path"));
-            if let Some(name) = name.filter(|name| has_only_normal_components(Path::new(name))) {
-                names.insert(entry.value_bytes().to_vec(), name.to_owned());
-            }
-        })?;
-        Ok(names)
-    };
-    read().map_err(|error: git2::Error| format!("cannot be read: {}", error.message()))
+    let config = Config::open(Path::new(&path))?;
+    let mut names = BTreeMap::new();
+    config.entries(Some("^submodule\\..*\\.path$"))?.for_each(|entry| {
+        let name = entry.name().ok().and_then(|name| name.strip_prefix("submodule.")?.strip_suffix(".path"));
+        if let Some(name) = name.filter(|name| has_only_normal_components(Path::new(name))) {
+            names.insert(entry.value_bytes().to_vec(), name.to_owned());
+        }
+    })?;
+    Ok(names)
 }
 
 /// A repository whose commit is read: the top repository or a submodule.

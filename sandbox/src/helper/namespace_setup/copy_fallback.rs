@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proctor_core::model::enforcement::Control;
 
-use super::NamespaceSetup;
+use super::{NamespaceSetup, OwnersNotMapped};
 use crate::error::with_best_effort_hint;
 use crate::helper::mounts::{self, NODEV, NOSUID};
 use crate::helper::setup_failure::{SetupFailure, refuse, refused};
@@ -26,7 +26,7 @@ impl NamespaceSetup<'_> {
             Err(SetupFailure::Refused { control: Control::UserNamespace, message, hint })
                 if self.is_copy_tolerated() =>
             {
-                self.unmapped.get_or_insert((message, hint));
+                self.unmapped.get_or_insert(OwnersNotMapped { message, hint });
                 Ok(())
             }
             Err(SetupFailure::Refused { control, message, hint }) => {
@@ -54,7 +54,9 @@ impl NamespaceSetup<'_> {
     ) -> Result<(u64, Option<TrackedCopy>), SetupFailure> {
         let made = match self.unmapped.take() {
             // An overlay would show files as root's, and a step never runs as root.
-            Some((message, hint)) => Err(SetupFailure::Refused { control: Control::Layer, message, hint }),
+            Some(OwnersNotMapped { message, hint }) => {
+                Err(SetupFailure::Refused { control: Control::Layer, message, hint })
+            }
             None => self.mount_overlay(repo, claim),
         };
         match made {

@@ -216,7 +216,10 @@ fn leaves_out_inputs_beyond_bounds() {
     {
         let update = ground.try_update(&mut mirror, Some(&wanted));
         let MirrorUpdate::Equal { ignored, .. } = update else { panic!("{update:?}") };
-        assert!(ignored[0].left_out.is_some_and(|(count, _)| count == 0) && ignored[0].sha256.is_none(), "{ignored:?}");
+        assert!(
+            ignored[0].left_out.is_some_and(|omitted| omitted.count == 0) && ignored[0].sha256.is_none(),
+            "{ignored:?}"
+        );
         assert_eq!((ground.read_mirrored("out/1"), ground.read_mirrored("small").as_deref()), (None, Some("1")));
     }
     let wanted = IgnoredSelection { max_entries: 13, max_bytes: 101, ..all_ignored() };
@@ -248,7 +251,7 @@ fn leaves_out_files_that_steps_may_not_read() {
     let MirrorUpdate::Equal { ignored, .. } = ground.try_update(&mut mirror, Some(&wanted)) else {
         panic!("not equal")
     };
-    assert_eq!(ignored[0].left_out.map(|(count, _)| count), Some(2));
+    assert_eq!(ignored[0].left_out.map(|omitted| omitted.count), Some(2));
     assert_eq!((ground.read_mirrored("out/open").as_deref(), ground.read_mirrored("out/closed")), (Some("1"), None));
 }
 
@@ -327,8 +330,8 @@ fn reports_file_removed_during_copy() {
         fs::remove_file(ground.source.path().join("out/x")).expect("removes");
         fs::remove_file(ground.source.path().join("single")).expect("removes");
     });
-    assert_eq!((inputs[0].files, inputs[0].left_out.map(|(count, _)| count)), (1, Some(1)), "{inputs:?}");
-    assert_eq!((&inputs[1].sha256, inputs[1].left_out.map(|(count, _)| count)), (&None, Some(0)), "{inputs:?}");
+    assert_eq!((inputs[0].files, inputs[0].left_out.map(|omitted| omitted.count)), (1, Some(1)), "{inputs:?}");
+    assert_eq!((&inputs[1].sha256, inputs[1].left_out.map(|omitted| omitted.count)), (&None, Some(0)), "{inputs:?}");
 }
 
 #[test]
@@ -344,7 +347,7 @@ fn growing_files_share_remaining_bytes() {
     });
     let lengths = ["first", "second"].map(|path| ground.read_mirrored(path).map(|content| content.len()));
     assert_eq!(lengths, [Some(15), None], "{inputs:?}");
-    assert!(inputs[1].left_out.is_some_and(|(_, reason)| reason.contains("grew")), "{inputs:?}");
+    assert!(inputs[1].left_out.is_some_and(|omitted| omitted.reason == OmissionReason::GrewDuringCopy), "{inputs:?}");
     // The next update examines the sizes again, so it also copies the second file.
     let mut mirror = ground.mirror();
     let update = ground.try_update(&mut mirror, Some(&IgnoredSelection { max_bytes: 26, ..all_ignored() }));

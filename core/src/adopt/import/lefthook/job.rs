@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::LefthookSettings;
 use super::job_command::{self, JobCommand};
-use crate::adopt::import::config_map::{ConfigMap, scalar_text, unknown_key};
+use super::{LefthookError, LefthookSettings};
+use crate::adopt::import::config_map::{ConfigMap, ConfigMapError, scalar_text};
 use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion};
 use crate::adopt::import::path_pattern::PathPattern;
+use crate::adopt::import::rejection::{JobError, Rejection};
 use crate::adopt::import::selection::Selection;
 use crate::adopt::import::shell_words::split;
 use crate::model::names::VarName;
 use crate::model::plan::RelPath;
-use crate::spec::quoted;
 use crate::spec::yaml::{Node, YamlValue};
 
 /// Maximum nesting of groups.
@@ -61,7 +61,7 @@ pub(super) struct JobScope<'t> {
     env: BTreeMap<&'t str, &'t str>,
     notes: Vec<String>,
     /// The reason why none of the jobs in this scope can be imported.
-    rejection: Option<String>,
+    rejection: Option<JobError>,
     parallel: bool,
     piped: bool,
     groups: usize,
@@ -79,7 +79,7 @@ impl<'t> JobScope<'t> {
         hook: &ConfigMap<'t, '_>,
         common: &'t LefthookSettings<'t>,
         first: usize,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ConfigMapError> {
         let mut scope = Self {
             settings: common,
             hook: name,
@@ -104,7 +104,7 @@ impl<'t> JobScope<'t> {
     }
 
     /// Returns the scope with the settings of a job or a group added.
-    fn extended(&self, map: &ConfigMap<'t, '_>) -> Result<Self, String> {
+    fn extended(&self, map: &ConfigMap<'t, '_>) -> Result<Self, JobError> {
         let mut scope = self.clone();
         scope.root = map.text("root")?.filter(|root| !root.is_empty()).or(scope.root);
         scope.files = map.text("files")?.or(scope.files);
@@ -113,7 +113,7 @@ impl<'t> JobScope<'t> {
         scope.file_types.extend(map.texts("file_types")?.unwrap_or_default());
         scope.tags.extend(split_words(map, "tags")?);
         for (name, node) in map.map("env")?.iter().flat_map(ConfigMap::iter) {
-            scope.env.insert(name, scalar_text(node).ok_or("a value of `env` is no text")?);
+            scope.env.insert(name, scalar_text(node).ok_or(JobError::VariableNotText)?);
         }
         scope.check_conditions(map)?;
         Ok(scope)
@@ -123,14 +123,14 @@ impl<'t> JobScope<'t> {
     ///
     /// # Errors
     /// They depend on something other than the tree.
-    fn check_conditions(&mut self, map: &ConfigMap<'t, '_>) -> Result<(), String> {
+    fn check_conditions(&mut self, map: &ConfigMap<'t, '_>) -> Result<(), JobError> {
         match map.get("only").map(|only| (only, map.flag("only"))) {
             None | Some((_, Ok(Some(true)))) => {}
-            Some(_) => return Err("it runs under a condition alone (`only`)".to_owned()),
+            Some(_) => return Err(JobError::OnlyCondition),
         }
         let Some(skip) = map.get("skip") else { return Ok(()) };
         let states = match (&skip.value, map.flag("skip")) {
-            (_, Ok(Some(true))) => return Err("it is turned off (`skip: true`)".to_owned()),
+            (_, Ok(Some(true))) => return Err(JobError::Disabled),
             (_, Ok(Some(false))) => return Ok(()),
             (YamlValue::Seq(states), _) => states.iter().collect(),
             _ => vec![skip],
@@ -138,14 +138,14 @@ impl<'t> JobScope<'t> {
         for state in states {
             match scalar_text(state) {
                 Some("merge" | "merge-commit" | "rebase") => {}
-                _ => return Err("whether it runs depends on a condition (`skip`)".to_owned()),
+                _ => return Err(JobError::SkipCondition),
             }
         }
         self.notes.push("`skip`: runs during a merge or a rebase too".to_owned());
         Ok(())
     }
 
-    fn selection(&self) -> Result<Selection, String> {
+    fn selection(&self) -> Result<Selection, JobError> {
         let mut selection = Selection::default();
         let dialect = self.settings.glob_dialect;
         let globs: Vec<PathPattern> =
@@ -168,27 +168,26 @@ impl<'t> JobScope<'t> {
                 "executable" => selection.executable = Some(true),
                 "not executable" => selection.executable = Some(false),
                 "not symlink" => {}
-                other => return Err(format!("its `file_types` name {}, which is not known here", quoted(other))),
+                other => return Err(JobError::UnknownFileType { name: other.to_owned() }),
             }
         }
         selection.base_dir = self.workdir()?;
         Ok(selection)
     }
 
-    fn workdir(&self) -> Result<Option<String>, String> {
+    fn workdir(&self) -> Result<Option<String>, JobError> {
         let Some(root) = self.root else { return Ok(None) };
         let root = root.trim_start_matches("./").trim_end_matches('/');
         if root.is_empty() || root == "." {
             return Ok(None);
         }
-        let path =
-            RelPath::new(root).map_err(|_| format!("its `root` {} is no directory below this one", quoted(root)))?;
+        let path = RelPath::new(root).map_err(|_| JobError::InvalidRoot { root: root.to_owned() })?;
         Ok(Some(path.as_str().to_owned()))
     }
 }
 
 /// Returns the words of a text or of a list of texts.
-fn split_words<'t>(map: &ConfigMap<'t, '_>, key: &str) -> Result<Vec<&'t str>, String> {
+fn split_words<'t>(map: &ConfigMap<'t, '_>, key: &str) -> Result<Vec<&'t str>, ConfigMapError> {
     let texts = map.texts(key)?.unwrap_or_default();
     Ok(texts.into_iter().flat_map(str::split_whitespace).collect())
 }
@@ -198,7 +197,7 @@ pub(super) fn import_list(jobs: &[Node<'_>], scope: &JobScope<'_>, chain: usize,
     let chain = if scope.piped { chain + items.len() } else { chain };
     for job in jobs {
         let Some(map) = ConfigMap::from_node(job) else {
-            items.push(new_conversion("(unnamed)", job, scope, chain, Err("a job is a map".to_owned())));
+            items.push(new_conversion("(unnamed)", job, scope, chain, Err(JobError::NotMap)));
             continue;
         };
         match map.map("group") {
@@ -209,7 +208,7 @@ pub(super) fn import_list(jobs: &[Node<'_>], scope: &JobScope<'_>, chain: usize,
                 let fate = convert_job(name, &map, None, scope);
                 items.push(new_conversion(name, job, scope, chain, fate));
             }
-            Err(problem) => items.push(new_conversion("(group)", job, scope, chain, Err(problem))),
+            Err(problem) => items.push(new_conversion("(group)", job, scope, chain, Err(problem.into()))),
         }
     }
 }
@@ -223,22 +222,19 @@ fn import_group(
     items: &mut Vec<HookConversion>,
 ) {
     let name = map.text("name").ok().flatten().unwrap_or("group").to_owned();
-    let read_group = || -> Result<(JobScope<'_>, Vec<Node<'_>>), String> {
+    let read_group = || -> Result<(JobScope<'_>, Vec<Node<'_>>), JobError> {
         if scope.groups >= MAX_GROUPS {
-            return Err(format!("its groups are nested more than {MAX_GROUPS} deep"));
+            return Err(JobError::NestedTooDeep { max: MAX_GROUPS });
         }
-        if let Some(key) =
-            map.first_unknown_key(&JOB_KEYS).or_else(|| inner.first_unknown_key(&["parallel", "piped", "jobs", "root"]))
-        {
-            return Err(unknown_key(key));
-        }
+        map.reject_unknown_keys(&JOB_KEYS)?;
+        inner.reject_unknown_keys(&["parallel", "piped", "jobs", "root"])?;
         let mut scope = scope.extended(map)?;
         scope.root = inner.text("root")?.or(scope.root);
         scope.path.push(name.clone());
         scope.parallel = inner.flag("parallel")?.unwrap_or_default();
         scope.piped = inner.flag("piped")?.unwrap_or_default();
         scope.groups += 1;
-        let jobs = inner.list("jobs")?.ok_or("a group has the key `jobs`")?;
+        let jobs = inner.list("jobs")?.ok_or(JobError::GroupWithoutJobs)?;
         Ok((scope, jobs.to_vec()))
     };
     match read_group() {
@@ -261,11 +257,12 @@ pub(super) fn import_named(
     scope: &JobScope<'_>,
     chain: usize,
     items: &mut Vec<HookConversion>,
-) -> Result<(), String> {
+) -> Result<(), LefthookError> {
     let mut jobs: Vec<(u32, &str, &Node<'_>)> = Vec::new();
     for (name, node) in map.iter() {
         let priority = ConfigMap::from_node(node).map(|job| job.text("priority")).transpose()?.flatten();
-        let priority = priority.map(|text| text.parse().map_err(|_| format!("a `priority` is {}", quoted(text))));
+        let priority =
+            priority.map(|text| text.parse().map_err(|_| LefthookError::InvalidPriority { text: text.to_owned() }));
         jobs.push((priority.transpose()?.filter(|number| *number > 0).unwrap_or(u32::MAX), name, node));
     }
     if scope.piped {
@@ -275,7 +272,7 @@ pub(super) fn import_named(
     }
     let script = key == "scripts";
     for (_, name, node) in jobs {
-        let map = ConfigMap::from_node(node).ok_or_else(|| format!("{} is no map", quoted(name)));
+        let map = ConfigMap::from_node(node).ok_or_else(|| JobError::NamedJobNotMap { name: name.to_owned() });
         let fate = map.and_then(|map| convert_job(name, &map, script.then_some(name), scope));
         items.push(new_conversion(name, node, scope, chain, fate));
     }
@@ -287,11 +284,11 @@ fn new_conversion(
     node: &Node<'_>,
     scope: &JobScope<'_>,
     chain: usize,
-    fate: Result<EquivalentCheck, String>,
+    result: Result<EquivalentCheck, JobError>,
 ) -> HookConversion {
-    let fate = match &scope.rejection {
+    let result = match &scope.rejection {
         Some(reason) => Err(reason.clone()),
-        None => fate,
+        None => result,
     };
     // The head of a named job is its key; that of a job in a list is the job itself.
     HookConversion {
@@ -300,7 +297,7 @@ fn new_conversion(
         line: node.head.line,
         chain: scope.piped.then_some(chain),
         parallel: scope.parallel && !scope.piped,
-        result: fate,
+        result: result.map_err(Rejection::from),
     }
 }
 
@@ -310,17 +307,15 @@ fn convert_job(
     map: &ConfigMap<'_, '_>,
     script: Option<&str>,
     scope: &JobScope<'_>,
-) -> Result<EquivalentCheck, String> {
-    if let Some(key) = map.first_unknown_key(&JOB_KEYS) {
-        return Err(unknown_key(key));
-    }
+) -> Result<EquivalentCheck, JobError> {
+    map.reject_unknown_keys(&JOB_KEYS)?;
     let scope = scope.extended(map)?;
     if let Some(tag) = scope.tags.iter().find(|tag| scope.exclude_tags.contains(tag)) {
-        return Err(format!("its tag {} is one of `exclude_tags`", quoted(tag)));
+        return Err(JobError::ExcludedTag { tag: (*tag).to_owned() });
     }
     for key in ["interactive", "use_stdin"] {
         if map.flag(key)? == Some(true) {
-            return Err(format!("it reads from a person or from git (`{key}`), and a step has no input"));
+            return Err(JobError::ReadsInput { key });
         }
     }
     let script = script.or(map.text("script")?);
@@ -331,7 +326,7 @@ fn convert_job(
             let command = JobCommand { run: &run, files: scope.files, selection: &scope.selection()? };
             job_command::equivalent_check(&command)?
         }
-        _ => return Err("it has neither `run` nor `script`".to_owned()),
+        _ => return Err(JobError::NoCommand),
     };
     check.workdir = scope.workdir()?;
     check.env = job_env(&scope)?;
@@ -344,18 +339,18 @@ fn convert_job(
     Ok(check)
 }
 
-fn parse_timeout(text: &str) -> Result<u64, String> {
+fn parse_timeout(text: &str) -> Result<u64, JobError> {
     let parsed = humantime::parse_duration(text).ok().and_then(|duration| u64::try_from(duration.as_millis()).ok());
-    parsed.filter(|ms| *ms > 0).ok_or_else(|| format!("its `timeout` is {}", quoted(text)))
+    parsed.filter(|ms| *ms > 0).ok_or_else(|| JobError::InvalidTimeout { text: text.to_owned() })
 }
 
-fn convert_script(script: &str, map: &ConfigMap<'_, '_>, scope: &JobScope<'_>) -> Result<EquivalentCheck, String> {
+fn convert_script(script: &str, map: &ConfigMap<'_, '_>, scope: &JobScope<'_>) -> Result<EquivalentCheck, JobError> {
     if scope.root.is_some() {
-        return Err("it is a script with a `root`".to_owned());
+        return Err(JobError::ScriptWithRoot);
     }
     let args = map.text("args")?.unwrap_or_default();
     if args.contains('{') || args.contains('$') {
-        return Err("what its script is given depends on the files of a commit".to_owned());
+        return Err(JobError::ScriptArguments);
     }
     let mut argv = match map.text("runner")? {
         Some(runner) => split(runner)?,
@@ -369,14 +364,14 @@ fn convert_script(script: &str, map: &ConfigMap<'_, '_>, scope: &JobScope<'_>) -
 }
 
 /// Returns the environment variables of a job.
-fn job_env(scope: &JobScope<'_>) -> Result<BTreeMap<String, String>, String> {
+fn job_env(scope: &JobScope<'_>) -> Result<BTreeMap<String, String>, JobError> {
     let mut env = BTreeMap::new();
     for (name, value) in &scope.env {
         if VarName::new(*name).is_err() {
-            return Err(format!("its variable {} has a name that a spec cannot set", quoted(name)));
+            return Err(JobError::VariableName { name: (*name).to_owned() });
         }
         if value.contains('$') {
-            return Err(format!("its variable {} is made of others of the caller", quoted(name)));
+            return Err(JobError::VariableReference { name: (*name).to_owned() });
         }
         env.insert((*name).to_owned(), (*value).to_owned());
     }

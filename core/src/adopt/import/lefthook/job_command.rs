@@ -3,9 +3,10 @@
 use crate::adopt::import::check_mode::{FIXES_FILES_NOTE, is_fix_option, to_check_mode};
 use crate::adopt::import::import_draft::{EquivalentCheck, pipeline, pipeline_tools};
 use crate::adopt::import::import_result::Tool;
+use crate::adopt::import::rejection::JobError;
 use crate::adopt::import::selection::Selection;
-use crate::adopt::import::shell_words::{quote, quote_all, unsupported_reason};
-use crate::spec::{SpecCommand, SpecText, quoted};
+use crate::adopt::import::shell_words::{ShellCommandError, quote, quote_all, reject_unsupported};
+use crate::spec::{SpecCommand, SpecText};
 
 /// Placeholders for file names: staged files, pushed files, all files, and the output of the job's own command.
 const FILE_PLACEHOLDERS: [&str; 4] = ["{staged_files}", "{push_files}", "{all_files}", "{files}"];
@@ -27,24 +28,22 @@ pub(super) struct JobCommand<'a> {
 /// Returns the check that is equivalent to a job's command.
 ///
 /// # Errors
-/// A step cannot do the same; the text gives the reason.
-pub(super) fn equivalent_check(job: &JobCommand<'_>) -> Result<EquivalentCheck, String> {
+/// A step cannot do the same.
+pub(super) fn equivalent_check(job: &JobCommand<'_>) -> Result<EquivalentCheck, JobError> {
     let run = job.run.trim();
     if run.is_empty() {
-        return Err("its command is empty".to_owned());
+        return Err(ShellCommandError::Empty.into());
     }
-    if let Some(reason) = unsupported_reason(run) {
-        return Err(reason);
-    }
+    reject_unsupported(run)?;
     let given =
         (0..10).map(|number| format!("{{{number}}}")).chain(["{cmd}".to_owned()]).find(|text| run.contains(text));
-    if let Some(given) = given {
-        return Err(format!("its command has {}: what git gives to a hook", quoted(&given)));
+    if let Some(placeholder) = given {
+        return Err(JobError::HookArgument { placeholder });
     }
     if run.contains(FILES_PLACEHOLDER)
         && !job.files.is_some_and(|files| LISTING_COMMANDS.iter().any(|git| files.trim().starts_with(git)))
     {
-        return Err("a custom command lists its files, which may not belong to a tree".to_owned());
+        return Err(JobError::CustomFileList);
     }
     let run = FILE_PLACEHOLDERS.iter().fold(run.to_owned(), |run, list| run.replace(list, FILES_PLACEHOLDER));
     // lefthook applies quotes around a list to each name.
@@ -88,7 +87,7 @@ fn without_files(run: &str, selection: &Selection) -> EquivalentCheck {
     check
 }
 
-fn with_files(run: &str, selection: &Selection) -> Result<EquivalentCheck, String> {
+fn with_files(run: &str, selection: &Selection) -> Result<EquivalentCheck, JobError> {
     let mut lines = selection.pipeline_lines();
     let mut check = EquivalentCheck { tools: pipeline_tools().to_vec(), ..EquivalentCheck::default() };
     let argv = split_words(run).filter(|argv| argv.iter().filter(|word| word.contains(FILES_PLACEHOLDER)).count() == 1);
@@ -154,12 +153,12 @@ fn first_tool(run: &str) -> Vec<Tool> {
 }
 
 /// Rejects a list of files inside quotes, where it would become a single word.
-fn reject_quoted_files(run: &str) -> Result<(), String> {
+fn reject_quoted_files(run: &str) -> Result<(), JobError> {
     let mut quote = None;
     let mut rest = run;
     while let Some(c) = rest.chars().next() {
         if quote.is_some() && rest.starts_with(FILES_PLACEHOLDER) {
-            return Err("its command has the list of files inside of quotes".to_owned());
+            return Err(JobError::QuotedFiles);
         }
         let mut next = c.len_utf8();
         match (quote, c) {
@@ -177,7 +176,7 @@ fn reject_quoted_files(run: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn last_line(run: &str) -> Result<String, String> {
+    fn last_line(run: &str) -> Result<String, JobError> {
         let job = JobCommand { run, files: Some("git diff --name-only main"), selection: &Selection::default() };
         let check = equivalent_check(&job)?;
         let last = check.cmd.last().cloned().unwrap_or_default();

@@ -3,14 +3,15 @@
 use super::{PreCommitSettings, Revision};
 use crate::adopt::import::builtin_checks::{self, BuiltinCheck, CheckProgram};
 use crate::adopt::import::check_mode::{program_index, program_name, to_check_mode};
-use crate::adopt::import::config_map::{ConfigMap, unknown_key};
+use crate::adopt::import::config_map::ConfigMap;
 use crate::adopt::import::file_types::FileType;
 use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion, pipeline, pipeline_tools};
 use crate::adopt::import::import_result::{Source, Tool};
 use crate::adopt::import::known_hooks::{self, KnownHook};
 use crate::adopt::import::path_pattern::PathPattern;
+use crate::adopt::import::rejection::{HookError, Rejection};
 use crate::adopt::import::selection::Selection;
-use crate::adopt::import::shell_words::{quote, quote_all, split, unsupported_reason};
+use crate::adopt::import::shell_words::{quote, quote_all, reject_unsupported, split};
 use crate::spec::quoted;
 use crate::spec::yaml::Node;
 
@@ -82,30 +83,28 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         rev: Option<&'t Revision>,
         common: &'t PreCommitSettings,
     ) -> HookConversion {
-        let hook = ConfigMap::from_node(node).ok_or_else(|| "a hook is a map".to_owned()).and_then(|map| {
-            let id = map.text("id")?.ok_or("it has no `id`")?;
+        let hook = ConfigMap::from_node(node).ok_or(HookError::NotMap).and_then(|map| {
+            let id = map.text("id")?.ok_or(HookError::MissingKey("id"))?;
             let repo = known_hooks::owner_and_name(address).unwrap_or_else(|| address.to_owned());
             Ok(PreCommitHook { map, id, repo, rev, settings: common })
         });
         let name = hook.as_ref().map_or("(unnamed)", |hook| hook.id).to_owned();
-        let fate = hook.and_then(|hook| hook.to_check());
+        let result = hook.and_then(|hook| hook.to_check()).map_err(Rejection::from);
         let group = Source::PreCommit.as_str().to_owned();
-        HookConversion { name, group, line: node.span.line, chain: None, parallel: false, result: fate }
+        HookConversion { name, group, line: node.span.line, chain: None, parallel: false, result }
     }
 
-    fn to_check(&self) -> Result<EquivalentCheck, String> {
-        if let Some(key) = self.map.first_unknown_key(&HOOK_KEYS) {
-            return Err(unknown_key(key));
-        }
-        if let Some(what) = known_hooks::non_tree_target(self.id).filter(|_| self.repo != "local") {
-            return Err(format!("it looks {what}, and a run has a tree and nothing else"));
+    fn to_check(&self) -> Result<EquivalentCheck, HookError> {
+        self.map.reject_unknown_keys(&HOOK_KEYS)?;
+        if let Some(target) = known_hooks::non_tree_target(self.id).filter(|_| self.repo != "local") {
+            return Err(HookError::NonTreeTarget { target });
         }
         self.require_file_stage()?;
         let mut check = match self.repo.as_str() {
-            "meta" => Err("it looks at pre-commit itself".to_owned()),
+            "meta" => Err(HookError::MetaHook),
             "local" => self.local_check(),
             known_hooks::BUILTIN_REPO => self.builtin_check(),
-            repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_reason())?),
+            repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_error())?),
         }?;
         check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
         if self.map.flag("fail_fast")? == Some(true) {
@@ -117,15 +116,11 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         Ok(check)
     }
 
-    fn unknown_hook_reason(&self) -> String {
-        format!(
-            "its command stands in its own repository ({}), which is not read; where you have the tool, write a step that \
-             runs it",
-            quoted(&self.repo)
-        )
+    fn unknown_hook_error(&self) -> HookError {
+        HookError::UnknownHook { repo: self.repo.clone() }
     }
 
-    fn require_file_stage(&self) -> Result<(), String> {
+    fn require_file_stage(&self) -> Result<(), HookError> {
         let own = self.map.texts("stages")?.map(super::to_owned_strings);
         let stages = match own {
             Some(stages) => Some(stages),
@@ -136,18 +131,15 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             return Ok(());
         }
         Err(match stages.as_slice() {
-            [stage] if stage == "manual" => "it runs only when it is asked for by name (stage `manual`)".to_owned(),
-            stages => format!("it runs at the stage {}, which checks no tree", quoted(&stages.join(", "))),
+            [stage] if stage == "manual" => HookError::ManualStage,
+            _ => HookError::NonTreeStage { stages },
         })
     }
 
     /// Converts a hook of a repository whose manifest is known.
-    fn known_check(&self, known: &'static KnownHook) -> Result<EquivalentCheck, String> {
+    fn known_check(&self, known: &'static KnownHook) -> Result<EquivalentCheck, HookError> {
         if let Some(language) = self.map.text("language")? {
-            return Err(format!(
-                "its `language` is made {} here, and only that of its repository is known",
-                quoted(language)
-            ));
+            return Err(HookError::ReplacedLanguage { language: language.to_owned() });
         }
         let entry = match self.map.text("entry")? {
             Some(entry) => split(entry)?,
@@ -188,14 +180,14 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     }
 
     /// Converts one of the small checks of pre-commit's own collection.
-    fn builtin_check(&self) -> Result<EquivalentCheck, String> {
+    fn builtin_check(&self) -> Result<EquivalentCheck, HookError> {
         let args = self.args()?.unwrap_or_default();
         let Some(BuiltinCheck { program: way, types, note }) = builtin_checks::find(self.id, &args) else {
-            return Err(self.unknown_hook_reason());
+            return Err(self.unknown_hook_error());
         };
         for key in ["entry", "language", "additional_dependencies", "pass_filenames"] {
             if self.map.get(key).is_some() {
-                return Err(format!("its `{key}` differs from that of its repository"));
+                return Err(HookError::ReplacedKey { key });
             }
         }
         let manifest = HookManifest {
@@ -223,9 +215,9 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     }
 
     /// Converts a hook whose command is in the configuration.
-    fn local_check(&self) -> Result<EquivalentCheck, String> {
-        let language = self.map.text("language")?.ok_or("it has no `language`")?;
-        let entry = self.map.text("entry")?.ok_or("it has no `entry`")?;
+    fn local_check(&self) -> Result<EquivalentCheck, HookError> {
+        let language = self.map.text("language")?.ok_or(HookError::MissingKey("language"))?;
+        let entry = self.map.text("entry")?.ok_or(HookError::MissingKey("entry"))?;
         let mut selection = self.selection(&HookManifest { types: vec!["file"], ..HookManifest::default() })?;
         let mut notes = Vec::new();
         match language {
@@ -246,10 +238,10 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             "system" | "script" | "unsupported" | "unsupported_script"
                 if self.map.list("additional_dependencies")?.is_some_and(|list| !list.is_empty()) =>
             {
-                return Err("it has `additional_dependencies`, which its language does not install".to_owned());
+                return Err(HookError::UninstalledDependencies);
             }
             "docker" | "docker_image" => {
-                return Err(format!("its language is `{language}`: a step cannot reach the daemon of containers"));
+                return Err(HookError::ContainerLanguage { language: language.to_owned() });
             }
             _ => {}
         }
@@ -275,7 +267,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
 
     /// Checks the packages that pre-commit would install in addition to the tool. The package of the tool itself
     /// does not count.
-    fn check_dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), String> {
+    fn check_dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), HookError> {
         let Some(dependencies) = self.map.texts("additional_dependencies")? else { return Ok(()) };
         let program = program_name(&argv[program_index(argv)]);
         // codespell needs this package to read its configuration; since 3.11, Python includes an equivalent module.
@@ -289,12 +281,11 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             })
             .collect();
         if !others.is_empty() {
-            return Err(format!(
-                "pre-commit installs it with {} in a separate environment; install that next to {} and write a step that runs {}",
-                others.iter().map(|other| quoted(other)).collect::<Vec<_>>().join(", "),
-                quoted(program),
-                quoted(&quote_all(&to_check_mode(argv).argv))
-            ));
+            return Err(HookError::SeparateEnvironment {
+                dependencies: super::to_owned_strings(others),
+                program: program.to_owned(),
+                argv: to_check_mode(argv).argv,
+            });
         }
         if !dependencies.is_empty() {
             notes.push(format!(
@@ -306,13 +297,13 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         Ok(())
     }
 
-    fn args(&self) -> Result<Option<Vec<String>>, String> {
+    fn args(&self) -> Result<Option<Vec<String>>, HookError> {
         Ok(self.map.texts("args")?.map(super::to_owned_strings))
     }
 
-    fn filename_passing(&self, pass_by_default: bool) -> Result<FilenamePassing, String> {
+    fn filename_passing(&self, pass_by_default: bool) -> Result<FilenamePassing, HookError> {
         match self.map.text("pass_filenames")?.and_then(|text| text.parse::<u32>().ok()) {
-            Some(0) => Err("its `pass_filenames` is 0".to_owned()),
+            Some(0) => Err(HookError::ZeroFilenames),
             Some(number) => Ok(FilenamePassing::AtMost(number)),
             None if self.map.flag("pass_filenames")?.unwrap_or(pass_by_default) => Ok(FilenamePassing::Arguments),
             None => Ok(FilenamePassing::Omitted),
@@ -320,33 +311,27 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     }
 
     /// Returns the files that the hook checks.
-    fn selection(&self, manifest: &HookManifest) -> Result<Selection, String> {
+    fn selection(&self, manifest: &HookManifest) -> Result<Selection, HookError> {
         let mut selection = Selection::default();
-        let named = |which: &str, key: &str| format!("{which} `{key}` is ");
-        for (pattern, key) in [(&self.settings.files, "files"), (&self.settings.exclude, "exclude")] {
-            let Some(pattern) = pattern else { continue };
-            let pattern = pattern.clone().map_err(|problem| named("for all hooks, the", key) + &problem)?;
-            match key {
-                "files" => selection.include_pattern(pattern),
-                _ => selection.exclude.push(pattern),
-            }
+        if let Some(pattern) = &self.settings.files {
+            selection.include_pattern(pattern.clone()?);
         }
-        let files = self.map.text("files")?.unwrap_or(manifest.files);
-        selection.include_pattern(
-            PathPattern::from_python_regex(files).map_err(|problem| named("its", "files") + &problem)?,
-        );
+        if let Some(pattern) = &self.settings.exclude {
+            selection.exclude.push(pattern.clone()?);
+        }
+        let own_pattern =
+            |key, text| PathPattern::from_python_regex(text).map_err(|source| HookError::Pattern { key, source });
+        selection.include_pattern(own_pattern("files", self.map.text("files")?.unwrap_or(manifest.files))?);
         if let Some(exclude) = self.map.text("exclude")? {
             // pre-commit itself uses `^$` as an exclusion that matches nothing.
-            selection
-                .exclude
-                .push(PathPattern::from_python_regex(exclude).map_err(|problem| named("its", "exclude") + &problem)?);
+            selection.exclude.push(own_pattern("exclude", exclude)?);
         }
         selection.exclude.retain(|pattern| pattern.ere != "^$");
         self.select_types(&mut selection, manifest)?;
         Ok(selection)
     }
 
-    fn select_types(&self, selection: &mut Selection, manifest: &HookManifest) -> Result<(), String> {
+    fn select_types(&self, selection: &mut Selection, manifest: &HookManifest) -> Result<(), HookError> {
         let all = self.map.texts("types")?.unwrap_or_else(|| manifest.types.clone());
         let any = self.map.texts("types_or")?.unwrap_or_else(|| manifest.types_or.clone());
         let none = self.map.texts("exclude_types")?.unwrap_or_else(|| manifest.exclude_types.clone());
@@ -362,7 +347,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             }
         }
         if kinds.len() > 1 {
-            return Err("its `types` name more than one kind of file at once".to_owned());
+            return Err(HookError::SeveralTypes);
         }
         if any.contains(&"text") {
             selection.is_text = true;
@@ -372,7 +357,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             if kinds.is_empty() {
                 kinds = any;
             } else if !kinds.iter().all(|kind| any.contains(kind)) {
-                return Err("its `types` and `types_or` name different kinds of files".to_owned());
+                return Err(HookError::ContradictoryTypes);
             }
         }
         if !kinds.is_empty() {
@@ -396,10 +381,8 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         selection: &Selection,
         names: FilenamePassing,
         mut notes: Vec<String>,
-    ) -> Result<EquivalentCheck, String> {
-        if let Some(reason) = unsupported_reason(&argv.join(" ")) {
-            return Err(reason);
-        }
+    ) -> Result<EquivalentCheck, HookError> {
+        reject_unsupported(&argv.join(" "))?;
         let form = to_check_mode(argv);
         notes.extend(form.difference);
         let tool = form.argv.first().filter(|program| !program.contains('/')).map(|program| Tool::on_path(program));
@@ -441,8 +424,8 @@ fn spec_pattern() -> PathPattern {
     PathPattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false }
 }
 
-fn file_type(tag: &str) -> Result<&'static FileType, String> {
-    FileType::from_tag(tag).ok_or_else(|| format!("the kind of file {} is not known here", quoted(tag)))
+fn file_type(tag: &str) -> Result<&'static FileType, HookError> {
+    FileType::from_tag(tag).ok_or_else(|| HookError::UnknownFileType { tag: tag.to_owned() })
 }
 
 /// Returns Python as a tool, with a check for a module that not every installation has.

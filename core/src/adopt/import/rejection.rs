@@ -1,0 +1,176 @@
+//! Defines the reasons why a hook of a configuration cannot become a step. The generated spec lists them in comments.
+
+use super::builtin_checks::UnknownPygrepOption;
+use super::config_map::ConfigMapError;
+use super::path_pattern::UnsupportedPattern;
+use super::shell_words::{ShellCommandError, quote_all};
+use crate::spec::quoted;
+
+/// The reason why a hook or a job was not imported.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Rejection {
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The name of a program is not valid as the name of a toolchain.
+    #[error("its program is called {}", quoted(.name))]
+    InvalidToolName { name: String },
+}
+
+/// The reason why a hook of pre-commit has no equivalent check.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum HookError {
+    #[error(transparent)]
+    Config(#[from] ConfigMapError),
+    #[error(transparent)]
+    Command(#[from] ShellCommandError),
+    #[error(transparent)]
+    Pygrep(#[from] UnknownPygrepOption),
+    /// The entry is not a map.
+    #[error("a hook is a map")]
+    NotMap,
+    /// A required key is missing.
+    #[error("it has no `{0}`")]
+    MissingKey(&'static str),
+    /// The hook checks something other than the tree, such as a commit message.
+    #[error("it looks {target}, and a run has a tree and nothing else")]
+    NonTreeTarget { target: &'static str },
+    /// The hook is of the repository `meta`.
+    #[error("it looks at pre-commit itself")]
+    MetaHook,
+    /// The command is in a manifest that the import does not read.
+    #[error(
+        "its command stands in its own repository ({}), which is not read; where you have the tool, write a step that \
+         runs it",
+        quoted(.repo)
+    )]
+    UnknownHook { repo: String },
+    /// The hook runs only on request.
+    #[error("it runs only when it is asked for by name (stage `manual`)")]
+    ManualStage,
+    /// The hook runs at none of the stages that check files.
+    #[error("it runs at the stage {}, which checks no tree", quoted(&.stages.join(", ")))]
+    NonTreeStage { stages: Vec<String> },
+    /// The configuration replaces the language of a known hook.
+    #[error("its `language` is made {} here, and only that of its repository is known", quoted(.language))]
+    ReplacedLanguage { language: String },
+    /// The configuration replaces another key of a known hook.
+    #[error("its `{key}` differs from that of its repository")]
+    ReplacedKey { key: &'static str },
+    /// The hook has dependencies in a language without an environment.
+    #[error("it has `additional_dependencies`, which its language does not install")]
+    UninstalledDependencies,
+    /// The hook runs in a container.
+    #[error("its language is `{language}`: a step cannot reach the daemon of containers")]
+    ContainerLanguage { language: String },
+    /// The hook needs packages in addition to its own tool.
+    #[error(
+        "pre-commit installs it with {} in a separate environment; install that next to {} and write a step that runs {}",
+        .dependencies.iter().map(|other| quoted(other)).collect::<Vec<_>>().join(", "),
+        quoted(.program),
+        quoted(&quote_all(.argv))
+    )]
+    SeparateEnvironment { dependencies: Vec<String>, program: String, argv: Vec<String> },
+    /// At most zero file names per call are allowed.
+    #[error("its `pass_filenames` is 0")]
+    ZeroFilenames,
+    /// A pattern of the hook.
+    #[error("its `{key}` is {source}")]
+    Pattern { key: &'static str, source: UnsupportedPattern },
+    /// A pattern of the configuration for all hooks.
+    #[error("for all hooks, the `{key}` is {source}")]
+    CommonPattern { key: &'static str, source: UnsupportedPattern },
+    /// A pattern of the configuration for all hooks is not text.
+    #[error("for all hooks, the `{key}` is {source}")]
+    CommonPatternType { key: &'static str, source: ConfigMapError },
+    /// A file cannot be of two types.
+    #[error("its `types` name more than one kind of file at once")]
+    SeveralTypes,
+    /// The required types and the alternative types exclude each other.
+    #[error("its `types` and `types_or` name different kinds of files")]
+    ContradictoryTypes,
+    /// A file type is unknown.
+    #[error("the kind of file {} is not known here", quoted(.tag))]
+    UnknownFileType { tag: String },
+}
+
+/// The reason why a job of lefthook has no equivalent check.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum JobError {
+    #[error(transparent)]
+    Config(#[from] ConfigMapError),
+    #[error(transparent)]
+    Command(#[from] ShellCommandError),
+    #[error(transparent)]
+    Pattern(#[from] UnsupportedPattern),
+    /// An entry of a list is not a map.
+    #[error("a job is a map")]
+    NotMap,
+    /// A job that is listed by name is not a map.
+    #[error("{} is no map", quoted(.name))]
+    NamedJobNotMap { name: String },
+    /// A group has no jobs.
+    #[error("a group has the key `jobs`")]
+    GroupWithoutJobs,
+    /// Groups are nested too deeply.
+    #[error("its groups are nested more than {max} deep")]
+    NestedTooDeep { max: usize },
+    /// A variable is a list or a map.
+    #[error("a value of `env` is no text")]
+    VariableNotText,
+    /// The name of a variable is not valid in a spec.
+    #[error("its variable {} has a name that a spec cannot set", quoted(.name))]
+    VariableName { name: String },
+    /// The value of a variable contains other variables.
+    #[error("its variable {} is made of others of the caller", quoted(.name))]
+    VariableReference { name: String },
+    /// The job has a condition `only`.
+    #[error("it runs under a condition alone (`only`)")]
+    OnlyCondition,
+    /// The job has a condition `skip`.
+    #[error("whether it runs depends on a condition (`skip`)")]
+    SkipCondition,
+    /// The job is disabled.
+    #[error("it is turned off (`skip: true`)")]
+    Disabled,
+    /// The hook excludes a tag of the job.
+    #[error("its tag {} is one of `exclude_tags`", quoted(.tag))]
+    ExcludedTag { tag: String },
+    /// The hook checks something other than files.
+    #[error("it runs at git's `{hook}`, which checks no tree")]
+    NonTreeHook { hook: String },
+    /// The hook is not one of git's.
+    #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
+    CustomHook { hook: String },
+    /// A file type is unknown.
+    #[error("its `file_types` name {}, which is not known here", quoted(.name))]
+    UnknownFileType { name: String },
+    /// The directory is outside the repository.
+    #[error("its `root` {} is no directory below this one", quoted(.root))]
+    InvalidRoot { root: String },
+    /// The timeout is no duration, or zero.
+    #[error("its `timeout` is {}", quoted(.text))]
+    InvalidTimeout { text: String },
+    /// The job reads standard input.
+    #[error("it reads from a person or from git (`{key}`), and a step has no input")]
+    ReadsInput { key: &'static str },
+    /// The job has no command, or both kinds.
+    #[error("it has neither `run` nor `script`")]
+    NoCommand,
+    /// The command contains an argument of the git hook.
+    #[error("its command has {}: what git gives to a hook", quoted(.placeholder))]
+    HookArgument { placeholder: String },
+    /// The files come from a command that may list others than those of the tree.
+    #[error("a custom command lists its files, which may not belong to a tree")]
+    CustomFileList,
+    /// The list of files would become a single word.
+    #[error("its command has the list of files inside of quotes")]
+    QuotedFiles,
+    /// A script runs in another directory.
+    #[error("it is a script with a `root`")]
+    ScriptWithRoot,
+    /// The arguments of a script contain placeholders or variables.
+    #[error("what its script is given depends on the files of a commit")]
+    ScriptArguments,
+}
