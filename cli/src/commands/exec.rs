@@ -133,9 +133,6 @@ async fn run_in_process(
     let engine = engine::open(&args.backend.state, operator, caller, screen)?;
     let planned = engine.adhoc_step(&repo, &submission.to_adhoc(), args.no_spec);
     let step = planned.map_err(|error| engine_error(error).with_path_relative_to(&caller.cwd))?;
-    // Variables passed by name may be as secret as the caller's environment.
-    let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
-    let engine = engine.with_redacted_variables(&given.collect());
     let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
     let cancel = CancellationToken::new();
     let (request, cancelled) = (ExecRequest { repo, step, sandbox }, cancel.clone());

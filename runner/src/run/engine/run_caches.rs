@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proctor_core::model::cache::{CacheEnd, CacheEvidence};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::plan::{Plan, PlannedSkill, RelPath};
+use proctor_core::text::redact::Redactor;
 use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
 
 use super::Engine;
@@ -69,7 +70,7 @@ impl Engine {
         if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
             return runs;
         }
-        let (context, skills) = (Arc::clone(context), plan.skills.clone());
+        let (redactor, context, skills) = (context.redactor().clone(), Arc::clone(context), plan.skills.clone());
         let in_doubt = is_inconclusive || context.cancel.is_cancelled();
         let work = tokio::task::spawn_blocking(move || {
             // The lock is held until the caches are committed.
@@ -85,18 +86,9 @@ impl Engine {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         for (skill, run) in plan.skills.iter().zip(&mut runs) {
-            run.caches.iter_mut().for_each(|cache| self.redact_and_log_cache(skill, cache));
+            run.caches.iter_mut().for_each(|cache| redact_and_log_cache(&redactor, skill, cache));
         }
         runs
-    }
-
-    /// Removes the caller's secrets from a cache's reason, which contains paths that steps have made, and logs it.
-    fn redact_and_log_cache(&self, skill: &PlannedSkill, cache: &mut CacheEvidence) {
-        let Some(reason) = &mut cache.reason else { return };
-        self.redactor.redact_in_place(reason);
-        if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
-            tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
-        }
     }
 
     /// Returns the caches as a run of the worktree would mount them, for `explain`. Creates no cache.
@@ -121,6 +113,15 @@ impl Engine {
             CacheMount { at: at.clone(), source: CacheSource::Layers { room, lowers } }
         };
         Ok(skill.caches.iter().enumerate().map(mount).collect())
+    }
+}
+
+/// Removes the caller's secrets from a cache's reason, which contains paths that steps have made, and logs it.
+fn redact_and_log_cache(redactor: &Redactor, skill: &PlannedSkill, cache: &mut CacheEvidence) {
+    let Some(reason) = &mut cache.reason else { return };
+    redactor.redact_in_place(reason);
+    if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
+        tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
     }
 }
 
