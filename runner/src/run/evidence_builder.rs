@@ -254,6 +254,16 @@ mod tests {
         assert_eq!(tier_reasons(&[passed("a")]), BTreeSet::new());
     }
 
+    /// Messages quote the recorded command, and a quoted secret has another form.
+    #[test]
+    fn recorded_command_has_no_secret_to_quote() {
+        let redactor = Redactor::from_environment([("A_TOKEN", "it's$ecret")], |_| false);
+        let planned = step("a", &["curl", "it's$ecret"]);
+        assert_eq!(planned.cmd.to_string(), r#"curl "it's"'$ecret'"#);
+        let record = not_run_evidence(&redactor, &planned, Termination::Cancelled);
+        assert_eq!(record.planned.cmd.to_string(), "curl '[redacted]'");
+    }
+
     #[test]
     fn skipped_step_has_no_exit_code() {
         let record = skipped_evidence(&Redactor::default(), &step("a", &["true"]), "an earlier step failed");

@@ -185,30 +185,102 @@ impl Redactor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::ProblemType;
     use crate::decision::verdict::InconclusiveReason;
+    use crate::model::drift::ChangeKind;
+    use crate::model::enforcement::Control;
+    use crate::model::leak::LeakedProcess;
+    use crate::model::outcome::{Outcome, StartFault};
+    use crate::spec::{Code, Span};
+    use crate::text::canonical;
+    use crate::text::digest::Sha256Hex;
+
+    const SECRET: &str = "s3cr3t-value";
+
+    fn redactor() -> Redactor {
+        Redactor::from_environment([("A_TOKEN", SECRET)], |_| false)
+    }
+
+    fn recorded_step() -> StepEvidence {
+        let log = include_str!("../../../../fixtures/logs/passed.jsonl");
+        let finished_step = |line: &str| match serde_json::from_str(line).expect("an event") {
+            RunEvent::StepFinished { step, .. } => Some(step),
+            _ => None,
+        };
+        log.lines().find_map(finished_step).expect("a step")
+    }
+
+    /// Returns the number of redaction marks in a document, which must not contain the secret.
+    fn count_marks(document: &impl serde::Serialize) -> usize {
+        let written = String::from_utf8(canonical::to_vec(document)).expect("UTF-8");
+        assert!(!written.contains(SECRET), "{written}");
+        written.matches(REDACTION_MARK).count()
+    }
 
     #[test]
-    fn redacts_all_texts_of_a_record() {
-        let redactor = Redactor::from_environment([("A_TOKEN", "s3cr3t-value")], |_| false);
+    fn redacts_all_texts_of_a_step() {
+        let mut step = recorded_step();
+        step.planned.cmd = Argv::new(vec![SECRET.into(), format!("--key={SECRET}")]).expect("a command");
+        step.planned.env = [("KEY".parse().expect("a name"), SECRET.into())].into();
+        step.termination = Termination::NotStarted { reason: format!("no `{SECRET}`"), fault: StartFault::Internal };
+        step.enforcement.record_not_requested(Control::Layer, SECRET);
+        step.enforcement.record_enforced(Control::PrivateTmp, SECRET);
+        step.enforcement.record_not_enforced_with_hint(Control::Landlock, SECRET, SECRET);
+        step.leaked = Some(LeakedProcesses::new(1, vec![LeakedProcess::new(2, SECRET.as_bytes())]));
+        step.earlier_attempts.push(AttemptEvidence {
+            outcome: Outcome::Failed,
+            termination: step.termination.clone(),
+            duration_ms: 1,
+            stdout_sha256: Sha256Hex::digest(b""),
+            stderr_sha256: Sha256Hex::digest(b""),
+            leaked: step.leaked.clone(),
+        });
+        step.drift.applied.push(SECRET.into());
+        for diff in [
+            Diff::Whole { text: format!("+{SECRET}\n") },
+            Diff::Truncated { text: format!("+{SECRET}\n"), omitted_lines: 1 },
+            Diff::Omitted { reason: SECRET.into() },
+            Diff::Binary,
+        ] {
+            let (path, kind) = (format!("a/{SECRET}"), ChangeKind::Created);
+            step.drift.found.changes.push(Change { path, kind, before: None, after: None, diff });
+        }
+        redactor().redact_step(&mut step);
+        assert_eq!(count_marks(&step), 19);
+    }
+
+    #[test]
+    fn redacts_message_of_an_event() {
         let mut event =
-            RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: "`s3cr3t-value` did not start".into() };
-        redactor.redact_event(&mut event);
+            RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: format!("`{SECRET}` did not start") };
+        redactor().redact_event(&mut event);
         assert_eq!(
             event,
             RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: "`[redacted]` did not start".into() }
         );
-        let mut drift = StepDrift::default();
-        for diff in [
-            Diff::Whole { text: "+s3cr3t-value\n".into() },
-            Diff::Truncated { text: "+s3cr3t-value\n".into(), omitted_lines: 1 },
-            Diff::Omitted { reason: "s3cr3t-value".into() },
-            Diff::Binary,
-        ] {
-            let (path, kind) = ("a/s3cr3t-value".to_owned(), crate::model::drift::ChangeKind::Created);
-            drift.changes.push(crate::model::drift::Change { path, kind, before: None, after: None, diff });
-        }
-        redactor.redact_drift(&mut drift);
-        let written = String::from_utf8(crate::text::canonical::to_vec(&drift)).expect("UTF-8");
-        assert_eq!((written.contains("s3cr3t"), written.matches("[redacted]").count()), (false, 7));
+    }
+
+    #[test]
+    fn redacts_process_name_that_the_kernel_cut() {
+        let redactor = Redactor::from_environment([("A_TOKEN", "tok-0123456789abcdef")], |_| false);
+        let redacted = |comm: &str| {
+            let mut leaked = LeakedProcesses::new(1, vec![LeakedProcess::new(2, comm.as_bytes())]);
+            redactor.redact_leaked(&mut leaked);
+            leaked.first.remove(0).name
+        };
+        assert_eq!(redacted("tok-0123456789a"), "[redacted]");
+        assert_eq!(redacted("worker-tok-0123"), "worker-[redacted]");
+        assert_eq!(["a-long-worker-t", "tok-012345"].map(redacted), ["a-long-worker-t", "tok-012345"]);
+    }
+
+    #[test]
+    fn redacts_all_texts_of_a_problem() {
+        let span = Span { start: 0, end: 1, line: 1, column: 1 };
+        let diagnostic = Diagnostic::error(Code::Empty, span, SECRET).label(span, SECRET).hint(SECRET);
+        let (file, source) = (format!("/{SECRET}/spec"), format!("env: {{ KEY: {SECRET} }}"));
+        let mut problem = Problem::new(ProblemType::InvalidSpec, SECRET).with_hint(SECRET);
+        problem.spec = Some(SpecProblem { file, source, diagnostics: vec![diagnostic] });
+        redactor().redact_problem(&mut problem);
+        assert_eq!((count_marks(&problem), problem.spec.map(|spec| spec.source)), (6, Some(String::new())));
     }
 }
