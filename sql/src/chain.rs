@@ -11,7 +11,7 @@ use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::engine::SqlEngine;
-use crate::redact::HiddenNames;
+use crate::hidden_names::HiddenNames;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, Statement};
 use crate::stages;
 
@@ -166,8 +166,8 @@ fn finish_judgement(
     let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(&case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
     if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
-        diagnostics.iter_mut().for_each(|found| hidden.redact(found));
-        statements.iter_mut().for_each(|view| hidden.redact_view(view));
+        diagnostics.iter_mut().for_each(|found| hidden.mask_diagnostic(found));
+        statements.iter_mut().for_each(|view| hidden.mask_view(view));
     }
     sort_findings(&mut diagnostics);
     if diagnostics.len() > MAX_FINDINGS {

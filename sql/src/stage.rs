@@ -12,7 +12,7 @@ use sqlparser::ast;
 use crate::advice::advise;
 use crate::catalog::Catalog;
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, is_limit_code};
-use crate::{allow_lists, redact};
+use crate::{allow_lists, hidden_names};
 
 /// One statement of the text.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ impl ChainContext<'_> {
     pub(crate) fn visible_catalog(&self) -> Cow<'_, Catalog> {
         let catalog = self.engine.catalog();
         match allow_lists::has_name_lists(&self.request.allow) {
-            true => Cow::Owned(redact::visible_catalog(catalog, &self.request.allow)),
+            true => Cow::Owned(hidden_names::visible_catalog(catalog, &self.request.allow)),
             false => Cow::Borrowed(catalog),
         }
     }

@@ -76,7 +76,7 @@ impl<'e> InProcessService<'e> {
                 // The lock of the previous service may be inherited by a program that another case is just starting;
                 // it is released on exec.
                 Err(StartError::History(OpenHistoryError::InUse(_))) if began.elapsed() < EVENT_TIMEOUT => {
-                    std::thread::yield_now()
+                    std::thread::yield_now();
                 }
                 other => break other.expect("a service"),
             }

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{ExecArgs, OutputFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, BackendCriteria, ReachableDaemon};
-use crate::engine::{self, engine_error};
+use crate::daemon::{self, BackendCriteria, ReachableDaemon, problem_error};
+use crate::engine;
 use crate::error::CliError;
 use crate::human_report::{
     drift_block, inconclusive_block, leak_hint, limit_hint, limits_hit_phrase, missing_controls, outcome_label,
@@ -132,15 +132,13 @@ async fn run_in_process(
 ) -> Result<CompletedExec, CliError> {
     let engine = engine::open(&args.backend.state, operator, caller, screen)?;
     let planned = engine.adhoc_step(&repo, &submission.to_adhoc(), args.no_spec);
-    let step = planned.map_err(|error| engine_error(error).with_path_relative_to(&caller.cwd))?;
-    // Variables passed by name may be as secret as the caller's environment.
-    let given = step.env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
-    let engine = engine.with_redacted_variables(&given.collect());
+    let step = planned.map_err(|error| problem_error(engine.problem(&error)).with_path_relative_to(&caller.cwd))?;
     let (sandbox, timeout_ms) = (args.sandbox.sandbox, Some(step.timeout_ms));
     let cancel = CancellationToken::new();
     let (request, cancelled) = (ExecRequest { repo, step, sandbox }, cancel.clone());
     let work = async move {
-        let ExecOutput { step, stdout, stderr } = engine.exec(request, cancelled).await.map_err(engine_error)?;
+        let ended = engine.exec(request, cancelled).await;
+        let ExecOutput { step, stdout, stderr } = ended.map_err(|error| problem_error(engine.problem(&error)))?;
         Ok(CompletedExec { record: step.into_record(sandbox), stdout, stderr })
     };
     show_progress(work, (program(args), timeout_ms), (cancel, None), screen).await

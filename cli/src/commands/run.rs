@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
 use crate::commands::logs;
-use crate::daemon;
+use crate::daemon::{self, problem_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::human_report::failed_outputs::{FailedOutputs, FailedStream, FetchFuture, MAX_STREAM_BYTES};
@@ -255,7 +255,10 @@ impl CommandRuns<'_> {
             RunBackend::InProcess(engine) => {
                 let (engine, mut request) = (Arc::clone(engine), self.request(tree));
                 request.live = lines.map(last_lines::track_process);
-                Box::pin(async move { Ok(engine.run(request, events, cancel).await.map_err(engine_error)?.into()) })
+                Box::pin(async move {
+                    let ended = engine.run(request, events, cancel).await;
+                    Ok(ended.map_err(|error| problem_error(engine.problem(&error)))?.into())
+                })
             }
             RunBackend::Daemon(daemon) => {
                 let remote = DaemonRun { client: daemon.client.clone(), submission: self.submission(tree)?, lines };

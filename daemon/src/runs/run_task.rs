@@ -9,9 +9,7 @@ use std::time::Duration;
 use proctor_core::api::{LoggedEvent, Problem, ProblemType};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::event::RunEvent;
-use proctor_runner::{
-    CancellationToken, Clock, Engine, EngineError, FinishedRun, PatchResult, RevocablePass, RunRequest,
-};
+use proctor_runner::{CancellationToken, Clock, Engine, FinishedRun, PatchResult, RevocablePass, RunRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -65,8 +63,10 @@ impl RunTask {
         let (record, course) = match cancelled {
             true => (record, RunExecution::NotStarted),
             false => {
-                let run =
-                    |events, cancel, passed| async move { engine.run_revocably(request, events, cancel, passed).await };
+                let run = |events, cancel, passed| async move {
+                    let ended = engine.run_revocably(request, events, cancel, passed).await;
+                    ended.map_err(|error| engine.problem(&error))
+                };
                 execute(record, &live, run).await
             }
         };
@@ -80,8 +80,8 @@ impl RunTask {
     }
 }
 
-/// Result of the engine, or its panic.
-type EngineOutcome = Result<Result<FinishedRun, EngineError>, JoinError>;
+/// Result of the engine, with its error as the caller sees it, or its panic.
+type EngineOutcome = Result<Result<FinishedRun, Problem>, JoinError>;
 
 /// How the execution of a run ended.
 #[expect(clippy::large_enum_variant, reason = "there is one of them for each run, on its way to its record")]
@@ -108,7 +108,7 @@ async fn execute<R>(
     run: impl FnOnce(mpsc::Sender<RunEvent>, CancellationToken, oneshot::Sender<RevocablePass>) -> R,
 ) -> (RunRecorder, RunExecution)
 where
-    R: Future<Output = Result<FinishedRun, EngineError>> + Send + 'static,
+    R: Future<Output = Result<FinishedRun, Problem>> + Send + 'static,
 {
     let began = Instant::now();
     let (sender, mut events) = mpsc::channel(EVENT_CAPACITY);
@@ -234,10 +234,10 @@ impl RunRecorder {
                 self.store_patch(report, history, live);
                 end
             }
-            (Ok(Err(EngineError::Interrupted)), _) => {
-                self.log_interrupted(live, &EngineError::Interrupted.message(), Some(took))
+            (Ok(Err(problem)), _) if problem.kind == ProblemType::Interrupted => {
+                self.log_interrupted(live, &problem.detail, Some(took))
             }
-            (Ok(Err(error)), _) => self.log_refusal(error.problem(), took, live),
+            (Ok(Err(problem)), _) => self.log_refusal(problem, took, live),
             (how, _) => {
                 if let Err(error) = how {
                     tracing::error!(run = %live.id(), %error, "a run ended badly");

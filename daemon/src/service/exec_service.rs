@@ -138,7 +138,7 @@ impl ExecPreparation {
         let mut run = Box::pin(async move {
             let looked = match (turn, looked) {
                 (Some(Err(problem)), _) => Err(problem),
-                (Some(Ok(())), looked) => looked.map_err(|error| error.problem()),
+                (Some(Ok(())), looked) => looked.map_err(|error| engine.problem(&error)),
                 (None, _) => place.wait_for_start().await.map(|()| None),
             };
             match looked {
@@ -157,11 +157,9 @@ impl ExecPreparation {
         let env = submission.env.take();
         let held = env.as_ref().map_or(0, env_size) + request_size(&submission);
         let (engine, _, repo) = self.engines.engine_for(self.caller, &submission.repo, env)?;
-        // Values set for the command may be as secret as the caller's environment.
-        let given = submission.set_env.iter().map(|(name, value)| (name.as_str().to_owned(), value.clone()));
-        let engine = Arc::new(engine.with_redacted_variables(&given.collect()));
+        let engine = Arc::new(engine);
         let step = engine.adhoc_step(&repo, &submission.to_adhoc(), submission.no_spec);
-        let step = step.map_err(|error| error.problem())?;
+        let step = step.map_err(|error| engine.problem(&error))?;
         let id = new_exec_id()?;
         let claim = worktree_claim(&step, &repo);
         let place =
@@ -330,7 +328,7 @@ async fn execute(
     let sandbox = request.sandbox;
     let executed = match engine.execute(request, looked, ticket.cancel.clone()).await {
         Ok(executed) => executed,
-        Err(error) => return drop(reply.send(Err(error.problem()))),
+        Err(error) => return drop(reply.send(Err(engine.problem(&error)))),
     };
     let answered = reply.send(Ok(executed.result.clone().into_record(sandbox)));
     let _ = tokio::time::timeout(RESPONSE_TIMEOUT, answered).await;

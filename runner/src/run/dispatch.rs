@@ -259,7 +259,8 @@ impl Dispatcher<'_> {
         let stack = LayerStack::new(Arc::clone(&self.context.tree.snapshot));
         let mut run = skill_runner::skip(self.context, &stack, planned, "proctor itself failed");
         let reason = || Termination::NotStarted { reason: error.to_owned(), fault: StartFault::Internal };
-        run.steps = planned.steps.iter().map(|step| evidence_builder::not_run_evidence(step, reason())).collect();
+        let record = |step| evidence_builder::not_run_evidence(self.context.redactor(), step, reason());
+        run.steps = planned.steps.iter().map(record).collect();
         run.inconclusive_reasons.push(
             InconclusiveReason::Internal.with_message(format!("skill `{}`: {error}; please report this", planned.name)),
         );

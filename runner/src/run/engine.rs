@@ -15,18 +15,18 @@ mod warm_run_spaces;
 pub use exec::{CommandTree, ExecutedCommand};
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use proctor_core::api::Problem;
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::{PlannedOutline, RunEvent};
 use proctor_core::model::names::{ProfileName, RunId, StepName};
-use proctor_core::model::plan::{Plan, PlannedSkill};
+use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::spec::{ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
@@ -76,7 +76,6 @@ pub struct Engine {
     state: Directory,
     state_path: PathBuf,
     config: EngineConfig,
-    redactor: Redactor,
     clock: Clock,
     /// Required owner of the repository; `None` accepts any.
     owner: Option<u32>,
@@ -90,13 +89,15 @@ pub struct Engine {
     warm_spaces: WarmRunSpaces,
 }
 
-/// The settings of a run for changes and caches.
-#[derive(Debug, Clone, Copy)]
-struct ChangeAndCacheModes {
+/// The parts of a run's context that depend on the kind of request.
+#[derive(Debug)]
+struct ContextSettings {
     /// How to handle the changes of the run's steps.
     changes: ChangeMode,
     /// The initial content of the caches of the run's skills.
     caches: CacheMode,
+    /// The secrets of the caller.
+    redactor: Redactor,
 }
 
 /// Maximum number of commits in a range: each one is a run.
@@ -122,7 +123,6 @@ impl Engine {
             config: config.clone(),
         };
         let helper = GitHelper::new(config.helpers.git.clone()).with_program(Arc::new(git));
-        let redactor = caller_redactor(&config.caller_env, &BTreeMap::new(), None);
         let snapshot_dir = state.ensure(SNAPSHOTS_DIR, 0o700)?;
         let snapshot_fd =
             snapshot_dir.as_fd().try_clone_to_owned().map_err(|error| EngineError::Internal(error.to_string()))?;
@@ -134,7 +134,6 @@ impl Engine {
             state,
             state_path,
             config,
-            redactor,
             clock: Clock::system(),
             owner: None,
             spec_cache: Arc::default(),
@@ -163,7 +162,6 @@ impl Engine {
     /// current configuration. Processes, snapshots and state are shared.
     pub fn for_caller(&self, caller: EngineCaller) -> Self {
         let EngineCaller { home, env, operator, owner } = caller;
-        let redactor = caller_redactor(&env, &BTreeMap::new(), owner);
         let config = EngineConfig { home, caller_env: env, operator, ..self.config.clone() };
         Self {
             launcher: Arc::clone(&self.launcher),
@@ -172,7 +170,6 @@ impl Engine {
             state: self.state.clone(),
             state_path: self.state_path.clone(),
             config,
-            redactor,
             clock: self.clock,
             owner,
             spec_cache: Arc::clone(&self.spec_cache),
@@ -182,10 +179,17 @@ impl Engine {
         }
     }
 
-    /// Returns this engine with a redactor that also hides the secrets among `variables`, such as those that the
-    /// caller passes to one command.
-    pub fn with_redacted_variables(self, variables: &BTreeMap<String, String>) -> Self {
-        Self { redactor: caller_redactor(&self.config.caller_env, variables, self.owner), ..self }
+    /// Returns the redactor of a run or session. It knows the secrets in the caller's environment and, for a single
+    /// command, among the variables that are set for it.
+    fn redactor(&self, command: Option<&PlannedStep>) -> Redactor {
+        caller_redactor(&self.config.caller_env, command.map(|step| &step.env), self.owner)
+    }
+
+    /// Returns the description of an error of this engine for its caller, without the caller's secrets.
+    pub fn problem(&self, error: &EngineError) -> Problem {
+        let mut problem = error.problem();
+        self.redactor(None).redact_problem(&mut problem);
+        problem
     }
 
     /// Resolves a profile of a spec under this engine's operator configuration.
@@ -256,7 +260,7 @@ impl Engine {
         let (disk, sandboxes) = (disk_limit(&plan), sandbox_reuse(&plan, changes));
         let needs = RunSpaceNeeds { disk, sandboxes, caches: self.ensure_cache_dir(&plan)?, space: None };
         let space = run_space_config(&needs, tolerated.clone());
-        let parts = ChangeAndCacheModes { changes, caches: request.caches };
+        let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None) };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
         preflight::require_same_spec(&context.tree.snapshot, &file)?;
@@ -288,8 +292,7 @@ impl Engine {
         self.store_durations(&context, &observed, &profile);
         let has_grown = context.tree.private_copy.is_some() || context.caches.any_committed();
         self.clean_up(has_grown.then(|| self.clock.system_time())).await;
-        observed.inconclusive_reasons.iter_mut().for_each(|detail| self.redactor.redact_in_place(&mut detail.message));
-        let report = build_report(&observed, &facts, evidence_dir);
+        let report = build_report(&context, observed, &facts, evidence_dir);
         context.emit(run_finished_event(&report, began.elapsed())).await;
         self.release_run(context, space);
         Ok(report)
@@ -328,8 +331,7 @@ impl Engine {
         request: &RunRequest,
     ) -> RunObservations {
         let began = self.clock.now_text();
-        let (mut checks, doubts) = toolchain_checks::run_checks(context, plan).await;
-        checks.iter_mut().for_each(|check| self.redactor.redact_step(&mut check.step));
+        let (checks, doubts) = toolchain_checks::run_checks(context, plan).await;
         for InconclusiveDetail { doubt, message } in &doubts {
             context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
         }
@@ -357,7 +359,6 @@ impl Engine {
         if let Some(PatchResult::Refused(reason)) = &patch {
             context.emit(RunEvent::PatchRefused { reason: reason.clone() }).await;
         }
-        runs.iter_mut().flat_map(|run| &mut run.steps).for_each(|step| self.redactor.redact_step(step));
         let mut observed = RunObservations::new(facts, &tree, plan, toolchain, runs);
         observed.patch = patch;
         observed.inconclusive_reasons.extend(doubts);
@@ -400,7 +401,7 @@ impl Engine {
     async fn create_context(
         &self,
         source: PreparedTree,
-        parts: ChangeAndCacheModes,
+        parts: ContextSettings,
         needs: RunSpaceNeeds,
         tolerated: Tolerated,
         events: mpsc::Sender<RunEvent>,
@@ -445,7 +446,7 @@ impl Engine {
         Ok(Arc::new(RunContext {
             launcher: Arc::clone(&self.launcher),
             space,
-            outputs: Outputs { objects: Objects::open(&self.state)?, redactor: self.redactor.clone() },
+            outputs: Outputs { objects: Objects::open(&self.state)?, redactor: parts.redactor },
             caches,
             host_view: sight,
             tree: RunTree {

@@ -19,6 +19,7 @@ use proctor_core::record::evidence::{
     Summary, ToolchainEvidence, TrackedDrift, TreeSource, VERSION, combined_outcome, seal,
 };
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
+use proctor_core::text::redact::Redactor;
 
 /// The facts that all documents of one run share.
 #[derive(Debug, Clone)]
@@ -69,10 +70,10 @@ pub(crate) fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the record of a step that did not run.
-pub(crate) fn not_run_evidence(step: &PlannedStep, termination: Termination) -> StepEvidence {
+/// Returns the record of a step that did not run, without the caller's secrets.
+pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, termination: Termination) -> StepEvidence {
     let outcome = proctor_core::model::outcome::judge_attempt(&termination, &step.expect_exit, Violations::default());
-    StepEvidence {
+    let mut evidence = StepEvidence {
         planned: step.clone(),
         outcome,
         exit_code: termination.exit_code(),
@@ -88,12 +89,20 @@ pub(crate) fn not_run_evidence(step: &PlannedStep, termination: Termination) -> 
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,
-    }
+    };
+    redactor.redact_step(&mut evidence);
+    evidence
+}
+
+/// Returns the record of a step that did not start because the run was cancelled.
+pub(crate) fn cancelled_evidence(redactor: &Redactor, step: &PlannedStep) -> StepEvidence {
+    not_run_evidence(redactor, step, Termination::Cancelled)
 }
 
 /// Returns the record of a step that was not reached.
-pub(crate) fn skipped_evidence(step: &PlannedStep, reason: &str) -> StepEvidence {
-    not_run_evidence(step, Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached })
+pub(crate) fn skipped_evidence(redactor: &Redactor, step: &PlannedStep, reason: &str) -> StepEvidence {
+    let termination = Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached };
+    not_run_evidence(redactor, step, termination)
 }
 
 /// Returns the sealed document of one skill.
@@ -206,7 +215,7 @@ mod tests {
     use proctor_core::record::evidence::AttemptEvidence;
 
     fn passed(name: &str) -> StepEvidence {
-        not_run_evidence(&step(name, &["true"]), Termination::Exited { code: 0 })
+        not_run_evidence(&Redactor::default(), &step(name, &["true"]), Termination::Exited { code: 0 })
     }
 
     #[test]
@@ -245,9 +254,19 @@ mod tests {
         assert_eq!(tier_reasons(&[passed("a")]), BTreeSet::new());
     }
 
+    /// Messages quote the recorded command, and a quoted secret has another form.
+    #[test]
+    fn recorded_command_has_no_secret_to_quote() {
+        let redactor = Redactor::from_environment([("A_TOKEN", "it's$ecret")], |_| false);
+        let planned = step("a", &["curl", "it's$ecret"]);
+        assert_eq!(planned.cmd.to_string(), r#"curl "it's"'$ecret'"#);
+        let record = not_run_evidence(&redactor, &planned, Termination::Cancelled);
+        assert_eq!(record.planned.cmd.to_string(), "curl '[redacted]'");
+    }
+
     #[test]
     fn skipped_step_has_no_exit_code() {
-        let record = skipped_evidence(&step("a", &["true"]), "an earlier step failed");
+        let record = skipped_evidence(&Redactor::default(), &step("a", &["true"]), "an earlier step failed");
         assert_eq!((record.outcome, record.exit_code), (Outcome::Skipped, None));
     }
 }

@@ -78,9 +78,7 @@ impl Session {
             inconclusive_reasons: doubts.iter().map(|detail| detail.doubt).collect(),
         };
         let (verdict, exit_code) = (verdict::derive_verdict(&facts), verdict::exit_code(&facts));
-        let mut evidence = run.evidence;
-        self.context.redactor().redact_step(&mut evidence);
-        doubts.iter_mut().for_each(|detail| self.context.redactor().redact_in_place(&mut detail.message));
+        let evidence = run.evidence;
         let tier_reasons = evidence_builder::tier_reasons([&evidence]);
         let tier = tier::effective_tier(skill.declared_tier, &tier_reasons);
         Ok((

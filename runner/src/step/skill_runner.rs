@@ -42,12 +42,13 @@ pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill:
     let mut run = SkillRun::new(context, before);
     for planned in &skill.steps {
         let evidence = match run.blocker() {
-            Some(StepBlocker::Cancelled) => step_runner::cancelled_evidence(planned),
+            Some(StepBlocker::Cancelled) => evidence_builder::cancelled_evidence(context.redactor(), planned),
             Some(StepBlocker::EarlierStep(name, outcome)) => evidence_builder::skipped_evidence(
+                context.redactor(),
                 planned,
                 &format!("step `{name}` before it {}", describe_outcome(outcome)),
             ),
-            None if context.cancel.is_cancelled() => step_runner::cancelled_evidence(planned),
+            None if context.cancel.is_cancelled() => evidence_builder::cancelled_evidence(context.redactor(), planned),
             None => {
                 run.push_step(step_runner::run(context, &stack, skill, planned).await, context, &mut stack, skill).await
             }
@@ -77,9 +78,9 @@ pub(crate) fn skip(context: &RunContext, stack: &LayerStack, skill: &PlannedSkil
         .iter()
         .map(|planned| {
             if cancelled {
-                step_runner::cancelled_evidence(planned)
+                evidence_builder::cancelled_evidence(context.redactor(), planned)
             } else {
-                evidence_builder::skipped_evidence(planned, reason)
+                evidence_builder::skipped_evidence(context.redactor(), planned, reason)
             }
         })
         .collect();

@@ -22,7 +22,7 @@ use proctor_sql::check::CheckError;
 use tokio::task::JoinError;
 
 use crate::error::one_line;
-use crate::run::evidence_builder::{self, whole_millis};
+use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext};
 use crate::step::attempt::{self, AttemptResult};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
@@ -110,7 +110,7 @@ impl JudgedAttempt {
     }
 }
 
-/// Runs `step` on top of `stack`.
+/// Runs `step` on top of `stack`. The result does not contain the caller's secrets.
 pub(crate) async fn run(
     context: &Arc<RunContext>,
     stack: &LayerStack,
@@ -157,8 +157,10 @@ pub(crate) async fn run(
         let found_reports = expected.collect(context, stack, judged.layer.as_ref()).await;
         let applied = apply_changes(context, stack, skill, step, &mut judged).await;
         let flaky = judged.outcome == Outcome::Passed && !earlier.is_empty();
-        let evidence =
+        let mut evidence =
             StepEvidence { found_reports, ..step_evidence(step, &judged, earlier, flaky, env_names, &applied) };
+        context.redactor().redact_step(&mut evidence);
+        context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
         let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
         return StepRun { evidence, layer, is_known, applied, inconclusive_reasons: judged.inconclusive_reasons };
@@ -474,11 +476,6 @@ fn attempt_evidence(judged: &JudgedAttempt) -> AttemptEvidence {
         stderr_sha256: judged.result.stderr.sha256.clone(),
         leaked: judged.result.leaked.clone(),
     }
-}
-
-/// Returns the record of a step that did not start because the run was cancelled.
-pub(crate) fn cancelled_evidence(step: &PlannedStep) -> StepEvidence {
-    evidence_builder::not_run_evidence(step, Termination::Cancelled)
 }
 
 fn step_started_event(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {

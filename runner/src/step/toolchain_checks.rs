@@ -29,7 +29,7 @@ pub(crate) async fn run_checks(
     let mut doubts = Vec::new();
     for planned in &plan.toolchain {
         let evidence = if context.cancel.is_cancelled() {
-            unsatisfied_check(planned, step_runner::cancelled_evidence(&planned.run))
+            unsatisfied_check(planned, evidence_builder::cancelled_evidence(context.redactor(), &planned.run))
         } else {
             run_check(context, &stack, planned, &mut doubts).await
         };
@@ -54,7 +54,11 @@ async fn run_check(
             doubts.push(InconclusiveReason::Internal.with_message(error.to_string()));
             return unsatisfied_check(
                 planned,
-                evidence_builder::skipped_evidence(&planned.run, "its toolchain has no usable name"),
+                evidence_builder::skipped_evidence(
+                    context.redactor(),
+                    &planned.run,
+                    "its toolchain has no usable name",
+                ),
             );
         }
     };

@@ -87,6 +87,8 @@ fn file_name(repo: &Path, profile: &ProfileName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proctor_core::text::redact::Redactor;
+
     use crate::run::evidence_builder::not_run_evidence;
     use crate::test_support::step;
     use proctor_core::model::outcome::Termination;
@@ -104,7 +106,7 @@ mod tests {
         let ended = |name: &str, outcome: Outcome, duration_ms: u64| StepEvidence {
             outcome,
             duration_ms,
-            ..not_run_evidence(&step(name, &["true"]), Termination::Exited { code: 0 })
+            ..not_run_evidence(&Redactor::default(), &step(name, &["true"]), Termination::Exited { code: 0 })
         };
         let steps = [
             ended("slower", Outcome::Passed, 9_000),

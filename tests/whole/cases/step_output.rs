@@ -9,7 +9,7 @@ use proctor_core::text::digest::Sha256Hex;
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, case};
-use crate::test_spec::{TestSpec, TestStep};
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("step_output::two_hundred_megabytes_are_hashed_in_bounded_memory", large_output_uses_bounded_memory)
@@ -22,6 +22,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("step_output::unterminated_last_line_is_kept", unterminated_line_is_kept),
     case("step_output::secret_of_the_caller_is_neither_stored_nor_shown", secret_is_redacted).daemon_sample(),
     case("step_output::secret_of_the_caller_is_redacted_in_drift", secret_in_drift_is_redacted).daemon_sample(),
+    case("step_output::secret_of_the_caller_is_redacted_in_process_names", secret_in_process_name_is_redacted),
+    case("step_output::secret_of_the_caller_is_redacted_in_patch_refusal", secret_in_patch_refusal_is_redacted),
+    case("step_output::secret_of_the_caller_is_redacted_in_run_refusal", secret_in_run_refusal_is_redacted)
+        .daemon_sample(),
 ];
 
 const FLOOD_BYTES: usize = 200_000_000;
@@ -163,4 +167,39 @@ fn secret_in_drift_is_redacted(env: &TestEnvironment) {
     let texts: Vec<&str> = changes.iter().filter_map(|change| change["diff"]["text"].as_str()).collect();
     assert!(texts.iter().any(|text| text.contains("+key = [redacted]\n")), "{step:#}");
     assert!(changes.iter().any(|change| change["path"] == "[redacted]"), "{step:#}");
+}
+
+fn secret_in_process_name_is_redacted(env: &TestEnvironment) {
+    // The kernel cuts the name in the secret.
+    let script = "cp \"$(command -v sh)\" \"/tmp/$DEPLOY_TOKEN\"; \"/tmp/$DEPLOY_TOKEN\" -c 'while :; do sleep 9; done' & exit 0";
+    let repo = repo_with_secret(env, script);
+    assert_secret_is_absent(env, &repo, 0);
+    let leaked = &repo.step("it")["leaked"];
+    assert!(
+        leaked["first"].as_array().expect("a list").iter().any(|process| process["name"] == "[redacted]"),
+        "{leaked}"
+    );
+    assert!(!leaked.to_string().contains(&SECRET[..8]), "{leaked}");
+}
+
+fn secret_in_patch_refusal_is_redacted(env: &TestEnvironment) {
+    env.set_caller_var("DEPLOY_TOKEN", SECRET);
+    let writes = |name: &str| {
+        let step = TestStep::sh("it", &format!("echo $$ {name} > \"$DEPLOY_TOKEN\"")).with_field("read_only: off");
+        TestSkill::new(name, [step.with_field("env_allowlist: [DEPLOY_TOKEN]")])
+    };
+    let after = TestSkill::new("verify.after", [TestStep::sh("it", "true")]).with_field("needs: [verify.a]");
+    let repo = env.repo(&TestSpec::new([writes("verify.a"), writes("verify.b"), after]));
+    let run = repo.run_with(&["--patch", &env.root().join("a.patch").to_string_lossy()]).exits(5);
+    let run = run.prints_to_stderr(&["`verify.a` and `verify.b` both changed `[redacted]`"]);
+    assert!(!run.all_output().contains(SECRET), "{run}");
+}
+
+fn secret_in_run_refusal_is_redacted(env: &TestEnvironment) {
+    env.set_caller_var("DEPLOY_TOKEN", SECRET);
+    let skill = TestSkill::new("verify.it", [TestStep::sh("it", "true")]).with_field("caches: [cache]");
+    let repo = env.repo(&TestSpec::new([skill]));
+    repo.write(&format!("cache/{SECRET}"), "");
+    let run = repo.run().exits(2).prints_to_stderr(&["would hide `cache/[redacted]`"]);
+    assert!(!run.all_output().contains(SECRET), "{run}");
 }

@@ -5,6 +5,7 @@ use proctor_core::api::{LoggedRun, ProblemType, RunState, RunSubmission};
 use proctor_core::model::names::{ProfileName, RunId};
 use proctor_core::model::tier::Tier;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_runner::EngineError;
 use tempfile::TempDir;
 
 /// Records a run in the state before it starts.
@@ -37,7 +38,7 @@ fn passed_event() -> RunEvent {
 async fn panic_of_engine_ends_run_as_inconclusive() {
     let (_state, history, live, record) = begin_record().await;
     let how = tokio::spawn(async { panic!("of the test") }).await;
-    let how: EngineOutcome = how.map(|()| Err(EngineError::Interrupted));
+    let how: EngineOutcome = how.map(|()| Err(EngineError::Interrupted.problem()));
     assert!(how.is_err());
     record.conclude(
         RunExecution::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None },
@@ -54,7 +55,7 @@ async fn panic_of_engine_ends_run_as_inconclusive() {
 async fn panic_after_pass(
     passed: oneshot::Sender<RevocablePass>,
     withdrawals: mpsc::Sender<()>,
-) -> Result<FinishedRun, EngineError> {
+) -> Result<FinishedRun, Problem> {
     let pass = RevocablePass::new(move || {
         withdrawals.try_send(()).expect("once");
         Ok(())
@@ -82,7 +83,7 @@ async fn panic_of_started_run_records_max_tier() {
     let started = PASSED.lines().next().and_then(|line| serde_json::from_str(line).ok()).expect("an event");
     record.log_event(started, &live);
     let how = tokio::spawn(async { panic!("of the test") }).await;
-    let how: EngineOutcome = how.map(|()| Err(EngineError::Interrupted));
+    let how: EngineOutcome = how.map(|()| Err(EngineError::Interrupted.problem()));
     record.conclude(
         RunExecution::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None },
         &history,
@@ -118,7 +119,7 @@ async fn pass_without_final_event_is_inconclusive() {
 #[tokio::test]
 async fn refused_run_records_problem_and_exit_code() {
     let (_state, history, live, record) = begin_record().await;
-    let how = Ok(Err(EngineError::NoSpec("/r/spec".into())));
+    let how = Ok(Err(EngineError::NoSpec("/r/spec".into()).problem()));
     record.conclude(
         RunExecution::Ran { how: Box::new(how), end: None, took: Duration::ZERO, pass: None },
         &history,
@@ -137,7 +138,7 @@ async fn records_who_cancelled_once() {
     live.cancel("somebody else".into());
     let (mut events, mut end) = (vec![RunEvent::Cancelling { by: "the caller".into() }], None);
     let record = record.log_batch(&mut events, &mut end, &live).await;
-    let how = Ok(Err(EngineError::Interrupted));
+    let how = Ok(Err(EngineError::Interrupted.problem()));
     record.conclude(RunExecution::Ran { how: Box::new(how), end, took: Duration::ZERO, pass: None }, &history, &live);
     let told = logged_events(&history, &live);
     let named: Vec<_> = told.iter().filter(|event| matches!(event, RunEvent::Cancelling { .. })).collect();

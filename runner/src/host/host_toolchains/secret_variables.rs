@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use proctor_core::model::names::VarName;
 use proctor_core::text::redact::Redactor;
 use proctor_sandbox::FsCredentials;
 
@@ -11,15 +12,15 @@ use proctor_sandbox::FsCredentials;
 /// counts as a secret.
 const UNUSED_GROUP: u32 = 65_534;
 
-/// Returns the redactor for everything that leaves the engine. It knows the secrets in the caller's environment and
-/// in the variables that the caller passes to one command. Paths are looked up with the rights of `owner`, or with
-/// ours.
+/// Returns the redactor of the secrets in the caller's environment and among the variables that are `set` for a
+/// command. Paths are looked up with the rights of `owner`, or with ours.
 pub(crate) fn caller_redactor(
     caller: &BTreeMap<String, String>,
-    given: &BTreeMap<String, String>,
+    set: Option<&BTreeMap<VarName, String>>,
     owner: Option<u32>,
 ) -> Redactor {
-    let variables = || caller.iter().chain(given).map(|(name, value)| (name.as_str(), value.as_str()));
+    let set = || set.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str()));
+    let variables = || caller.iter().map(|(name, value)| (name.as_str(), value.as_str())).chain(set());
     let build_redactor = || Redactor::from_environment(variables(), |path| Path::new(path).exists());
     match owner {
         None => build_redactor(),

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::error::EngineError;
 use crate::run::evidence_builder::{self, RunFacts};
 use crate::run::finish::{self, RevocablePass, RunObservations};
-use crate::run::request::FinishedRun;
+use crate::run::request::{FinishedRun, PatchResult};
 use crate::run::run_context::RunContext;
 use crate::store::documents::RunDocumentDir;
 
@@ -60,16 +60,27 @@ pub(super) async fn emit_inconclusive(
     doubt
 }
 
-pub(super) fn build_report(observed: &RunObservations, facts: &RunFacts, evidence_dir: PathBuf) -> FinishedRun {
-    let folded = observed.verdict_facts();
+/// Builds the report of a run, without the caller's secrets.
+pub(super) fn build_report(
+    context: &RunContext,
+    observed: RunObservations,
+    facts: &RunFacts,
+    evidence_dir: PathBuf,
+) -> FinishedRun {
+    let (folded, tier) = (observed.verdict_facts(), observed.tier());
+    let RunObservations { mut inconclusive_reasons, mut patch, .. } = observed;
+    context.redactor().redact_reasons(&mut inconclusive_reasons);
+    if let Some(PatchResult::Refused(reason)) = &mut patch {
+        context.redactor().redact_in_place(reason);
+    }
     FinishedRun {
         verdict: verdict::derive_verdict(&folded),
         exit_code: verdict::exit_code(&folded),
-        tier: observed.tier(),
+        tier,
         run_id: facts.run_id.clone(),
         evidence_dir,
-        inconclusive_reasons: observed.inconclusive_reasons.clone(),
-        patch: observed.patch.clone(),
+        inconclusive_reasons,
+        patch,
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::resource_needs::{RunSpaceNeeds, run_space_config};
 use super::warm_run_spaces::{WarmRunSpaces, WarmSpaceKey};
-use super::{ChangeAndCacheModes, ChangeMode, Engine, PreparedTree};
+use super::{ChangeMode, ContextSettings, Engine, PreparedTree};
 use crate::error::EngineError;
 use crate::run::request::{CacheMode, ExecOutput, ExecRequest, JudgedCommand};
 use crate::run::run_context::StepTrace;
@@ -59,6 +59,7 @@ impl Engine {
             RunSpaceNeeds { disk, sandboxes: SandboxReuse::Never, caches: None, space: None },
             tolerated,
             cancel,
+            None,
         )
         .await
     }
@@ -69,10 +70,12 @@ impl Engine {
         needs: RunSpaceNeeds,
         tolerated: Tolerated,
         cancel: CancellationToken,
+        command: Option<&PlannedStep>,
     ) -> Result<Session, EngineError> {
         // The events have no receiver: the command's report contains the same information.
         let (events, _) = mpsc::channel(1);
-        let parts = ChangeAndCacheModes { changes: ChangeMode::Apply, caches: CacheMode::Empty };
+        let redactor = self.redactor(command);
+        let parts = ContextSettings { changes: ChangeMode::Apply, caches: CacheMode::Empty, redactor };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::from_env(&self.config.caller_env));
         Ok(Session::new(context))
@@ -149,7 +152,7 @@ impl Engine {
         });
         let space = kept.as_ref().and_then(|(places, owner)| places.take(owner));
         let needs = RunSpaceNeeds { disk, sandboxes: SandboxReuse::Never, caches: None, space };
-        let session = self.session_over(source, needs, tolerated, cancel).await?;
+        let session = self.session_over(source, needs, tolerated, cancel, Some(&step)).await?;
         let (report, layer) = session.run_with_layer(&step).await?;
         Ok(ExecutedCommand { result: report, session, layer, step, warm_pool: kept })
     }

@@ -9,6 +9,7 @@ use proctor_core::model::drift::display_path;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{Plan, PlannedSkill, RelPath};
 use proctor_core::record::evidence::StepEvidence;
+use proctor_core::text::redact::Redactor;
 use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
 
 use super::Engine;
@@ -71,7 +72,7 @@ impl Engine {
         if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
             return runs;
         }
-        let (context, skills) = (Arc::clone(context), plan.skills.clone());
+        let (redactor, context, skills) = (context.redactor().clone(), Arc::clone(context), plan.skills.clone());
         let in_doubt = is_inconclusive || context.cancel.is_cancelled();
         let work = tokio::task::spawn_blocking(move || {
             // The lock is held until the caches are committed.
@@ -87,18 +88,9 @@ impl Engine {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
         for (skill, run) in plan.skills.iter().zip(&mut runs) {
-            run.caches.iter_mut().for_each(|cache| self.redact_and_log_cache(skill, cache));
+            run.caches.iter_mut().for_each(|cache| redact_and_log_cache(&redactor, skill, cache));
         }
         runs
-    }
-
-    /// Removes the caller's secrets from a cache's reason, which contains paths that steps have made, and logs it.
-    fn redact_and_log_cache(&self, skill: &PlannedSkill, cache: &mut CacheEvidence) {
-        let Some(reason) = &mut cache.reason else { return };
-        self.redactor.redact_in_place(reason);
-        if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
-            tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
-        }
     }
 
     /// Returns the caches as a run of the worktree would mount them, for `explain`. Creates no cache.
@@ -136,6 +128,15 @@ fn commit_or_discard_caches(context: &RunContext, plan: &[PlannedSkill], runs: &
         if let Some(caches) = caches.filter(|_| run.steps.iter().any(StepEvidence::was_started)) {
             run.caches = caches;
         }
+    }
+}
+
+/// Removes the caller's secrets from a cache's reason, which contains paths that steps have made, and logs it.
+fn redact_and_log_cache(redactor: &Redactor, skill: &PlannedSkill, cache: &mut CacheEvidence) {
+    let Some(reason) = &mut cache.reason else { return };
+    redactor.redact_in_place(reason);
+    if matches!(cache.end, CacheEnd::Committed | CacheEnd::Refused) {
+        tracing::warn!(skill = %skill.name, cache = %cache.path, end = ?cache.end, "{reason}");
     }
 }
 

@@ -2,7 +2,8 @@
 //! describe the rest of the schema.
 //!
 //! Suggestions (candidates, advice, fixes) never contain such a name. A message may repeat a name that the text itself
-//! contains; any other is replaced by [`MASK`].
+//! contains; any other is replaced by [`MASK`]. The secrets of a caller are a different subject: see
+//! [`proctor_core::text::redact`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -111,7 +112,7 @@ impl HiddenNames {
     }
 
     /// Removes hidden names from a finding.
-    pub(crate) fn redact(&self, found: &mut SqlDiagnostic) {
+    pub(crate) fn mask_diagnostic(&self, found: &mut SqlDiagnostic) {
         found.candidates.retain(|candidate| !mentions_any(&self.names, candidate));
         found.advice = found.advice.take().filter(|advice| !mentions_any(&self.names, advice));
         found.fix = found.fix.take().filter(|fix| !mentions_any(&self.names, &fix.replacement));
@@ -121,7 +122,7 @@ impl HiddenNames {
     }
 
     /// Removes the tables that a statement uses without naming them, such as those behind a view.
-    pub(crate) fn redact_view(&self, view: &mut StatementView) {
+    pub(crate) fn mask_view(&self, view: &mut StatementView) {
         view.tables.retain(|table| !mentions_any(&self.unmentioned, table));
     }
 
