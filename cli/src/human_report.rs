@@ -254,7 +254,7 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
         return String::new();
     }
     let names = missing.into_iter().collect::<Vec<_>>().join(", ");
-    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
+    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` shows why)"))
 }
 
 /// Renders the last line: the verdict, "partial" for a partial run, the count of each outcome, tier, tree and time.

@@ -259,7 +259,7 @@ fn random_token() -> Result<String, CliError> {
     match filled {
         Ok(16) => Ok(random.map(|byte| format!("{byte:02x}")).concat()),
         _ => Err(CliError::Environment {
-            message: "the system gives no random numbers".to_owned(),
+            message: "the system provides no random numbers".to_owned(),
             hint: "wait until the daemon has started, and run again".to_owned(),
         }),
     }

@@ -150,7 +150,9 @@ impl ExecResponse {
         match self.status {
             Some(status) if !is_success(status) => match serde_json::from_slice(&self.line) {
                 Ok(problem) => ClientError::Problem(Box::new(problem)),
-                Err(_) => self.connection.invalid_response(format!("it has the status {status} and no problem in it")),
+                Err(_) => {
+                    self.connection.invalid_response(format!("it has the status {status} without a problem document"))
+                }
             },
             _ => {
                 let reason = "the answer ended before the command did".to_owned();

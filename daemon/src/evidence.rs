@@ -25,7 +25,7 @@ impl Service {
     /// As [`Service::run`]; also if the run wrote no such document or the document no longer exists.
     pub async fn evidence(&self, caller: Caller, id: &RunId, file: &str) -> Result<Bytes, Problem> {
         let run = self.run(caller, id).await?;
-        let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` wrote no document of this name"));
+        let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` has no document of this name"));
         let (directory, sha256) =
             run.view.evidence_dir.clone().zip(run.view.evidence.get(file).cloned()).ok_or_else(unknown)?;
         let (name, lost) = (file.to_owned(), document_gone(id, file));
@@ -39,7 +39,7 @@ impl Service {
 }
 
 fn document_gone(id: &RunId, file: &str) -> Problem {
-    Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
+    Problem::new(ProblemType::Gone, format!("`{file}` was changed after the run `{id}` wrote it"))
         .with_hint("a later run of the changeset replaced the file, or it was deleted; run again")
 }
 

@@ -141,7 +141,7 @@ impl RunsHandle {
 
     async fn send(&self, message: ManagerMessage) {
         if self.manager.send(message).await.is_err() {
-            tracing::error!("the owner of all runs is gone");
+            tracing::error!("the run manager has stopped");
         }
     }
 }

@@ -133,7 +133,9 @@ pub enum GitError {
     },
     /// Objects of a commit are missing. In a partial clone, git fetches objects on demand; Proctor never does.
     #[error(
-        "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git fsck` says what is lost",
+        "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing \
+            is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git \
+            fsck` lists the missing objects",
         some_of(paths, *count)
     )]
     Missing {

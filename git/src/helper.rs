@@ -96,7 +96,7 @@ impl GitHelper {
                 match (listing.told_ahead, listing.indexes.first_mut(), early_index) {
                     (true, Some(first), Some(told)) => *first = told,
                     (false, ..) => {}
-                    _ => return Err(self.helper_error("its answer is not that which it began with".into())),
+                    _ => return Err(self.helper_error("its answer does not match the start of the answer".into())),
                 }
                 Ok(listing)
             }

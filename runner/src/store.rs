@@ -110,7 +110,7 @@ impl StoreError {
 
 /// Hint for the errors that [`lacks_descriptors`] recognizes.
 pub(crate) const DESCRIPTOR_HINT: &str =
-    "let the process have more open files (`ulimit -n`, `LimitNOFILE=`), or run less at once";
+    "raise the process's limit of open files (`ulimit -n`, `LimitNOFILE=`), or run fewer steps at once";
 
 /// Returns whether the limit of open files is reached, of the process or of the machine.
 pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {

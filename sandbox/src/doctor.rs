@@ -118,7 +118,7 @@ fn trial(
     report.user = Some(StepUser::choose(launcher.host(), &facts)?);
     let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
     collect_events(&running, report)
-        .map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
+        .map_err(|source| SandboxError::System { what: "the trial cannot be monitored", source })
 }
 
 fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) -> Result<Policy, SandboxError> {

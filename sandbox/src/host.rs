@@ -164,7 +164,7 @@ impl RepoFacts {
         if !meta.is_dir() {
             return Err(SandboxError::policy(
                 format!("the repository `{}` is no directory", path.display()),
-                "name the directory that holds the repository's files",
+                "name the directory that contains the repository's files",
             ));
         }
         Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, ids_in_sandbox: None })
@@ -201,8 +201,12 @@ impl RepoFacts {
         match open().map_err(cannot)? {
             (dir, owner) if owner == self.uid => Ok(dir),
             (_, owner) => Err(SandboxError::policy(
-                format!("the repository `{}` became user {owner}'s, and was user {}'s", self.path.display(), self.uid),
-                "do not move the repository while it is verified",
+                format!(
+                    "the owner of the repository `{}` is now user {owner}, and was user {}",
+                    self.path.display(),
+                    self.uid
+                ),
+                "do not change the repository's owner while it is verified",
             )),
         }
     }
@@ -274,7 +278,7 @@ impl StepUser {
             (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
             (own, owner) => Err(SandboxError::policy(
                 format!("the repository `{}` belongs to user {owner}, and we are user {own}", repo.path.display()),
-                "run proctor as the repository's owner, or give the repository to yourself",
+                "run proctor as the repository's owner, or change the owner of the repository",
             )),
         }
     }

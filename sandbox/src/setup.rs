@@ -562,11 +562,11 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
         if inner.starts_with(&policy.repo) {
             return Err(SandboxError::policy(
                 format!(
-                    "`{}` lies in the repository `{}`, and steps must not see it",
+                    "`{}` is inside the repository `{}`, but must be hidden from steps",
                     inner.display(),
                     policy.repo.display()
                 ),
-                "choose another state directory, home or repository: none may hold the other",
+                "choose another state directory, home or repository: none of them may contain another",
             ));
         }
     }
@@ -588,7 +588,7 @@ fn check_inside_repo(policy: &Policy) -> Result<(), SandboxError> {
     if let Some(tool) = policy.tools.iter().find(|tool| tool.at.starts_with(&policy.repo)) {
         return Err(SandboxError::policy(
             format!("the tool `{}` would appear in the repository", tool.at.display()),
-            "what lies in the repository is visible already; take it off the list of tools",
+            "files in the repository are already visible; remove it from the list of tools",
         ));
     }
     let bad = |cache: &&crate::policy::CacheMount| {
@@ -625,8 +625,8 @@ fn check_normalized(path: &Path) -> Result<(), SandboxError> {
         return Ok(());
     }
     Err(SandboxError::policy(
-        format!("`{}` is no absolute path without `..`", path.display()),
-        "give the path as `realpath` prints it",
+        format!("`{}` is not an absolute path without `..`", path.display()),
+        "use the path that `realpath` prints",
     ))
 }
 
@@ -748,7 +748,7 @@ impl fmt::Display for SetupOp {
             Self::AwaitReadOnlyRoot => write!(f, "wait until / is read-only"),
             Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
             Self::ScratchSize { bytes: Limit::Max(bytes) } => write!(f, "bound the scratch directories: {bytes} bytes"),
-            Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "leave the scratch directories as they are"),
+            Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "keep the scratch directories unchanged"),
             Self::Accounts { home } => {
                 write!(f, "put a passwd and group of two lines in place, home {}", home.display())
             }

@@ -215,7 +215,9 @@ pub(crate) fn close_others(when: CloseTime) -> io::Result<()> {
 pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     static CALLED: AtomicBool = AtomicBool::new(false);
     if CALLED.swap(true, Ordering::Relaxed) {
-        return Err(io::Error::other("what was inherited was closed before, and what is open now has owners"));
+        return Err(io::Error::other(
+            "inherited descriptors were already closed, and all open descriptors have owners",
+        ));
     }
     let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {

@@ -307,7 +307,7 @@ pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::
 pub(crate) fn receive_claim(socket: BorrowedFd<'_>) -> io::Result<Option<ClaimRequest>> {
     match recv_document(socket)? {
         Some((CommandMessage::Claim(claim), _)) => Ok(Some(*claim)),
-        Some(_) => Err(io::Error::other("something else came than a command")),
+        Some(_) => Err(io::Error::other("the received message is not a command")),
         None => Ok(None),
     }
 }
@@ -317,7 +317,7 @@ fn decode_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>
         return Ok((decode(&bytes)?, fds));
     }
     if fds.is_empty() {
-        return Err(io::Error::other("a document came without its memory file"));
+        return Err(io::Error::other("a document was received without its memory file"));
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;

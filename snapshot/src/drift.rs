@@ -301,7 +301,7 @@ impl ChangeRecorder<'_> {
             return Diff::None;
         }
         if [&pair.before, &pair.after].into_iter().any(|side| matches!(side, PathState::Unhashed(_))) {
-            return omitted_diff("a side is too large to be hashed");
+            return omitted_diff("one of the two contents is too large to be hashed");
         }
         let sides = [&pair.before, &pair.after].map(content_entry);
         if sides == [None, None] {

@@ -131,7 +131,7 @@ impl FilePatch<'_> {
             (EntryKind::Symlink, _) => "120000",
             (EntryKind::Gitlink, _) => return Err(self.inexpressible("is, or was, a nested repository")),
             (EntryKind::Special, _) => {
-                return Err(self.inexpressible("is a fifo, socket or device, which git does not keep"));
+                return Err(self.inexpressible("is a fifo, socket or device, which git cannot store"));
             }
             (EntryKind::Directory, _) => return Ok(None),
         };

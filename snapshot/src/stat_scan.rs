@@ -262,7 +262,7 @@ impl StatScan<'_> {
         let differs = before != now;
         let walked = self.known.directory(directory).scan_state.ignore_status == IgnoreStatus::Searched;
         match (before.kind, name) {
-            (ScannedKind::Gitlink, _) if differs => Some("a repository inside came or went"),
+            (ScannedKind::Gitlink, _) if differs => Some("a nested repository was added or removed"),
             (ScannedKind::IgnoreRules, _) if differs => Some("rules changed"),
             // Git does not follow a `.gitignore` that is a symbolic link, but libgit2 does, so the target is
             // checked in every scan.

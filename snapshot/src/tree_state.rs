@@ -84,7 +84,7 @@ fn tree_with_conversions(
     let Some(first) = tracked.unclear.first() else { return Ok(tracked.tree(&TreeEntries::new())) };
     let path = display_path(first);
     let conversion_error = |why: &str| format!("git converts `{path}` when it is added, and {why}");
-    let program = program.ok_or_else(|| conversion_error("no sandbox was at hand to ask it in"))?;
+    let program = program.ok_or_else(|| conversion_error("no sandbox was available to run git in"))?;
     let converted = convert_files(program, places, index, &tracked.unclear).map_err(|why| conversion_error(&why))?;
     Ok(tracked.tree(&converted))
 }

@@ -206,7 +206,7 @@ fn other_profile_error(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
     spec.skills.get(skill)?.steps.value.iter().find(|written| written.name.value.as_str() == step)?;
     let includes = |profile: &Profile| profile.include.value.iter().any(|name| name.value.as_str() == skill);
     let hint = match spec.profiles.iter().find(|(_, profile)| includes(profile)) {
-        Some((name, _)) => format!("the profile `{0}` has it; say `--profile {0}`", escape_line(name.value.as_str())),
+        Some((name, _)) => format!("the profile `{0}` has it; use `--profile {0}`", escape_line(name.value.as_str())),
         None => format!("no profile includes the skill `{}`", escape_line(skill)),
     };
     Some(CliError::Usage {

@@ -152,7 +152,7 @@ impl HistoryFiles {
         aside.sort();
         for (_, name) in &aside[..aside.len().saturating_sub(MAX_DAMAGED_FILES)] {
             if let Err(error) = self.damaged.remove(name) {
-                tracing::debug!(%error, "what was moved aside stays");
+                tracing::debug!(%error, "a file that was moved aside cannot be removed");
             }
         }
         Ok(())

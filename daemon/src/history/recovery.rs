@@ -46,7 +46,7 @@ pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Re
         Ok(None) => return Ok(LogRecovery::default()),
         Err(error) if is_transient(&error) => return Err(error.into()),
         Err(error) => {
-            tracing::warn!(%run, %error, "a log cannot be read and is moved out of the way");
+            tracing::warn!(%run, %error, "a log cannot be read and is moved to another directory");
             return quarantine_log(files, run);
         }
     };

@@ -108,7 +108,7 @@ enum UnusableIndex {
     #[error("it is damaged ({source}); it was moved to `{moved_to}`")]
     Damaged { source: rusqlite::Error, moved_to: String },
     /// Another version of Proctor wrote it.
-    #[error("it is of version {0}, and {SCHEMA_VERSION} is wanted")]
+    #[error("it has version {0}, but version {SCHEMA_VERSION} is expected")]
     OtherVersion(i32),
 }
 

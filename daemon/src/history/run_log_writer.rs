@@ -95,7 +95,7 @@ impl RunLogWriter {
     pub(super) fn discard(&mut self) {
         self.ended = true;
         if let Err(error) = self.history.files.remove_run(&self.view.id) {
-            tracing::warn!(run = %self.view.id, %error, "the log of a run that was not taken on stays");
+            tracing::warn!(run = %self.view.id, %error, "the log of a rejected run cannot be removed");
         }
     }
 
@@ -150,7 +150,7 @@ impl RunLogWriter {
             Err(error) => Some(error.single_line_message()),
         });
         if let Some(reason) = lost {
-            tracing::error!(run = %self.view.id, reason, "what happened in a run could not be logged");
+            tracing::error!(run = %self.view.id, reason, "the events of a run could not be logged");
             events = self.end_inconclusive(in_doubt, &reason);
         }
         self.update_index();
@@ -212,7 +212,7 @@ impl RunLogWriter {
     fn truncate_to(&mut self, bytes: u64) {
         (self.bytes, self.allocated_until) = (bytes, bytes);
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.set_len(bytes)) {
-            tracing::warn!(run = %self.view.id, %error, "a log could not be cut back");
+            tracing::warn!(run = %self.view.id, %error, "a log could not be truncated");
         }
     }
 

@@ -79,7 +79,7 @@ impl SharedHistory {
         } else {
             RunIndex::open(&self.files)?
         };
-        tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
+        tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is updated from their logs");
         sync_index(&self.files, &mut index, |run| match self.pending_ends().get(run) {
             Some(unended) => Ok(Some(CompleteLog { view: unended.view.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
             None => self.read_log(run).or_else(|error| {

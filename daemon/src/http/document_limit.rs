@@ -33,8 +33,8 @@ impl DocumentLimit {
     /// The caller's limit is reached.
     pub(super) fn reserve(&self, caller: Caller) -> Result<DocumentPermit, Problem> {
         self.0.try_acquire(caller, 1).map(|part| DocumentPermit { _part: part }).ok_or_else(|| {
-            let detail = format!("{MAX_DOCUMENTS} documents and patches are on their way to you already");
-            Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when they have been read")
+            let detail = format!("{MAX_DOCUMENTS} documents and patches are already being sent to you");
+            Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again after they have been received")
         })
     }
 }

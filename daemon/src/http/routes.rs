@@ -90,7 +90,10 @@ async fn method_not_allowed(request: Request) -> Response {
         return response::allowed_methods(None);
     }
     let (method, path) = (quoted(request.method().as_str()), quoted(request.uri().path()));
-    response::problem_response(&Problem::new(ProblemType::MethodNotAllowed, format!("{path} is not for {method}")))
+    response::problem_response(&Problem::new(
+        ProblemType::MethodNotAllowed,
+        format!("{path} does not support {method}"),
+    ))
 }
 
 async fn path_not_found(request: Request) -> Response {

@@ -44,7 +44,7 @@ impl RotatingLogFile {
         }
         self.size = 0;
         if let Err(error) = self.rotate() {
-            warn!("the file of the log is full and cannot be put aside: {error}");
+            warn!("the log file is full and cannot be rotated: {error}");
         }
     }
 

@@ -239,12 +239,12 @@ impl SqlQueueRefusal {
             Self::CallerFull(count) => (
                 ProblemType::TooManyRequests,
                 SqlQueueCode::Full,
-                format!("{count} of your SQL requests wait already, the most that the daemon accepts"),
+                format!("{count} of your SQL requests are already waiting, the maximum"),
             ),
             Self::Full(count) => (
                 ProblemType::TooManyRequests,
                 SqlQueueCode::Full,
-                format!("{count} SQL requests of all callers wait already, the most that the daemon accepts"),
+                format!("{count} SQL requests of all callers are already waiting, the maximum"),
             ),
             Self::Late => (
                 ProblemType::Unavailable,

@@ -137,7 +137,7 @@ impl OtelVariables<'_> {
         match self.traces_setting("PROTOCOL") {
             None | Some("http/protobuf") => Ok(()),
             Some(_) => Err(ExportTargetError {
-                message: "`OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that Proctor does not speak".to_owned(),
+                message: "`OTEL_EXPORTER_OTLP_PROTOCOL` names a protocol that Proctor does not support".to_owned(),
                 hint: "set `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf`, and the endpoint to the port of the receiver for HTTP (4318 by default)",
             }),
         }
@@ -159,7 +159,7 @@ impl OtelVariables<'_> {
         let timeout = text.parse().ok().map(Duration::from_millis);
         timeout.filter(|timeout| (Duration::from_millis(1)..=MAX_TIMEOUT).contains(timeout)).ok_or_else(|| {
             ExportTargetError {
-                message: "`OTEL_EXPORTER_OTLP_TIMEOUT` is not a number of milliseconds from 1 to 60000".to_owned(),
+                message: "`OTEL_EXPORTER_OTLP_TIMEOUT` must be 1 to 60000 milliseconds".to_owned(),
                 hint: "set it to 10000",
             }
         })
@@ -220,12 +220,12 @@ fn parse_pairs(text: &str, variable: &str) -> Result<Vec<(String, String)>, Expo
 
 fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), ExportTargetError> {
     let bad = |message: String| ExportTargetError { message, hint: "give headers as `name=value,name=value`" };
-    let known = HeaderName::try_from(name).map_err(|_| bad("a header of the export has no valid name".to_owned()))?;
+    let known = HeaderName::try_from(name).map_err(|_| bad("a header of the export has an invalid name".to_owned()))?;
     if RESERVED_HEADERS.contains(&known.as_str()) {
         return Err(bad(format!("the header `{known}` of the export is set by the protocol")));
     }
     let mut value = HeaderValue::try_from(value)
-        .map_err(|_| bad(format!("the header `{known}` of the export has no valid value")))?;
+        .map_err(|_| bad(format!("the header `{known}` of the export has an invalid value")))?;
     value.set_sensitive(true);
     Ok((known, value))
 }

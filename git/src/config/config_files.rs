@@ -50,7 +50,7 @@ pub(crate) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
 pub(crate) fn gitfile_target(path: &Path) -> Result<PathBuf, GitError> {
     let bytes = read_bounded(path, POINTER_BYTES)?.unwrap_or_default();
     let Some(target) = bytes.strip_prefix(b"gitdir:") else {
-        return Err(config_error(path, "it does not say `gitdir: <path>`".into(), "run `git worktree repair`"));
+        return Err(config_error(path, "it does not contain `gitdir: <path>`".into(), "run `git worktree repair`"));
     };
     Ok(resolve(path, target))
 }
@@ -167,7 +167,8 @@ pub(crate) fn find_unsupported_format(config: &git2::Config) -> Option<Unsupport
     if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
         return foreign(
             "the sha256 object format",
-            "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
+            "`git init --object-format=sha1` elsewhere, and transfer the history with `git fast-export --all | git \
+                fast-import`",
             ObjectFormat::Sha256,
         );
     }

@@ -11,7 +11,7 @@ pub(crate) enum ObjectError {
     #[error("{}", .0.message())]
     Libgit2(#[from] git2::Error),
     /// Libgit2 supports only ids of another format.
-    #[error("{id} is no id of this repository")]
+    #[error("{id} is not an id of this repository")]
     ForeignId {
         /// The id.
         id: ObjectId,
@@ -25,7 +25,7 @@ pub(crate) enum ObjectError {
     #[error("an object is a {0}")]
     UnknownKind(ObjectType),
     /// The bytes of the object do not have the form of its kind.
-    #[error("the {} {id} is not in the form of one", kind.as_str())]
+    #[error("the {} {id} is malformed", kind.as_str())]
     Malformed {
         /// The kind: a commit or a tag.
         kind: ObjectKind,

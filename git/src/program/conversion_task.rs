@@ -53,7 +53,7 @@ pub fn convert_files(
     let input = BTreeMap::from([("entries", index_info(index, asked.into_iter())), ("absent", absent)]);
     let task = GitTask { script: SCRIPT, directory: RepoPath(index.at.0.clone()), input };
     let told = run_task(program, places, &task)?;
-    parse_entries(&told).ok_or_else(|| "git answered in words that are not understood".to_owned())
+    parse_entries(&told).ok_or_else(|| "the answer of git has an unknown format".to_owned())
 }
 
 fn is_attributes_file(path: &[u8]) -> bool {

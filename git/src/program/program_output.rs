@@ -10,7 +10,7 @@ use crate::program::script_output::ScriptOutput;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramOutputError {
     /// The output is malformed.
-    #[error("the `git` program answered in words that are not understood")]
+    #[error("the answer of the `git` program has an unknown format")]
     Malformed,
     /// The program could not list the refs.
     #[error("git cannot list its refs")]

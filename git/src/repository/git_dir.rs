@@ -83,7 +83,7 @@ fn config(format: ObjectFormat, ignore_case: bool) -> String {
 fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
     let bytes = objects.as_os_str().as_bytes();
     if bytes.contains(&b'\n') {
-        return Err(io::Error::other("git cannot borrow objects from a directory whose path holds a line break"));
+        return Err(io::Error::other("git cannot borrow objects from a directory whose path contains a line break"));
     }
     Ok([bytes, b"\n"].concat())
 }

@@ -104,7 +104,7 @@ impl<'t> RepositoryHistory<'t> {
 pub(crate) fn open_objects_only(common_dir: &Path) -> Result<Repository, git2::Error> {
     let objects = Odb::new()?;
     let place = common_dir.join("objects");
-    let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is no text"))?;
+    let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is not text"))?;
     objects.add_disk_alternate(place)?;
     Repository::from_odb(objects)
 }

@@ -71,16 +71,16 @@ enum GitTaskError {
     #[error(transparent)]
     Argv(#[from] BadArgv),
     /// The sandbox cannot be watched.
-    #[error("git cannot be watched in its sandbox: {0}")]
+    #[error("git cannot be monitored in its sandbox: {0}")]
     Watch(#[from] io::Error),
     /// Killed processes did not end.
-    #[error("what git had started could not be ended")]
+    #[error("the processes that git started could not be ended")]
     ProcessesRemain,
     /// The task took too long.
     #[error("git took longer than {} s", TASK_TIMEOUT.as_secs())]
     TimedOut,
     /// The task reached a limit.
-    #[error("git was ended for the limit `{0:?}`")]
+    #[error("git was ended because of the limit `{0:?}`")]
     LimitReached(LimitKind),
     /// A control of the sandbox is not available.
     #[error("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str())]
@@ -286,7 +286,7 @@ impl Drop for GitTaskInput {
         let removed = files.collect::<Result<(), Errno>>();
         let removed = removed.and_then(|()| rustix::fs::unlinkat(self.parent.as_fd(), &self.name, AtFlags::REMOVEDIR));
         if let Err(error) = removed {
-            tracing::warn!(%error, input = self.name, "the input of git stays in the state directory");
+            tracing::warn!(%error, input = self.name, "the input file of git cannot be removed from the state directory");
         }
     }
 }

@@ -146,7 +146,9 @@ fn record_input(input: IgnoredInput) -> UnverifiedInput {
         IgnoredInputKind::Directory => unverified_inputs::InputKind::Directory,
     };
     let reason = input.left_out.map(|(count, reason)| match input.kind {
-        IgnoredInputKind::Directory if count > 0 => format!("{count} files were left out; of the first, {reason}"),
+        IgnoredInputKind::Directory if count > 0 => {
+            format!("{count} files were left out; the reason for the first: {reason}")
+        }
         _ => reason.to_owned(),
     });
     UnverifiedInput {

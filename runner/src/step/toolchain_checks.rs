@@ -54,7 +54,7 @@ async fn run_check(
             doubts.push(InconclusiveReason::Internal.with_message(error.to_string()));
             return unsatisfied_check(
                 planned,
-                evidence_builder::skipped_evidence(&planned.run, "its toolchain has no usable name"),
+                evidence_builder::skipped_evidence(&planned.run, "its toolchain has no valid name"),
             );
         }
     };
@@ -97,10 +97,10 @@ fn failure_message(check: &CheckEvidence) -> String {
     let problem = match (&check.step.outcome, &check.demand, &check.version_read) {
         (Outcome::Passed, VersionDemand::Range { range }, Some(version)) => {
             let pre = if version.contains('-') { " (a pre-release satisfies only a range that names one)" } else { "" };
-            format!("`{command}` says {version}, and `{range}` is required{pre}")
+            format!("`{command}` reports version {version}, but `{range}` is required{pre}")
         }
         (Outcome::Passed, VersionDemand::Range { range }, None) => {
-            format!("`{command}` names no version, and `{range}` is required")
+            format!("`{command}` reports no version, but `{range}` is required")
         }
         (Outcome::Failed, ..) if check.step.forbidden_leak().is_some() => {
             let leaked = check.step.forbidden_leak().map(LeakedProcesses::phrase).unwrap_or_default();

@@ -121,7 +121,7 @@ impl Directory {
             return Err(StoreError::Symlink { path: self.path_of(name) });
         }
         if (stat.st_dev, stat.st_ino) != held.identity()? {
-            let source = std::io::Error::other("another one was put in its place");
+            let source = std::io::Error::other("another object was put at its path");
             return Err(StoreError::Io { action: "write into", path: self.path_of(name), source });
         }
         Ok(())

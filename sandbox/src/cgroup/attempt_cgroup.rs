@@ -16,7 +16,7 @@ use crate::cgroup::location_state::LocationState;
 /// The first process of a group is PID 1 of the sandbox, which is proctor's own.
 const OWN_PROCESSES: u64 = 1;
 /// Text of the record for version 1, until PID 1 subtracts these buffers.
-pub(crate) const SEPARATE_SOCKET_BUFFERS: &str = "buffers of network sockets counted apart";
+pub(crate) const SEPARATE_SOCKET_BUFFERS: &str = "buffers of network sockets are counted separately";
 /// The largest number that `pids.max` accepts: the kernel's `PID_MAX_LIMIT`.
 const MAX_PIDS: u64 = 4 << 20;
 

@@ -123,7 +123,7 @@ impl NoCgroupError {
     }
 }
 
-const MOUNT_HINT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; in a container, give it a cgroup namespace and a \
+const MOUNT_HINT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; a container needs a cgroup namespace and a \
                      writable /sys/fs/cgroup";
 fn read_memberships(roots: &DiscoveryPaths) -> Vec<CgroupMembership> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();

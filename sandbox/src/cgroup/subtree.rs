@@ -45,7 +45,7 @@ impl Subtree {
                 }
             }
         }
-        let message = format!("other processes keep taking our directory in `{}` away", base.display());
+        let message = format!("other processes repeatedly remove Proctor's directory in `{}`", base.display());
         Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
     }
 

@@ -86,8 +86,9 @@ pub(super) const SCOPE_HINT: &str = "start proctor by `systemd-run --user --scop
 
 pub(super) const UNIT_HINT: &str = "put `Delegate=yes` into the `[Service]` section of the unit that starts proctor";
 
-pub(super) const V1_HINT: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root make a group \
-                      for proctor's user in the memory and pids trees, give it away and move the shell into it";
+pub(super) const V1_HINT: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root \
+                      create a group for proctor's user in the memory and pids trees, change its owner and move the \
+                      shell into it";
 
 pub(super) fn name(version: CgroupVersion) -> &'static str {
     match version {

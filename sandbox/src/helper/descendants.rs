@@ -54,7 +54,7 @@ pub(super) fn list_pids() -> io::Result<BTreeSet<i32>> {
 /// PID namespace.
 fn own_pid_in_proc() -> io::Result<i32> {
     let link = std::fs::read_link("/proc/self")?;
-    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is no number"))
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is not a number"))
 }
 
 /// Parses the fourth field of a stat line. The second field, the name in parentheses, may contain any characters.

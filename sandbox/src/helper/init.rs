@@ -257,7 +257,7 @@ pub(super) fn apply(prepared: &mut InitState<'_>, op: &SetupOp) -> InitOpResult 
         SetupOp::Undumpable => make_undumpable(),
         // Marks a position in the list; the wait follows the last operation of this stage.
         SetupOp::AwaitCommand => Ok(()),
-        other => Err(SetupFailure::internal(format_args!("`{other}` does not belong into PID 1"))),
+        other => Err(SetupFailure::internal(format_args!("`{other}` is not an operation of PID 1"))),
     }
 }
 

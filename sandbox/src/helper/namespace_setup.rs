@@ -258,7 +258,7 @@ impl<'a> NamespaceSetup<'a> {
             SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
             // Marks a position in the list; the fork follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),
-            other => Err(SetupFailure::internal(format_args!("`{other}` does not belong into the helper"))),
+            other => Err(SetupFailure::internal(format_args!("`{other}` is not an operation of the helper"))),
         }
     }
 
@@ -281,7 +281,7 @@ impl<'a> NamespaceSetup<'a> {
     }
 
     fn map_user(&mut self, uid: u32, gid: u32) -> HelperOpResult {
-        map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the own user and group"))?;
+        map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the caller's user and group"))?;
         self.enforcement
             .record_enforced(Control::UserNamespace, format!("user {uid} and group {gid} alone are mapped"));
         Ok(())
@@ -320,9 +320,9 @@ impl<'a> NamespaceSetup<'a> {
 
     fn mask_kernel_files(&mut self, fresh_sys: bool) -> HelperOpResult {
         let control = Control::KernelFiles;
-        masks::mask_proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
+        masks::mask_proc().map_err(refuse(control, "mask host details in /proc"))?;
         let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
-        masks::mask_sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
+        masks::mask_sys(view).map_err(refuse(control, "mask host details in /sys"))?;
         self.enforcement.record_enforced(control, "read-only /proc/sys; empty mounts over details of the host");
         Ok(())
     }
@@ -350,7 +350,7 @@ impl<'a> NamespaceSetup<'a> {
                 descriptors: mounts::open_dir(Path::new("/proc/self/fd"))?,
             })
         };
-        self.host_proc = Some(hold().map_err(internal("hold what is needed of /proc"))?);
+        self.host_proc = Some(hold().map_err(internal("open the required files of /proc"))?);
         Ok(())
     }
 
@@ -365,7 +365,7 @@ impl<'a> NamespaceSetup<'a> {
     }
 
     fn host_proc(&self) -> Result<&HostProcFiles, SetupFailure> {
-        self.host_proc.as_ref().ok_or_else(|| SetupFailure::internal("nothing of /proc was held"))
+        self.host_proc.as_ref().ok_or_else(|| SetupFailure::internal("no files of /proc were opened"))
     }
 
     /// Mounts a passwd and a group file. Tools that look up their own user fail without an entry.
@@ -412,7 +412,7 @@ impl<'a> NamespaceSetup<'a> {
             Some(libc::ELOOP) => refused(
                 control,
                 format!(
-                    "`{}` is a symbolic link or reached through one, and what that names could be written",
+                    "`{}` is a symbolic link or is reached through one, and its target would be writable",
                     source.display()
                 ),
                 "use a `.git` file with `gitdir: …` instead (`git init --separate-git-dir`, then `git config core.worktree <repository>`)",
@@ -430,7 +430,7 @@ impl<'a> NamespaceSetup<'a> {
 
     fn map_owners(&self, clone: &OwnedFd, source: &Path) -> HelperOpResult {
         mounts::map_owners(clone.as_fd(), self.users.as_fd()).map_err(|error| {
-            let what = format_args!("show {} with other owners (idmapped mount)", source.display());
+            let what = format_args!("mount {} with mapped owners (idmapped mount)", source.display());
             match refuse(Control::UserNamespace, what)(error) {
                 SetupFailure::Refused { control, message, .. } => refused(
                     control,
@@ -447,8 +447,7 @@ impl<'a> NamespaceSetup<'a> {
     /// repository may replace it, so later operations use these descriptors.
     fn open_overlay_sources(&mut self, repo: &Path, mapped: bool) -> HelperOpResult {
         let what = format_args!("open the repository {}", repo.display());
-        let space =
-            mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the place for layers"))?;
+        let space = mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the run space"))?;
         let repo_fd = if mapped {
             let clone = mounts::clone_mount(repo).map_err(refuse(Control::Layer, what))?;
             self.map_or_copy(&clone, repo)?;
@@ -461,7 +460,7 @@ impl<'a> NamespaceSetup<'a> {
     }
 
     fn overlay_sources(&self) -> Result<&OverlaySources, SetupFailure> {
-        self.overlay_sources.as_ref().ok_or_else(|| SetupFailure::internal("the repository was not taken"))
+        self.overlay_sources.as_ref().ok_or_else(|| SetupFailure::internal("the repository was not opened"))
     }
 
     fn read_only_root(&mut self) -> HelperOpResult {
@@ -503,8 +502,8 @@ impl<'a> NamespaceSetup<'a> {
             // Opened again: the descriptor above names the directory below the mount.
             mounts::open_beneath(self.scratch()?.as_fd(), Path::new("repo"))
         };
-        let staged = stage(&self.overlay_sources()?.repo)
-            .map_err(refuse(Control::Layer, "put the mapped repository in place"))?;
+        let staged =
+            stage(&self.overlay_sources()?.repo).map_err(refuse(Control::Layer, "mount the mapped repository"))?;
         if let Some(tree) = &mut self.overlay_sources {
             tree.repo = staged;
         }
@@ -578,7 +577,7 @@ impl<'a> NamespaceSetup<'a> {
         if scaffold.is_empty() {
             return Ok(());
         }
-        let made = self.scaffold(scaffold).map_err(refuse(Control::Layer, "make mount points for caches"))?;
+        let made = self.scaffold(scaffold).map_err(refuse(Control::Layer, "create mount points for caches"))?;
         if let Some(tree) = &mut self.overlay_sources {
             tree.scaffold = Some(made);
         }
@@ -633,7 +632,7 @@ impl<'a> NamespaceSetup<'a> {
             return Err(refused(
                 control,
                 "the kernel made the overlay read-only",
-                "the kernel's log (`dmesg`) says why; keep the state directory on a disk of this machine",
+                "the kernel's log (`dmesg`) has the reason; keep the state directory on a disk of this machine",
             ));
         }
         let room = rustix::fs::fstatvfs(&upper).map_err(refuse(control, "look at the layer"))?;
@@ -664,8 +663,7 @@ impl<'a> NamespaceSetup<'a> {
     }
 
     fn open_layer(&self, id: u32, part: &str) -> io::Result<OwnedFd> {
-        let space =
-            self.overlay_sources.as_ref().ok_or_else(|| io::Error::other("the place for layers was not taken"))?;
+        let space = self.overlay_sources.as_ref().ok_or_else(|| io::Error::other("the run space was not opened"))?;
         mounts::open_beneath(space.space.as_fd(), &PathBuf::from(id.to_string()).join(part))
     }
 
@@ -694,7 +692,7 @@ impl<'a> NamespaceSetup<'a> {
         let target = match inside {
             MountPointParent::Repo { path, .. } => {
                 let tree =
-                    self.repo_point.as_ref().ok_or_else(|| SetupFailure::internal("the overlay is not in place"))?;
+                    self.repo_point.as_ref().ok_or_else(|| SetupFailure::internal("the overlay is not mounted"))?;
                 point_in_repo(tree, &clone, path, control)?
             }
             MountPointParent::Root => self.mount_point_in_root(&clone, at, control)?,
@@ -729,7 +727,7 @@ impl<'a> NamespaceSetup<'a> {
             self.hidden.iter().map(|(at, _)| at.as_path()).filter(|at| *at != Path::new("/dev")).collect();
         self.enforcement.record_enforced(control, format!("empty directories over {}", format_paths(&hidden)));
         if self.request.frame.git.worktree_git.is_none() && self.request.frame.git.common.is_none() {
-            self.enforcement.record_not_requested(Control::GitReadOnly, "the tree is under no git");
+            self.enforcement.record_not_requested(Control::GitReadOnly, "the tree is not a git repository");
         }
         Ok(())
     }
@@ -763,8 +761,8 @@ fn point_in_repo(tree: &OwnedFd, clone: &OwnedFd, path: &RelPath, control: Contr
     find().map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR) => refused(
             control,
-            format!("`{path}` of the repository is a symbolic link or a file, and something is to be mounted there"),
-            "make it a directory, or take it off `caches`",
+            format!("`{path}` of the repository is a symbolic link or a file, but a mount needs a directory there"),
+            "make it a directory, or remove it from `caches`",
         ),
         _ => refuse(control, format_args!("find `{path}` in the repository"))(error),
     })

@@ -203,7 +203,7 @@ fn read_table(table: &File) -> io::Result<Vec<u8>> {
             count => length += count,
         }
     }
-    Err(io::Error::other("a table is longer than a fresh one"))
+    Err(io::Error::other("a table is longer than in a fresh sandbox"))
 }
 
 #[cfg(test)]

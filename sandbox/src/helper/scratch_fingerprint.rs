@@ -133,7 +133,7 @@ impl FingerprintContent {
             }
             libc::S_IFREG if stamp.size <= MAX_FILE_SIZE => Ok(Self::Bytes(fs::read(path)?)),
             libc::S_IFCHR => Ok(Self::Device(fs::symlink_metadata(path)?.rdev())),
-            _ => Err(io::Error::other("neither a directory nor a short file nor a device")),
+            _ => Err(io::Error::other("neither a directory, a short file nor a device")),
         }
     }
 }

@@ -420,5 +420,5 @@ impl OpenBlob<'_> {
 
 /// Makes the error for pieces that were not requested.
 fn unexpected_pieces(path: &[u8]) -> MirrorError {
-    MirrorError::io(path, std::io::Error::other("proctor-git sent other files than it was asked for"))
+    MirrorError::io(path, std::io::Error::other("proctor-git sent other files than requested"))
 }

@@ -48,7 +48,8 @@ pub(super) fn take_incremental(
         Ok(now) => again.finish(&findings, now),
         Err(IncrementalFailure::Failed(error)) => Err(error),
         Err(IncrementalFailure::ListingNeeded(why)) => {
-            tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
+            tracing::debug!(repo = %basis.worktree.display(), why, "the set of covered paths must be read from git \
+                again");
             Ok(None)
         }
     }

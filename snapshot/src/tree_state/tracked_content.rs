@@ -166,7 +166,7 @@ impl TrackedPathReader<'_> {
             FileType::Directory => Ok(self.directory(entry, &whole)),
             FileType::RegularFile => self.file(entry, &whole, &stat),
             FileType::Symlink => self.link(entry, &fd, &stat),
-            _ => Ok(TreeEntryOutcome::Refused(format!("`{}` is no file that git can add", display_path(&whole)))),
+            _ => Ok(TreeEntryOutcome::Refused(format!("`{}` is not a file that git can add", display_path(&whole)))),
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
     let input_bytes = tokio::task::spawn_blocking(read_input).await.unwrap_or_default();
     let stop: StopHookInput = serde_json::from_slice(&input_bytes).unwrap_or_default();
     if stop.stop_hook_active {
-        screen.err("proctor: nothing is verified: the agent was sent on once already\n");
+        screen.err("proctor: nothing is verified: the hook has already made the agent continue once\n");
         return Ok(0);
     }
     let git_caller = git_environment::without_git_changes(caller);
@@ -129,7 +129,7 @@ fn read_input() -> Vec<u8> {
 /// Builds the message to the agent: first the reason in our words, then marked output of the step.
 fn message(profile: &str, code: u8, record: &RunRecord) -> String {
     let mut text = reason(profile, code, record);
-    let again = format!("hint: `proctor run --profile {profile}` shows all of it\n");
+    let again = format!("hint: `proctor run --profile {profile}` shows the whole output\n");
     let bytes_left = MAX_MESSAGE.saturating_sub(text.len() + again.len());
     if let Some(step) = worst_step(record) {
         text.push_str(&quote_untrusted(&step_lines(step), bytes_left));

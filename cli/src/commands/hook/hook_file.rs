@@ -202,7 +202,7 @@ fn read_beginning(path: &Path, identity: (u64, u64)) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let opened = file.metadata()?;
     if (opened.dev(), opened.ino()) != identity {
-        return Err(io::Error::other("it is another file by now"));
+        return Err(io::Error::other("another file is now at its path"));
     }
     let mut bytes = Vec::new();
     file.take(hook_script::MAX_BYTES).read_to_end(&mut bytes)?;

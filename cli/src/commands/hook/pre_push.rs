@@ -57,8 +57,9 @@ fn read_input() -> Result<Vec<u8>, CliError> {
     let failed = |message: String, hint: &str| CliError::Usage { message, hint: hint.to_owned() };
     if std::io::IsTerminal::is_terminal(&stdin) {
         return Err(failed(
-            "standard input is a terminal, and git says there what is pushed".to_owned(),
-            "`proctor hook install pre-push` has git call this; `proctor run --rev <commit>` verifies one commit",
+            "standard input is a terminal, but git writes the list of pushed refs to it".to_owned(),
+            "`proctor hook install pre-push` makes git run this command; `proctor run --rev <commit>` verifies one \
+                commit",
         ));
     }
     let mut bytes = Vec::new();
@@ -115,7 +116,7 @@ fn report_skipped(updates: &[RefUpdate], pushed: &ResolvedPush, screen: &mut Scr
         if let PushedTip::Other { kind } = tip {
             let name = escape_line(&update.local_ref);
             screen.err(&format!(
-                "{} `{name}` is a {}, and nothing of it is verified\n",
+                "{} `{name}` is a {}, so nothing in it is verified\n",
                 paint(DIM, "skipped:"),
                 escape_line(kind)
             ));
@@ -209,7 +210,7 @@ fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Scr
         let again = verified.iter().find(|verified| verified.exit_code != 0);
         let again = again.map(|bad| format!("`proctor run --rev {}` runs it again", short_id(&bad.commit.id)));
         let hints: Vec<String> =
-            again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
+            again.into_iter().chain(["`git push --no-verify` skips this check".to_owned()]).collect();
         screen.err(&style::error(
             CommandCode::PushStopped.code(),
             &format!("the push is rejected: {}{what}", exit_code_label(code)),

@@ -57,9 +57,9 @@ pub(super) fn store_error(error: &StoreError) -> CliError {
     };
     let hint = match kind {
         Some(ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
-            "`--dry-run` prints the spec; write it as a user who may"
+            "`--dry-run` prints the spec; write it as a user with write permission"
         }
-        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "make room, and start again",
+        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "free space, and start again",
         _ => "`--dry-run` prints the spec without writing it",
     };
     CliError::Environment { message: error.to_string(), hint: hint.to_owned() }

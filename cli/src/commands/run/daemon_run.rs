@@ -253,7 +253,7 @@ fn cancelled_early_error() -> CliError {
 
 fn left_running_error(id: &RunId) -> CliError {
     CliError::Engine {
-        message: format!("run {id} continues: another request asked for it first"),
+        message: format!("run {id} continues because an earlier request also needs it"),
         hint: Some(format!("`proctor cancel {id}` cancels it")),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::LeftRunning.code(),

@@ -92,9 +92,7 @@ impl<'a> RunWatcher<'a> {
     fn handle_signal(&mut self, effect: SignalEffect) {
         match effect {
             SignalEffect::Cancel(signal) => {
-                self.print_line(&format!(
-                    "{signal}: ending everything that runs; press Ctrl-C again to leave at once\n"
-                ));
+                self.print_line(&format!("{signal}: ending all steps; press Ctrl-C again to exit at once\n"));
             }
             SignalEffect::Repeated => {}
             SignalEffect::ExitNow => {

@@ -167,8 +167,8 @@ impl ExecutedCommand {
             let Some((places, owner)) = kept else { return };
             match session.prepare_ahead(&step) {
                 Ok(Some(space)) => places.keep(owner, space),
-                Ok(None) => tracing::debug!("a command left something in its place, which is not used again"),
-                Err(error) => tracing::debug!(%error, "no sandbox waits for the next command"),
+                Ok(None) => tracing::debug!("a command changed its sandbox, which is not reused"),
+                Err(error) => tracing::debug!(%error, "no sandbox could be prepared for the next command"),
             }
         });
         match work.await {

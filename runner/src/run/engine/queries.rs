@@ -85,7 +85,7 @@ impl Engine {
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
         let gate = self.create_gate();
         let work = tokio::task::spawn_blocking(move || gate.check(&request));
-        work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
+        work.await.map_err(|error| EngineError::Internal(format!("the gate failed unexpectedly: {error}")))?
     }
 
     /// Returns at most `limit` bytes of a step's stored output, starting at `offset`, and its total length; `None`
@@ -124,11 +124,14 @@ impl Engine {
         let circumstances = self.open_repository(repo).ok().and_then(|repository| self.probe_conditions(&repository));
         let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
         let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
-        let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
+        let report =
+            work.await.map_err(|error| EngineError::Internal(format!("the doctor failed unexpectedly: {error}")))?;
         if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
             let kept = SandboxProbe::new(circumstances, &report.enforcement).store(&self.state);
             // If storing fails, the next run makes its own trial.
-            kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
+            kept.unwrap_or_else(
+                |error| tracing::warn!(%error, "the results of the tests of this machine cannot be stored"),
+            );
         }
         Ok(report)
     }

@@ -36,7 +36,7 @@ pub(crate) enum SkillCacheError {
         most: u64,
     },
     /// The skill wrote more bytes than may be kept.
-    #[error("the skill wrote {bytes} bytes, but at most {most} are kept (`retention.max_cache_bytes_per_run`)")]
+    #[error("the skill wrote {bytes} bytes, but at most {most} are stored (`retention.max_cache_bytes_per_run`)")]
     TooLarge {
         /// Size in bytes.
         bytes: u64,
