@@ -273,7 +273,7 @@ impl RunView {
             id,
             state: RunState::Queued,
             verdict: None,
-            reason: "it waits for its turn".to_owned(),
+            reason: "it waits in the queue".to_owned(),
             exit_code: None,
             tier: None,
             seq: 0,

@@ -12,7 +12,7 @@ codes! { GateCode;
     RunUnderWay, 302, "gate::run_under_way",
         "A run is using the changeset at the moment.",
         "The run is replacing the changeset's documents.",
-        "Wait until the run ends, then ask again.",
+        "Wait until the run ends, then repeat the command.",
         "$ proctor gate --changeset 009_x";
     StatusUnreadable, 303, "gate::status_unreadable",
         "`05-status.json` cannot be read, or Proctor's entries in it are malformed.",

@@ -49,7 +49,7 @@ codes! { SqlCode;
     OtherDialect, 608, "sql::other_dialect",
         "The statement uses the syntax of another engine.",
         "This engine does not know the syntax, or gives it another meaning.",
-        "Write it as the advice shows.",
+        "Write it as the suggestion shows.",
         "SELECT * FROM t LIMIT 10, 20";
     TooDeep, 609, "sql::too_deep",
         "The nesting of the statement is deeper than the limit.",

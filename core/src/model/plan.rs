@@ -187,7 +187,7 @@ pub enum BadArgv {
     #[error("the command is empty")]
     Empty,
     /// A word contains a NUL byte, which the kernel does not allow in arguments.
-    #[error("an argument holds a NUL byte")]
+    #[error("an argument contains a NUL byte")]
     Nul,
 }
 

@@ -246,10 +246,10 @@ pub fn render_feedback(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> St
         SqlVerdict::Reject => {
             "This SQL was rejected before it ran. Correct every error and answer with the whole statement.\nErrors:\n"
         }
-        SqlVerdict::Ok | SqlVerdict::Error => "This SQL has errors, and not all of it was judged.\nErrors:\n",
+        SqlVerdict::Ok | SqlVerdict::Error => "This SQL has errors, and only part of it was judged.\nErrors:\n",
     };
     let of_warnings = match (errors.is_empty(), verdict) {
-        (false, _) => "Warnings, which may be wrong; change the statement only where one is right:\n",
+        (false, _) => "Warnings, which may be wrong; change the statement only if a warning is right:\n",
         (true, SqlVerdict::Ok) => {
             "This SQL can run, but it may not be what was asked for. Change it only where a warning is right.\nWarnings:\n"
         }

@@ -126,8 +126,8 @@ impl SqlResourceLimits {
         let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
         let parse_size = |least: u64| match value.parse::<Limit>() {
             Ok(Limit::Max(size)) if size >= least => Ok(size),
-            Ok(Limit::Max(_)) => Err(format!("it is {least} at least")),
-            Ok(Limit::Unlimited) => Err("it has to be bounded".to_owned()),
+            Ok(Limit::Max(_)) => Err(format!("the minimum is {least}")),
+            Ok(Limit::Unlimited) => Err("it must be limited".to_owned()),
             Err(expected) => Err(expected.to_string()),
         };
         match name.trim() {
@@ -135,7 +135,7 @@ impl SqlResourceLimits {
                 let time = humantime::parse_duration(value).map_err(|error| error.to_string())?;
                 let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 if !(1..=MAX_TIME_MS).contains(&ms) {
-                    return Err("it is 1 ms to 10 minutes".to_owned());
+                    return Err("it must be 1 ms to 10 minutes".to_owned());
                 }
                 self.time_ms = ms;
             }

@@ -181,7 +181,7 @@ impl SpanBuilder<'_> {
         attributes.push_flag("proctor.check.satisfied", check.satisfied);
         attributes.add_step(step);
         let why = match step.outcome {
-            Outcome::Passed => "the version is not the one that is demanded".to_owned(),
+            Outcome::Passed => "the version is not the required one".to_owned(),
             _ => step_error(step),
         };
         TraceSpan {

@@ -315,7 +315,7 @@ fn translate_brackets<'t>(rest: &'t str, ere: &mut String) -> Result<&'t str, St
     let members = negated.unwrap_or(set);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if members.is_empty() || !members.chars().all(plain) {
-        return Err("a glob whose brackets hold more than letters and digits".to_owned());
+        return Err("a glob whose brackets contain more than letters and digits".to_owned());
     }
     ere.push_str(if negated.is_some() { "[^" } else { "[" });
     ere.push_str(members);

@@ -35,7 +35,7 @@ pub(super) fn read(
     let repos = match map.list("repos") {
         Ok(Some(repos)) => repos,
         Ok(None) => {
-            report.add(wrong_type(root, "there is no key `repos`, so this is no configuration of pre-commit"));
+            report.add(wrong_type(root, "there is no key `repos`, so this is not a configuration of pre-commit"));
             return None;
         }
         Err(problem) => {
@@ -90,8 +90,8 @@ fn frozen_tag(bytes: &[u8], end: u32) -> Option<String> {
 /// Returns a repository's address, its `rev`, and its hooks.
 fn read_repo<'t, 'a>(bytes: &[u8], repo: &'t Node<'a>) -> Result<(String, Option<Revision>, &'t [Node<'a>]), String> {
     let map = ConfigMap::from_node(repo).ok_or("a repository is a map")?;
-    let address = map.text("repo")?.ok_or("a repository has the key `repo`")?.to_owned();
-    let hooks = map.list("hooks")?.ok_or("a repository has the key `hooks`")?;
+    let address = map.text("repo")?.ok_or("a repository needs the key `repo`")?.to_owned();
+    let hooks = map.list("hooks")?.ok_or("a repository needs the key `hooks`")?;
     Ok((address, map.get("rev").and_then(|node| Revision::from_node(bytes, node)), hooks))
 }
 

@@ -64,10 +64,10 @@ pub(super) fn unsupported_reason(text: &str) -> Option<String> {
         return Some(format!("it looks at what is staged (`{word}`), and a run has a tree and nothing staged"));
     }
     if let Some(word) = words.iter().find(|word| DAEMON_CLIENTS.contains(&base_name(word))) {
-        return Some(format!("`{}` talks to a daemon of the machine, which a step cannot reach", base_name(word)));
+        return Some(format!("`{}` connects to a daemon of the machine, which a step cannot reach", base_name(word)));
     }
     if text.contains("/dev/tty") {
-        return Some("it asks on the terminal, and a step has none".to_owned());
+        return Some("it prompts on the terminal, but a step has none".to_owned());
     }
     let verb = words.iter().enumerate().find_map(|(at, word)| writing_git_command(word, &words[at + 1..]))?;
     Some(format!("it changes the repository (`git {verb}`), which a step cannot"))

@@ -200,7 +200,7 @@ impl NodePackage {
                 None => return Some(name),
                 Some(&word) => notes.push(InitNote::new(
                     format!(
-                        "the script `{name}` of {} is not called: it has `{word}`",
+                        "the script `{name}` of {} is not used: it contains `{word}`",
                         crate::adopt::init::path_text::quoted(&join(&self.dir, MANIFEST))
                     ),
                     format!("add a script that only checks, such as `{}`", names[0]),
@@ -300,7 +300,10 @@ fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option
     let text = tree.file_text(dir, MANIFEST)?;
     let Ok(fields) = serde_json::from_str(text.trim_start_matches('\u{feff}')) else {
         let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
-        notes.push(InitNote::new(format!("{path} was left out: it is not a JSON object"), "fix it, and start again"));
+        notes.push(InitNote::new(
+            format!("{path} was left out: it is not a JSON object"),
+            "fix it, and run the command again",
+        ));
         return None;
     };
     Some(NodePackage { dir: dir.to_owned(), fields })

@@ -248,7 +248,7 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
     let wanted: usize = toolchain_requirements(projects).values().map(Vec::len).sum();
     let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());
     let checks: usize = checks.map(|(_, toolchain)| toolchain.required.as_ref().map_or(0, Vec::len)).sum();
-    if wanted == checks { Ok(()) } else { Err("its toolchain checks are others".to_owned()) }
+    if wanted == checks { Ok(()) } else { Err("its toolchain checks differ".to_owned()) }
 }
 
 /// Returns the intended result for a skill: names, directories, arguments.

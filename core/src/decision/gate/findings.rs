@@ -200,7 +200,7 @@ impl GateFindings {
     }
 
     pub(super) fn run_under_way(&mut self) {
-        let message = "a run of this changeset is under way".to_owned();
+        let message = "a run of this changeset is in progress".to_owned();
         self.add_finding(GateCode::RunUnderWay, message, "wait for it to end, then ask again".to_owned());
     }
 
@@ -417,7 +417,7 @@ impl GateFindings {
     }
 
     pub(super) fn evidence_edited(&mut self, file: &str) {
-        let message = format!("`{file}` differs from what `05-status.json` cites: it was edited after the run");
+        let message = format!("`{file}` differs from the hash in `05-status.json`: it was edited after the run");
         self.add_with_rerun_hint(GateCode::EvidenceEdited, message);
     }
 
@@ -459,7 +459,7 @@ impl GateFindings {
     }
 
     pub(super) fn record_differs(&mut self, run: &RunId) {
-        let message = format!("`05-status.json` no longer describes the run {run} as it was written");
+        let message = format!("`05-status.json` no longer describes the run {run} as Proctor wrote it");
         self.add_with_rerun_hint(GateCode::RecordDiffers, message);
     }
 

@@ -182,7 +182,7 @@ impl JunitParser {
             }
             (None, other) => {
                 let root = String::from_utf8_lossy(other).into_owned();
-                return Err(format!("its root is `{root}`, and `testsuites` or `testsuite` is expected"));
+                return Err(format!("its root is `{root}`, but `testsuites` or `testsuite` is expected"));
             }
             (Some(OpenElement::TestSuite), b"testcase") => self.start_case(attributes)?,
             (Some(OpenElement::TestCase), b"system-out") => OpenElement::Stdout,
@@ -271,7 +271,7 @@ impl JunitParser {
         let name = entity.decode().map_err(|error| error.to_string())?;
         match resolve_predefined_entity(&name) {
             Some(text) => self.add_text(text),
-            None => Err(format!("the entity `{name}` is not XML's own")),
+            None => Err(format!("the entity `{name}` is not predefined in XML")),
         }
     }
 
@@ -299,7 +299,7 @@ fn require_utf8(
     let declared = declared.map_err(|error| error.to_string())?;
     match declared.eq_ignore_ascii_case(b"utf-8") || declared.eq_ignore_ascii_case(b"us-ascii") {
         true => Ok(()),
-        false => Err(format!("its encoding is {}, and UTF-8 is expected", String::from_utf8_lossy(&declared))),
+        false => Err(format!("its encoding is {}, but UTF-8 is expected", String::from_utf8_lossy(&declared))),
     }
 }
 

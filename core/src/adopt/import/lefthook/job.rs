@@ -113,7 +113,7 @@ impl<'t> JobScope<'t> {
         scope.file_types.extend(map.texts("file_types")?.unwrap_or_default());
         scope.tags.extend(split_words(map, "tags")?);
         for (name, node) in map.map("env")?.iter().flat_map(ConfigMap::iter) {
-            scope.env.insert(name, scalar_text(node).ok_or("a value of `env` is no text")?);
+            scope.env.insert(name, scalar_text(node).ok_or("a value of `env` is not a text")?);
         }
         scope.check_conditions(map)?;
         Ok(scope)
@@ -168,7 +168,7 @@ impl<'t> JobScope<'t> {
                 "executable" => selection.executable = Some(true),
                 "not executable" => selection.executable = Some(false),
                 "not symlink" => {}
-                other => return Err(format!("its `file_types` name {}, which is not known here", quoted(other))),
+                other => return Err(format!("its `file_types` name {}, which is unknown", quoted(other))),
             }
         }
         selection.base_dir = self.workdir()?;
@@ -182,7 +182,7 @@ impl<'t> JobScope<'t> {
             return Ok(None);
         }
         let path =
-            RelPath::new(root).map_err(|_| format!("its `root` {} is no directory below this one", quoted(root)))?;
+            RelPath::new(root).map_err(|_| format!("its `root` {} is not a directory below this one", quoted(root)))?;
         Ok(Some(path.as_str().to_owned()))
     }
 }
@@ -238,7 +238,7 @@ fn import_group(
         scope.parallel = inner.flag("parallel")?.unwrap_or_default();
         scope.piped = inner.flag("piped")?.unwrap_or_default();
         scope.groups += 1;
-        let jobs = inner.list("jobs")?.ok_or("a group has the key `jobs`")?;
+        let jobs = inner.list("jobs")?.ok_or("a group needs the key `jobs`")?;
         Ok((scope, jobs.to_vec()))
     };
     match read_group() {
@@ -355,7 +355,7 @@ fn convert_script(script: &str, map: &ConfigMap<'_, '_>, scope: &JobScope<'_>) -
     }
     let args = map.text("args")?.unwrap_or_default();
     if args.contains('{') || args.contains('$') {
-        return Err("what its script is given depends on the files of a commit".to_owned());
+        return Err("the arguments of its script depend on the files of a commit".to_owned());
     }
     let mut argv = match map.text("runner")? {
         Some(runner) => split(runner)?,

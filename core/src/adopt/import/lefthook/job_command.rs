@@ -159,7 +159,7 @@ fn reject_quoted_files(run: &str) -> Result<(), String> {
     let mut rest = run;
     while let Some(c) = rest.chars().next() {
         if quote.is_some() && rest.starts_with(FILES_PLACEHOLDER) {
-            return Err("its command has the list of files inside of quotes".to_owned());
+            return Err("its command has the list of files inside quotes".to_owned());
         }
         let mut next = c.len_utf8();
         match (quote, c) {

@@ -102,17 +102,17 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         }
         self.require_file_stage()?;
         let mut check = match self.repo.as_str() {
-            "meta" => Err("it looks at pre-commit itself".to_owned()),
+            "meta" => Err("it checks pre-commit itself".to_owned()),
             "local" => self.local_check(),
             known_hooks::BUILTIN_REPO => self.builtin_check(),
             repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_reason())?),
         }?;
         check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
         if self.map.flag("fail_fast")? == Some(true) {
-            check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first that fails".to_owned());
+            check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first failure".to_owned());
         }
         if self.map.text("log_file")?.is_some() {
-            check.notes.push("`log_file`: what it prints is kept with the run".to_owned());
+            check.notes.push("`log_file`: the output is stored with the run".to_owned());
         }
         Ok(check)
     }
@@ -145,7 +145,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     fn known_check(&self, known: &'static KnownHook) -> Result<EquivalentCheck, String> {
         if let Some(language) = self.map.text("language")? {
             return Err(format!(
-                "its `language` is made {} here, and only that of its repository is known",
+                "its `language` is changed to {} here, but only the language of its repository is supported",
                 quoted(language)
             ));
         }
@@ -162,7 +162,10 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         let range = self.rev.filter(|_| has_version).and_then(|rev| known_hooks::compatible_range(rev.tag()));
         if let Some(rev) = self.rev.filter(|_| has_version && range.is_none()) {
             let tag = quoted(rev.tag());
-            notes.push(format!("`rev` {tag} names no version, so any version of {} will do", quoted(known.program())));
+            notes.push(format!(
+                "`rev` {tag} is not a version, so any version of {} is accepted",
+                quoted(known.program())
+            ));
         }
         let tool = match known.version_args {
             version if is_own && !version.is_empty() => Tool::with_version_check(known.program(), version, range),
@@ -362,7 +365,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             }
         }
         if kinds.len() > 1 {
-            return Err("its `types` name more than one kind of file at once".to_owned());
+            return Err("its `types` name more than one kind of file".to_owned());
         }
         if any.contains(&"text") {
             selection.is_text = true;
@@ -415,7 +418,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             });
         }
         if self.map.flag("always_run")? == Some(true) {
-            notes.push("`always_run`: does not run where there is no file for it".to_owned());
+            notes.push("`always_run`: does not run if no file matches".to_owned());
         }
         let few = if let FilenamePassing::AtMost(number) = names { format!(" -n {number}") } else { String::new() };
         let run = format!("xargs -0r{few} {}", quote_all(&form.argv));
