@@ -55,9 +55,9 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
 
 /// The durations of one kill, from the request to cancel.
 struct KillDurations {
-    /// Until the last process had exited, as seen from the host.
+    /// Time until the last process had exited, as seen from the host.
     exited: Duration,
-    /// Until the runner reported the end.
+    /// Time until the runner reported the end.
     reported: Duration,
 }
 

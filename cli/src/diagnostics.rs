@@ -21,7 +21,7 @@ use crate::text::{count, escape_line};
 /// A file and its diagnostics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileDiagnostics<'a> {
-    /// The path as the caller knows it.
+    /// The path in the form that the caller used.
     pub file: &'a Path,
     /// The text of the file; invalid UTF-8 is replaced.
     pub source: &'a str,

@@ -109,12 +109,12 @@ impl ExecResponse {
         self.connection.response.push_bytes(bytes);
     }
 
-    /// Returns whether the response, parsed so far, says that the daemon has accepted the command.
+    /// Returns whether the response, parsed so far, shows that the daemon has accepted the command.
     pub fn is_accepted(&self) -> bool {
         self.status.is_some_and(is_success)
     }
 
-    /// Returns whether an event was parsed and not taken.
+    /// Returns whether an event was parsed but not yet returned.
     pub fn has_event(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -18,8 +18,8 @@ impl Service {
     /// Returns a document of a run by its name in [`proctor_core::api::RunView::evidence`], such as
     /// `verify/verify.lint.json`.
     ///
-    /// The document is returned only if its bytes match the recorded digest, so a file that a caller put in its place
-    /// never leaves the daemon.
+    /// The document is returned only if its bytes match the recorded digest, so the daemon never returns a file that
+    /// was replaced.
     ///
     /// # Errors
     /// As [`Service::run`]; also if the run wrote no such document or the document no longer exists.

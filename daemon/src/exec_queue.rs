@@ -51,7 +51,7 @@ pub(crate) struct ExecTicket {
     start_signal: oneshot::Receiver<()>,
 }
 
-/// A command that asks for a place in the queue.
+/// A command that requests a place in the queue.
 #[derive(Debug)]
 pub(crate) struct ExecAdmission {
     pub(crate) id: ExecId,

@@ -87,7 +87,7 @@ pub enum SpanResult {
     Exported,
     /// The export queue was full.
     Dropped,
-    /// They could not be sent, or the receiver rejected them.
+    /// The spans could not be sent, or the receiver rejected them.
     Failed,
 }
 

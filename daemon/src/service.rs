@@ -455,7 +455,7 @@ fn no_run(id: &RunId) -> Problem {
         .with_hint("`proctor status` (`GET /v1/runs`) lists the stored runs")
 }
 
-/// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs is gone.
+/// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs has stopped.
 async fn remove_old_runs(
     history: History,
     mut operator: watch::Receiver<Arc<OperatorConfig>>,

@@ -132,7 +132,7 @@ impl Library {
     /// Loads a shared library. Loading runs its initialisers, so pass only a library that the operator provided.
     ///
     /// # Errors
-    /// It cannot be loaded, is not DuckDB, or is too old.
+    /// The library cannot be loaded, is not DuckDB, or is too old.
     pub fn load(path: &Path) -> Result<Self, DuckDbError> {
         // SAFETY: the operator named the file, or it is in a directory that only administrators and this user can
         // write; DuckDB's initialisers have no requirements on the caller.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::object::object_id::ObjectFormat;
 use crate::repository_paths::RepositoryPaths;
 
-/// Why a repository could not be read. Each message ends with a `hint:` line that says how to fix the problem.
+/// The reason why a repository could not be read. Each message ends with a `hint:` line that says how to fix the
+/// problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum GitError {
@@ -53,7 +54,7 @@ pub enum GitError {
         path: PathBuf,
         /// The problem with the file.
         problem: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The repository uses a git format that libgit2 cannot read.
@@ -63,7 +64,7 @@ pub enum GitError {
         path: PathBuf,
         /// The format.
         what: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The repository uses a git format that libgit2 cannot read but the `git` program can.
@@ -78,7 +79,7 @@ pub enum GitError {
         objects: ObjectFormat,
         /// The format.
         what: String,
-        /// How to avoid the format.
+        /// How to avoid the unsupported format.
         mend: String,
     },
     /// libgit2 could not read the repository.
@@ -116,7 +117,7 @@ pub enum GitError {
         revision: String,
         /// The problem with it.
         problem: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The tree of a commit is invalid or too large.
@@ -153,7 +154,7 @@ pub enum GitError {
     Submodule {
         /// The path of the submodule, in human-readable form.
         path: String,
-        /// The commit that is recorded for it.
+        /// The commit that is recorded for the submodule.
         commit: String,
     },
     /// A checkout in the state directory could not be written.

@@ -19,7 +19,7 @@ pub struct GitIndex {
     pub format: ObjectFormat,
     /// The tree of HEAD's commit; `null` before the first commit.
     pub head_tree: Option<ObjectId>,
-    /// When the index was written. A file that changed at this time or later may differ although its stat data
+    /// Time at which the index was written. A file that changed at this time or later may differ although its stat data
     /// match.
     pub written: IndexTimestamp,
     /// The entries, sorted by path, then by stage.

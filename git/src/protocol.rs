@@ -156,7 +156,7 @@ pub struct GitHistory {
     pub objects: PathBuf,
     /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` if HEAD cannot be read.
     pub head: Option<String>,
-    /// Its refs, in the format of `packed-refs`.
+    /// The refs, in the format of `packed-refs`.
     pub refs: RepoPath,
     /// The boundary commits of a shallow clone; `null` for a complete clone.
     pub shallow: Option<RepoPath>,
@@ -317,7 +317,7 @@ pub struct CommitTree {
 /// A submodule of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSubmodule {
-    /// Its directory, relative to the top of the outermost tree.
+    /// The directory, relative to the top of the outermost tree.
     pub path: RepoPath,
     /// Its commit.
     pub commit: ObjectId,
@@ -403,9 +403,9 @@ impl WorktreeListing {
 /// A directory that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedDirectory {
-    /// Its path; empty for the top.
+    /// The path; empty for the top.
     pub path: RepoPath,
-    /// Its stat data from before the search.
+    /// The stat data from before the search.
     pub stat: FileStat,
 }
 

@@ -43,7 +43,7 @@ pub struct MissingControl {
     pub hint: Option<String>,
 }
 
-/// Why there is no run.
+/// The reason why there is no run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The spec is invalid.
@@ -222,7 +222,7 @@ pub(crate) fn one_line(error: &impl Display) -> String {
 impl Coded for EngineError {
     fn code(&self) -> ErrorCode {
         match self {
-            // The caller's own arguments ask for it.
+            // The caller's own arguments request the value.
             Self::AboveCeiling(_) => CommandCode::Usage.code(),
             other => other.engine_code().code(),
         }

@@ -28,7 +28,7 @@ use std::io;
 /// Directory of the last snapshot of each repository, in the state directory.
 pub(crate) const SNAPSHOTS_DIR: &str = "snapshots";
 
-/// Why a file cannot be stored or read.
+/// The reason why a file cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A system call failed.

@@ -32,7 +32,7 @@ pub struct DoctorReport {
     /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
     /// a sandbox was possible.
     pub enforcement: Enforcement,
-    /// Why no step can run at all; empty if one can.
+    /// The reason why no step can run at all; empty if one can.
     pub findings: Vec<UnmetRequirement>,
 }
 
@@ -43,7 +43,7 @@ pub struct UnmetRequirement {
     pub control: Option<Control>,
     /// The attempted action and the system's answer.
     pub message: String,
-    /// How to fix it.
+    /// How to fix the problem.
     pub hint: String,
 }
 

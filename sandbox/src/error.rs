@@ -47,7 +47,7 @@ pub enum SandboxError {
     Policy {
         /// Description of the problem.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The kernel refused the run space, which holds the layers of a run.
@@ -57,7 +57,7 @@ pub enum SandboxError {
         control: Control,
         /// The helper's message.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The helper sent an unexpected answer.

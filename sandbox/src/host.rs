@@ -139,7 +139,7 @@ fn parse_homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
 /// The facts about a repository's root directory that the sandbox needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepoFacts {
-    /// Its canonical path.
+    /// The canonical path.
     pub path: PathBuf,
     /// The owner of its root directory.
     pub uid: u32,
@@ -157,7 +157,7 @@ impl RepoFacts {
     /// Reads the facts about the repository's root directory.
     ///
     /// # Errors
-    /// The path does not exist, or is no directory.
+    /// The path does not exist, or is not a directory.
     pub fn read(path: &Path) -> Result<Self, SandboxError> {
         let path = canonical("cannot resolve the repository", path)?;
         let meta = fs::metadata(&path).map_err(SandboxError::path("cannot read the repository", &path))?;
@@ -173,7 +173,7 @@ impl RepoFacts {
     /// Returns the facts of a copy made by proctor, over which steps see themselves as they would over `original`.
     ///
     /// # Errors
-    /// The same as those of [`StepUser::choose`].
+    /// The errors of [`StepUser::choose`].
     pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
         let seen_as = StepUser::choose(host, original)?.ids_in_sandbox();
         Ok(Self { ids_in_sandbox: host.is_root().then_some(seen_as), ..self })
@@ -244,17 +244,17 @@ pub enum StepUser {
     /// An id that no account has, under a root daemon over a repository of root's. Root's files appear as the step's
     /// own.
     Mapped {
-        /// Its user id on the host.
+        /// The user id on the host.
         uid: u32,
-        /// Its group id on the host.
+        /// The group id on the host.
         gid: u32,
     },
     /// An id that no account has, under a root daemon over a copy made by proctor. The step owns the copy, and sees
     /// itself as it would over the original.
     Copy {
-        /// Its user id on the host.
+        /// The user id on the host.
         uid: u32,
-        /// Its group id on the host.
+        /// The group id on the host.
         gid: u32,
         /// The user and group ids that the step sees.
         seen_as: (u32, u32),

@@ -84,7 +84,7 @@ impl Launcher {
     /// Starts the threads, and determines once where control groups can be created.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start another thread.
     pub fn start(host: Host) -> Result<Self, SandboxError> {
         let system = |what| move |source| SandboxError::System { what, source };
         let (jobs, inbox) = channel::<SpawnJob>();
@@ -147,7 +147,7 @@ impl Launcher {
     /// output, and `stdout` of the [`RunningSandbox`]. No prepared sandbox is used for it.
     ///
     /// # Errors
-    /// The same as those of [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn spawn_with_socket(
         &self,
         space: &RunSpace,
@@ -210,7 +210,7 @@ impl Launcher {
     /// started, without waiting until they are ready.
     ///
     /// # Errors
-    /// The same as those of [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn warm(
         &self,
         space: &RunSpace,

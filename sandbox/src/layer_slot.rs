@@ -28,7 +28,7 @@ impl LayerSlot {
 
     /// Records the helper of its attempt.
     pub(crate) fn set_helper_pidfd(&self, holder: OwnedFd) {
-        // A layer has one attempt, so the first helper stays.
+        // A layer has one attempt, so the first helper is kept.
         drop(self.helper_pidfd.set(holder));
     }
 

@@ -29,7 +29,7 @@ pub struct RunSpaceConfig {
     /// Controls that may be missing. If the kernel refuses namespaces and every control that depends on them may be
     /// missing, the layers are stored in a directory of the host and the bounds are not enforced.
     pub tolerated: Tolerated,
-    /// How many commands one sandbox may serve.
+    /// The number of commands that one sandbox may serve.
     pub reuse: SandboxReuse,
     /// The directory in which caches are stored, if any command of the run has caches.
     pub caches: Option<PathBuf>,
@@ -42,17 +42,17 @@ pub enum CacheForm {
     Layers,
     /// As one directory, which must hold a copy of the layers.
     Copy {
-        /// Why the kernel makes no overlay.
+        /// The reason why the kernel makes no overlay.
         reason: String,
     },
     /// Not at all: each attempt gets an empty directory.
     Empty {
-        /// Why caches are not available.
+        /// The reason why caches are not available.
         reason: String,
     },
 }
 
-/// How many commands one sandbox may serve.
+/// The number of commands that one sandbox may serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxReuse {
     /// One command.
@@ -77,7 +77,7 @@ struct RunSpaceInner {
     caches: CacheForm,
 }
 
-/// Where the layers are stored.
+/// The location of the layers.
 #[derive(Debug)]
 enum LayerStorage {
     /// On a separate tmpfs in a mount namespace.
@@ -221,7 +221,7 @@ impl RunSpace {
         entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
     }
 
-    /// Returns whether a sandbox may serve another command after one that left nothing behind.
+    /// Returns whether a sandbox can be reused for another command after a command that left nothing behind.
     pub fn allows_reuse(&self) -> bool {
         self.0.reuse == SandboxReuse::Allowed
     }

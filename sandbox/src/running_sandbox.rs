@@ -85,7 +85,7 @@ pub enum SandboxEvent {
         control: Control,
         /// The attempted action and the kernel's answer.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The command could not be started.
@@ -97,13 +97,13 @@ pub enum SandboxEvent {
     },
     /// The command has ended, and so has every other process of the attempt.
     Exited {
-        /// How it ended.
+        /// How the command ended.
         status: WaitStatus,
         /// The limit for which proctor ended it.
         limit: Option<LimitKind>,
         /// The resources it used.
         resources: Resources,
-        /// The processes that it left behind. They have ended too.
+        /// The processes that the command left behind. They have ended too.
         leaked: Option<LeakedProcesses>,
     },
 }
@@ -174,7 +174,7 @@ impl RunningSandbox {
         }
         let ((stdout, their_stdout), (stderr, their_stderr)) = pipe().ok().zip(pipe().ok())?;
         if user.is_set_up_by_root() {
-            // So that the command may reopen them through `/dev/stdout` and `/dev/stderr`.
+            // Allows the command to reopen the streams through `/dev/stdout` and `/dev/stderr`.
             let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
             rustix::fs::fchown(&their_stdout, uid, gid).ok()?;
             rustix::fs::fchown(&their_stderr, uid, gid).ok()?;
@@ -249,7 +249,7 @@ impl RunningSandbox {
     /// Sends SIGTERM to every process of the attempt; aborts the set-up if there is no process yet.
     ///
     /// # Errors
-    /// A system call fails; a process that has already ended is no error.
+    /// A system call fails; a process that has already ended is not an error.
     pub fn terminate(&self) -> io::Result<()> {
         let mut state = self.lock_attempt();
         state.receive_init_pidfd(self.control.as_fd())?;
@@ -263,7 +263,7 @@ impl RunningSandbox {
     /// [`EventPoll::Closed`].
     ///
     /// # Errors
-    /// A system call fails; a process that has already ended is no error.
+    /// A system call fails; a process that has already ended is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.lock_attempt().abort_attempt(self.control.as_fd())
     }
@@ -421,7 +421,7 @@ fn with_group_counters(report: SandboxEvent, group: &AttemptCgroup) -> SandboxEv
     SandboxEvent::Exited { status, limit, resources, leaked }
 }
 
-/// Why a sandbox did not receive its command.
+/// The reason why a sandbox did not receive its command.
 #[derive(Debug)]
 pub(crate) enum ClaimError {
     /// No process received the command, so another sandbox can run it.

@@ -54,7 +54,7 @@ pub enum SetupOp {
         source: PathBuf,
         /// Path at which it will appear.
         at: PathBuf,
-        /// How it will appear.
+        /// How the file or directory will appear.
         kind: CloneKind,
     },
     /// Make the overlay of a cache while its layers are visible and the directory that receives the writes is
@@ -96,7 +96,7 @@ pub enum SetupOp {
         at: PathBuf,
         /// Purpose of the empty directory.
         kind: CoverKind,
-        /// What to do if the directory does not exist.
+        /// The action if the directory does not exist.
         absent: AbsentAction,
     },
     /// Mount a minimal `/dev`.
@@ -212,7 +212,7 @@ pub enum SetupOp {
     AwaitTree,
     /// Change to the work directory.
     Workdir {
-        /// Its path in the sandbox.
+        /// The path in the sandbox.
         path: PathBuf,
     },
     /// Execute the command.
@@ -271,7 +271,7 @@ pub enum CoverKind {
     Home,
 }
 
-/// What to do if a directory does not exist.
+/// The action if a directory does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbsentAction {
@@ -291,7 +291,7 @@ pub enum MountPointParent {
     Repo {
         /// The repository.
         repo: PathBuf,
-        /// Its path in the repository.
+        /// The path in the repository.
         path: RelPath,
     },
 }

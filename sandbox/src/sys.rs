@@ -118,7 +118,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) struct ReapedChild {
     /// Its id.
     pub(crate) pid: i32,
-    /// Its wait status, as returned by the kernel.
+    /// The wait status, as returned by the kernel.
     pub(crate) status: i32,
     /// The resource usage of the child and of the processes that it has reaped.
     pub(crate) usage: ProcessUsage,
@@ -188,7 +188,7 @@ pub(crate) fn detach_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     check_result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
 }
 
-/// When to close the descriptors above the standard three.
+/// The time at which the descriptors above the standard streams are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CloseTime {
     /// At once.

@@ -63,20 +63,20 @@ pub(crate) struct HostDirSandboxRequest {
 pub(crate) struct RunSpaceRequest {
     /// The empty directory to mount it on.
     pub(crate) at: std::path::PathBuf,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) bytes: u64,
     /// The number of files that it can hold.
     pub(crate) inodes: u64,
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
-    /// What to try before the run space is made.
+    /// The namespaces to test before the run space is made.
     pub(crate) beforehand: NamespaceCheck,
     /// The directory in which cache overlays will be made, if the helper must test whether the kernel supports them
     /// there.
     pub(crate) caches: Option<std::path::PathBuf>,
 }
 
-/// What to try before the run space is made.
+/// The namespaces to test before the run space is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NamespaceCheck {
@@ -126,7 +126,7 @@ pub(crate) enum CgroupEntry {
     None {
         /// The reason.
         reason: String,
-        /// How to fix that.
+        /// How to fix the problem.
         hint: String,
     },
     /// There is a control group.
@@ -182,7 +182,7 @@ pub(crate) enum CommandMessage {
     Tree(Box<MountedTree>),
 }
 
-/// The command with the helper's work for it.
+/// The command, and the work that the helper does for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InitInstructions {
     /// The command.
@@ -217,7 +217,7 @@ pub(crate) enum HelperMessage {
         /// The host user id that only this run's steps over root's repository have. The last descriptor is then the
         /// user namespace that maps the owner of caches to it.
         own_id: Option<u32>,
-        /// Why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
+        /// The reason why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
         no_cache_overlay: Option<String>,
     },
     /// PID 1 of the step exists; carries its pidfd. PID 1 waits until the helper has sent this message.

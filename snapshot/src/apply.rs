@@ -41,7 +41,7 @@ pub struct ApplyInput<'a> {
     pub caches: &'a [RelPath],
 }
 
-/// Why the changes were not applied, or not completely.
+/// The reason why the changes were not applied, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Another process changed the same paths during the run. The tree is unchanged, since changes made before were

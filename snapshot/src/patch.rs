@@ -43,7 +43,7 @@ pub struct PatchInput<'a> {
     pub uppers: &'a [BorrowedFd<'a>],
 }
 
-/// Why a change cannot be written as a patch.
+/// The reason why a change cannot be written as a patch.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// Git cannot store the old or new entry at a path.

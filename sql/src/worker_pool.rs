@@ -159,7 +159,8 @@ impl WorkerPool {
         if let Some(worker) = self.take_idle(&key) {
             match self.judge_with_worker(&key, worker, request).await {
                 Ok(judgement) => return judgement,
-                // An idle worker that has died says nothing about this request, so a new worker gets it, once.
+                // The death of an idle worker is unrelated to this request, so the request is sent to a new worker,
+                // once.
                 Err(WorkerFailure::Died(_)) => {}
                 Err(none) => return none.into_judgement(request),
             }

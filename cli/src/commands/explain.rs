@@ -113,7 +113,7 @@ fn previews<'a>(
     chosen.iter().map(|(path, subject)| Ok((*path, *subject, subject.preview(engine, repo)?))).collect()
 }
 
-/// A step with its path and what the engine would use for it.
+/// A step with its path and the values that the engine would use for it.
 type StepPreview<'a> = (&'a str, &'a ExplainedStep, SandboxPreview);
 
 /// Renders several steps; steps with the same text share one heading.

@@ -356,9 +356,9 @@ impl ReadOnly {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaks {
-    /// They are not detected or reported.
+    /// The processes are not detected or reported.
     Ignore,
-    /// They are recorded and reported as a warning.
+    /// The processes are recorded and reported as a warning.
     #[default]
     Warn,
     /// The step fails.

@@ -28,8 +28,8 @@ pub struct UnverifiedInputs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnverifiedInput {
-    /// Its path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no
-    /// slash at its end.
+    /// The path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no slash at
+    /// its end.
     pub path: String,
     /// The type of the input.
     pub kind: InputKind,

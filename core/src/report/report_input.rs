@@ -86,7 +86,7 @@ pub enum ToolReportContent {
     Read(Vec<u8>),
     /// The step wrote no such file.
     Missing,
-    /// The file is not available; the phrase says why.
+    /// The file is not available; the phrase gives the reason.
     Unavailable(String),
 }
 

@@ -105,7 +105,7 @@ pub enum Ground {
 pub struct SqlColumn {
     /// The name of the column.
     pub name: String,
-    /// The declared type of the column, if the engine knows one.
+    /// The declared type of the column, if the engine reports one.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub kind: Option<String>,
 }

@@ -53,7 +53,7 @@ pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Re
     match folded.view.is_some() {
         true => repair_log(files, run, folded, clock),
         false if is_damaged(&folded) => quarantine_log(files, run),
-        // The daemon was killed before the caller learned of the run.
+        // The daemon was killed before it reported the run to the caller.
         false => remove_log(files, run),
     }
 }

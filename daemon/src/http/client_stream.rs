@@ -24,7 +24,7 @@ pub(super) struct ClientStream {
     write_timeout: Duration,
     /// Write deadline; it runs while the client has not accepted all bytes.
     write_deadline: Option<Pin<Box<Sleep>>>,
-    /// Response sent in place of the one that `hyper` generates.
+    /// Response sent instead of the one that `hyper` generates.
     replacement: Option<Bytes>,
     /// Bytes read since the last response.
     head_read: HeadRead,

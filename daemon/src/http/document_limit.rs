@@ -27,7 +27,7 @@ impl Default for DocumentLimit {
 }
 
 impl DocumentLimit {
-    /// Reserves a place before the document is read.
+    /// Reserves capacity for a document before it is read.
     ///
     /// # Errors
     /// The caller's limit is reached.
@@ -40,7 +40,7 @@ impl DocumentLimit {
 }
 
 impl DocumentPermit {
-    /// Attaches the place to `bytes`: it is released when the last clone is dropped.
+    /// Attaches the reservation to `bytes`: it is released when the last clone is dropped.
     pub(super) fn attach(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(PermittedBytes { bytes, _permit: self })
     }

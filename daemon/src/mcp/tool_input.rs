@@ -257,7 +257,7 @@ impl From<LogStream> for StdStream {
 /// Reason why the arguments of a call are not valid. Each message is a sentence.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgumentError {
-    /// They do not have the form of the tool's arguments.
+    /// The arguments do not have the form that the tool requires.
     #[error("{}", reword_for_tools(&.0.to_string()))]
     Malformed(#[source] serde_json::Error),
     #[error("`repo_root` is missing")]

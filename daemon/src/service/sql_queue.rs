@@ -38,9 +38,9 @@ pub(super) struct SqlQueueLimits {
 /// Reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SqlQueueRefusal {
-    /// This many requests of the caller wait already.
+    /// This many requests of the caller are already waiting.
     CallerFull(usize),
-    /// This many requests of all callers wait already.
+    /// This many requests of all callers are already waiting.
     Full(usize),
     /// No worker became free within the maximum waiting time.
     Late,

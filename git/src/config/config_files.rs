@@ -147,7 +147,7 @@ pub(crate) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path,
 /// A format that libgit2 cannot read.
 pub(crate) struct UnsupportedFormat {
     pub(crate) what: &'static str,
-    /// How to avoid the format.
+    /// How to avoid the unsupported format.
     pub(crate) mend: &'static str,
     pub(crate) objects: ObjectFormat,
 }

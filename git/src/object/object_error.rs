@@ -4,7 +4,7 @@ use git2::{ObjectType, Oid};
 
 use crate::object::object_id::{ObjectId, ObjectKind};
 
-/// Why an object could not be read.
+/// The reason why an object could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
     /// libgit2 could not read it.

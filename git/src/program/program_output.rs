@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::object::object_id::{ObjectFormat, ObjectId, ObjectKind, object_id};
 use crate::program::script_output::ScriptOutput;
 
-/// Why the output of the `git` program cannot be used.
+/// The reason why the output of the `git` program cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramOutputError {
     /// The output is malformed.

@@ -1,7 +1,7 @@
 //! Writes the git directory of a private copy. It is complete except for the objects, which are borrowed.
 //!
-//! It contains no hooks and none of the repository's settings: git in a step can read history, refs and the index,
-//! and runs no program.
+//! The directory contains no hooks and none of the repository's settings: git in a step can read history, refs and the
+//! index, and runs no program.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};

@@ -133,7 +133,7 @@ fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> 
     out.flush()
 }
 
-/// Why an answer of the helper cannot be used.
+/// The reason why an answer of the helper cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     /// The bytes are not valid frames.

@@ -49,7 +49,7 @@ const INPUT_PATH: &str = "/run/proctor/input";
 /// Directory of the inputs of running tasks, in the state directory.
 pub(crate) const INPUTS_DIR: &str = "inputs";
 
-/// Why a task of `git` has no output.
+/// The reason why a task of `git` has no output.
 #[derive(Debug, thiserror::Error)]
 enum GitTaskError {
     /// The sandbox cannot be created.
@@ -98,7 +98,7 @@ enum GitTaskError {
     LargeOutput,
 }
 
-/// Why the input of a task cannot be written.
+/// The reason why the input of a task cannot be written.
 #[derive(Debug, thiserror::Error)]
 enum GitInputError {
     /// The state directory cannot be written.
@@ -297,7 +297,7 @@ struct GitTaskWatch {
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     output: GitOutput,
-    /// Why the task did not finish.
+    /// The reason why the task did not finish.
     failure: Option<GitTaskError>,
     processes_ended: bool,
 }

@@ -44,7 +44,7 @@ struct Dispatcher<'a> {
     task_skills: HashMap<task::Id, usize>,
 }
 
-/// Why a skill does not run.
+/// The reason why a skill does not run.
 struct SkillRefusal {
     reason: String,
     inconclusive_reason: Option<InconclusiveReason>,

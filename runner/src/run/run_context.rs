@@ -101,9 +101,9 @@ impl StepTrace {
 /// The handling of the changes of `read_only: off` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeMode {
-    /// They are applied to the worktree.
+    /// The changes are applied to the worktree.
     Apply,
-    /// They stay in their layers, where later steps see them.
+    /// The changes are kept in their layers, where later steps see them.
     KeepInLayers,
 }
 

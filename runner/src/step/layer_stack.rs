@@ -13,7 +13,7 @@ use tokio::task::JoinError;
 /// of which is the repository.
 const MAX_LAYERS: usize = 499;
 
-/// Why a layer cannot be put on a stack.
+/// The reason why a layer cannot be put on a stack.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LayerStackError {
     /// Git does not report which paths of the layer are ignored.

@@ -56,7 +56,7 @@ impl Outputs {
             return Ok(vec![]);
         }
         if stream.redacted > 0
-            // A redaction mark may be longer than the secret, so `kept_bytes` is no bound.
+            // A redaction mark may be longer than the secret, so `kept_bytes` is not an upper bound.
             && let Some(bytes) = self.objects.read(&stream.sha256, StoredForm::Redacted, u64::MAX)?
         {
             return Ok(bytes);

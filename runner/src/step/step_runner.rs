@@ -43,7 +43,7 @@ pub(crate) struct StepRun {
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
 }
 
-/// Why a step has no command to run.
+/// The reason why a step has no command to run.
 #[derive(Debug, thiserror::Error)]
 enum StepCommandError {
     /// The files to check cannot be selected.
@@ -54,7 +54,7 @@ enum StepCommandError {
     Argv(#[from] BadArgv),
 }
 
-/// Why the changes of a step cannot be judged or applied.
+/// The reason why the changes of a step cannot be judged or applied.
 #[derive(Debug, thiserror::Error)]
 enum StepChangesError {
     /// The layer cannot be read.

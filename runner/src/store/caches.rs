@@ -81,7 +81,7 @@ pub(crate) struct BaseLookup {
     pub(crate) base: Option<LockedBase>,
     /// Id of the current base of the run's own scope, whether it is usable or not.
     own_base_id: Option<Sha256Hex>,
-    /// Why a stored base was not used.
+    /// The reason why a stored base was not used.
     pub(crate) reason: Option<String>,
 }
 

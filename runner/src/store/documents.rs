@@ -60,7 +60,7 @@ pub(crate) struct StagedConclusion<'a> {
 /// for example because a later run replaced it.
 ///
 /// # Errors
-/// It is not a regular file, its path contains a symlink, it is larger than `limit`, or it cannot be read.
+/// The document is not a regular file, its path contains a symlink, it is larger than `limit`, or it cannot be read.
 pub fn recorded_document(
     directory: &Path,
     file: &str,

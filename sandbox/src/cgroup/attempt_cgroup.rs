@@ -235,7 +235,7 @@ impl AttemptCgroup {
     }
 
     /// Removes the group, as dropping it does. A group whose last task has not left yet is removed later: with the
-    /// next group, with the seat, or by the next owner.
+    /// next group, with the location, or by the next owner.
     pub fn remove(self) {
         drop(self);
     }
@@ -374,7 +374,7 @@ fn open_join_fd(dir: &Path, version: CgroupVersion) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Returns a room of plain files, which imitate the kernel's control files.
+    /// Returns a directory of plain files that imitate the kernel's control files.
     fn fake_tree_cgroup(version: CgroupVersion, files: &[(&str, &str)]) -> (tempfile::TempDir, TreeCgroup) {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join("tasks"), "").expect("write");

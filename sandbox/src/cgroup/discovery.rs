@@ -25,17 +25,17 @@ pub struct CgroupLocation(Arc<LocationState>);
 pub struct NoCgroupError {
     /// The attempts and their results.
     pub reason: String,
-    /// How to fix it.
+    /// How to fix the problem.
     pub hint: String,
 }
 
-/// The seat in use. A process is in one group of each tree, so all seats of a process are the same.
+/// The location in use. A process is in one group of each tree, so a process has only one location.
 static CURRENT: Mutex<Weak<LocationState>> = Mutex::new(Weak::new());
 
 impl CgroupLocation {
     /// Finds a location: this process's cgroup of v2 if it is the root or contains no other process; otherwise the
     /// trees of v1; otherwise a scope that systemd creates. In a cgroup of v2 other than the root, and in a scope,
-    /// this process moves into a child group; it moves back when the seat is given up. The search takes 2 s at most,
+    /// this process moves into a child group; it moves back when the location is dropped. The search takes at most 2 s,
     /// and a few milliseconds without systemd. Call it before starting any child: other processes in this cgroup are
     /// never moved, and make it unusable.
     ///

@@ -154,7 +154,7 @@ fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
-    // It may have been removed before it was locked.
+    // The directory may have been removed before it was locked.
     let inode = rustix::fs::fstat(&opened)?.st_ino;
     Ok(fs::symlink_metadata(dir).is_ok_and(|now| now.ino() == inode).then_some(opened))
 }

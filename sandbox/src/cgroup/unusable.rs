@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::membership::CgroupVersion;
 
-/// Why one option is not usable.
+/// The reason why one option is not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CgroupUnusable {
     #[error("cgroup v2: no mount shows this process's cgroup")]

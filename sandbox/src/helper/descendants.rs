@@ -136,7 +136,7 @@ fn reap_all() -> io::Result<ReapOutcome> {
     }
 }
 
-/// Sends a signal. A process that has ended in the meantime is no error.
+/// Sends a signal. A process that has ended in the meantime is not an error.
 fn send_signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, signal);

@@ -476,7 +476,7 @@ fn new_limit_monitor(prepared: &InitState<'_>, claim: &ClaimRequest) -> LimitMon
 /// The signal with which the kernel ends the processes of the namespace.
 pub(super) const SIGKILL: u8 = 9;
 
-/// Sends SIGTERM to all processes except PID 1. A missing process is no error.
+/// Sends SIGTERM to all processes except PID 1. A missing process is not an error.
 fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }

@@ -39,7 +39,7 @@ pub(super) struct NamespaceSetup<'a> {
     request: &'a SandboxRequest,
     /// The mount namespace that holds the layers.
     mount_ns: OwnedFd,
-    /// The user namespace that owns it, or (root) the one that maps owners.
+    /// The user namespace that owns the mount namespace, or (root) the one that maps owners.
     users: OwnedFd,
     /// The user namespace that maps the owner of root's caches to the step's user; `None` if both are the same.
     cache_owners: Option<OwnedFd>,
@@ -51,7 +51,7 @@ pub(super) struct NamespaceSetup<'a> {
     /// The mounts of the host that are attached outside of the repository so far, with their paths.
     shown_mounts: Vec<(PathBuf, OwnedFd)>,
     overlay_sources: Option<OverlaySources>,
-    /// Why the repository's owners could not be mapped, with a hint.
+    /// The reason why the repository's owners could not be mapped, with a hint.
     unmapped: Option<(String, String)>,
     scratch: Option<OwnedFd>,
     /// The mount point of the repository.
@@ -73,7 +73,7 @@ pub(super) struct NamespaceSetup<'a> {
 pub(super) struct RunNamespaces {
     /// The mount namespace that holds the layers.
     pub(super) mount_ns: OwnedFd,
-    /// The user namespace that owns it, or (root) the one that maps the owners of root's repository.
+    /// The user namespace that owns the mount namespace, or (root) the one that maps the owners of root's repository.
     pub(super) users: OwnedFd,
     /// The user namespace that maps the owner of root's caches, if the run has its own user id.
     pub(super) cache_owners: Option<OwnedFd>,
@@ -136,7 +136,7 @@ pub(super) trait SetupPeers {
 /// How far concurrent work has progressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SetupProgress {
-    /// All of it is done.
+    /// All work is done.
     Complete,
     /// PID 1 has sent its final report, or has ended.
     InitEnded,

@@ -93,7 +93,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Host
     if supervisor::is_daemon_gone(control)? {
         supervisor::kill_init(&first);
     } else if let Some(channel) = &relay.socket {
-        // It may have died already, which is noticed below.
+        // The process may have died already, which is noticed below.
         drop(wire::forward(channel.as_fd(), GO_MESSAGE));
     }
     let waited = wait_for_first_process(control, &first, &mut relay, request);

@@ -191,7 +191,7 @@ fn create_owner_namespace(map: &str) -> io::Result<OwnedFd> {
     drop(theirs);
     let opened = map_and_open_namespace(&ours, pid, map);
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
-    // It may already have ended, because the namespace was refused.
+    // The process may already have ended, because the namespace was refused.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
     rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
     opened

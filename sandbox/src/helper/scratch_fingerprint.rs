@@ -70,7 +70,7 @@ impl ScratchFingerprint {
         let with_device = |path: &Path| Ok::<_, io::Error>((ScratchFileStat::read(path)?.device, path.to_owned()));
         let mut waiting = scratch.into_iter().map(with_device).collect::<io::Result<Vec<(u64, PathBuf)>>>()?;
         while let Some((device, path)) = waiting.pop() {
-            // Other mounts are no scratch space; their names are recorded in the parent directory.
+            // Other mounts are not scratch space; their names are recorded in the parent directory.
             if ScratchFileStat::read(&path)?.device != device {
                 continue;
             }

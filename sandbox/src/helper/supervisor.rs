@@ -440,7 +440,7 @@ pub(crate) fn is_daemon_gone(control: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 pub(super) fn kill_init(init: &OwnedFd) {
-    // It may already have ended.
+    // PID 1 may already have ended.
     let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
 }
 

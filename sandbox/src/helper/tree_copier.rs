@@ -210,7 +210,7 @@ pub(super) fn open_writable(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<O
     Ok(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Removes the entry `name` in a tree of proctor's own, with all its contents; an absent entry is no error. It
+/// Removes the entry `name` in a tree of proctor's own, with all its contents; an absent entry is not an error. It
 /// recurses no deeper than a copy can be.
 pub(super) fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {

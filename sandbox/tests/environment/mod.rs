@@ -56,7 +56,7 @@ const ROLES: [UserRole; 6] = [
 /// The reasons why tests of a role cannot run.
 #[derive(Debug, Default)]
 pub(crate) struct SkipReasons {
-    /// Why none of them can run.
+    /// The reason why none of them can run.
     reason: Option<String>,
     /// The controls that a sandbox of this role does not claim to enforce.
     controls: BTreeSet<Control>,

@@ -67,7 +67,7 @@ impl ReuseBasis {
     }
 }
 
-/// Why no incremental snapshot can be taken.
+/// The reason why no incremental snapshot can be taken.
 enum IncrementalFailure {
     /// The known entries do not determine which paths are covered.
     ListingNeeded(&'static str),

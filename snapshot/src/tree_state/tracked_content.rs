@@ -33,7 +33,7 @@ pub(crate) struct TrackedContent<'a> {
     files: Vec<TreeFile<'a>>,
     /// The paths that only git can convert.
     pub(crate) unclear: Vec<&'a [u8]>,
-    /// Why git would refuse to add a file.
+    /// The reason why git would refuse to add a file.
     pub(crate) refused: Option<String>,
 }
 

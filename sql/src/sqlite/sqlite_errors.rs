@@ -10,7 +10,7 @@ use super::statement_observer::StatementInterrupt;
 use crate::engine::EngineRefusal;
 use crate::lexer::{self, SqlTokenKind};
 
-/// Returns a refusal for a failure of the engine that says nothing about a statement.
+/// Returns a refusal for a failure of the engine that is unrelated to the statement.
 pub(super) fn engine_failure(error: &Error) -> EngineRefusal {
     EngineRefusal::new(SqlCode::EngineFailed, format!("SQLite failed: {error}"))
 }

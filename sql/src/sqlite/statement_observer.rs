@@ -32,9 +32,9 @@ pub(super) enum StatementOrigin {
 /// The reason why a statement was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatementInterrupt {
-    /// Its deadline passed.
+    /// The deadline of the statement passed.
     Time,
-    /// It ran too many instructions.
+    /// The statement ran too many instructions.
     Steps,
 }
 

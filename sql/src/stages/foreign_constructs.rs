@@ -1,5 +1,5 @@
-//! Recognizes constructs and functions of other engines, and says what to write instead. Each construct is one row of
-//! the tables below.
+//! Recognizes constructs and functions of other engines, and suggests replacements. Each construct is one row of the
+//! tables below.
 
 use proctor_core::sql::{Dialect, SqlDiagnostic};
 

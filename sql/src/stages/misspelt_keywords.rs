@@ -232,7 +232,7 @@ fn correct_keyword(
     best.map(|(_, word, keyword, next)| (word, keyword, Some(next)))
 }
 
-/// Reports whether a refusal says that a statement ends too early.
+/// Reports whether a refusal means that a statement ends too early.
 fn is_unfinished(refusal: &EngineRefusal, sql: &str) -> bool {
     refusal.code == SqlCode::SyntaxError
         && (refusal.range.is_none() && refusal.message.contains("stops in its middle")

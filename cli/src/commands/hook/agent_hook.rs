@@ -88,9 +88,9 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
     }
 }
 
-/// Maps the exit code of the run to that of the hook. A failure that the agent can fix makes it continue. Failures
-/// that no change of the tree can fix, such as a missing sandbox, keep their code: they are no pass, but do not hold
-/// up the agent.
+/// Maps the exit code of the run to that of the hook. A failure that the agent can fix makes it continue. Failures that
+/// no change of the tree can fix, such as a missing sandbox, keep their code: they do not count as a pass, but do not
+/// hold up the agent.
 fn hook_exit_code(code: u8) -> u8 {
     match code {
         EXIT_FAILED | EXIT_DRIFT | EXIT_TIMEOUT | EXIT_USAGE => EXIT_CONTINUE,

@@ -193,7 +193,7 @@ pub(super) fn reused_run_line(commit: &NamedCommit, known: &ReusedRun) -> String
     format!("{} {id} {subject} (run {}{when})\n", paint(GOOD, "verified already:"), known.run)
 }
 
-/// Reports the combined result, with a hint if it is no pass, and returns the exit code.
+/// Reports the combined result, with a hint if it is not a pass, and returns the exit code.
 fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Screen) -> u8 {
     let codes: Vec<u8> = verified.iter().map(|verified| verified.exit_code).collect();
     let code = if verified.len() < total { EXIT_INTERRUPTED } else { worst_exit_code(&codes) };

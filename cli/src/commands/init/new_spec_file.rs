@@ -15,7 +15,7 @@ const FILE: &str = "verification.yaml";
 /// Checks that a spec can be written, before any other work is done.
 ///
 /// # Errors
-/// Something is in the way.
+/// Another entry exists at the path.
 pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliError> {
     match file_type(repo, DIR)? {
         None => return Ok(()),

@@ -45,7 +45,7 @@ impl DaemonRun {
         cancel: CancellationToken,
     ) -> Result<CompletedRun, CliError> {
         let submitted = tokio::select! {
-            // Prefer an answer that has already arrived, even after a cancellation: it says which run to cancel.
+            // Prefer an answer that has already arrived, even after a cancellation: it names the run to cancel.
             biased;
             submitted = self.submit() => submitted.map_err(client_error)?,
             () = cancel.cancelled() => return Err(cancelled_early_error()),

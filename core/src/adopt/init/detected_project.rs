@@ -29,7 +29,7 @@ pub struct DraftedSkill {
 pub struct InitNote {
     /// The problem and its location.
     pub message: String,
-    /// What to do.
+    /// The suggested fix.
     pub hint: String,
 }
 

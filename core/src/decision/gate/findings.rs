@@ -124,7 +124,7 @@ pub struct GateFinding {
     pub name: GateCode,
     /// The problem and its location.
     pub message: String,
-    /// What to do.
+    /// The suggested fix.
     pub hint: String,
     /// The affected paths, if the finding is about paths and they are known.
     pub paths: Vec<String>,

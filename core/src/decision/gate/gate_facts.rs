@@ -1,4 +1,4 @@
-//! Represents what the gate requires, and what it knows about a run.
+//! Represents the requirements of the gate and the facts about a run.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

@@ -136,8 +136,8 @@ impl Engine {
         Ok(report)
     }
 
-    /// Compares each private copy of `repo` with its record and removes damaged copies. Returns an empty list if
-    /// `repo` is no repository of the required owner.
+    /// Compares each private copy of `repo` with its record and removes damaged copies. Returns an empty list if `repo`
+    /// does not belong to the required owner.
     ///
     /// # Errors
     /// The state directory cannot be read, or a run holds the lock of the copies for too long.

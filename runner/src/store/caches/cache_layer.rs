@@ -30,7 +30,7 @@ pub(super) struct WalkedEntry<'a> {
     /// The directory that contains it.
     pub(super) parent: BorrowedFd<'a>,
     pub(super) name: &'a CStr,
-    /// Its path from the root.
+    /// The path from the root.
     pub(super) path: &'a [u8],
     pub(super) stat: Stat,
 }

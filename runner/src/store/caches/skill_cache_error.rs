@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::store::StoreError;
 
-/// Why a cache cannot be stored or used.
+/// The reason why a cache cannot be stored or used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SkillCacheError {
     /// A directory in the state directory cannot be accessed.

@@ -175,7 +175,7 @@ impl CopyDirectory {
 enum VerificationHold {
     /// The copy is locked until the directory is closed. Contains the mirror, or the error from opening it.
     Verifying(Directory, Box<Result<Mirror, MirrorError>>),
-    /// A run holds it.
+    /// A run uses the copy.
     HeldByRun,
     /// The copy no longer exists.
     Gone,

@@ -1,5 +1,5 @@
-//! Describes a query as the checks see it: the columns, aggregates, sort keys and limits of each SELECT, and all values
-//! and names. This module knows nothing about questions.
+//! Describes a query for the checks: the columns, aggregates, sort keys and limits of each SELECT, and all values and
+//! names. This module does not depend on questions.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

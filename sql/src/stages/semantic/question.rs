@@ -1,5 +1,5 @@
-//! Extracts what an English question asks for: superlatives, an order, numbers of rows. This module knows nothing about
-//! queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
+//! Extracts the requests of an English question: superlatives, an order, numbers of rows. This module does not depend
+//! on queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
 
 use super::word_forms::{QuestionWord, split_question};
 

@@ -122,7 +122,7 @@ impl<'t> JobScope<'t> {
     /// Checks the conditions (`only`, `skip`) under which the jobs run.
     ///
     /// # Errors
-    /// They depend on something other than the tree.
+    /// The conditions depend on something other than the tree.
     fn check_conditions(&mut self, map: &ConfigMap<'t, '_>) -> Result<(), String> {
         match map.get("only").map(|only| (only, map.flag("only"))) {
             None | Some((_, Ok(Some(true)))) => {}

@@ -392,7 +392,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         Ok(())
     }
 
-    /// Returns the check for a command, with file names as `names` says.
+    /// Returns the check for a command, and passes the file names in the way that `names` gives.
     fn command_check(
         &self,
         argv: &[String],
