@@ -18,7 +18,7 @@ use crate::{host_state, program};
 const PROCESS_COUNTS: [(usize, f64); 2] = [(20, 10.0), (400, 100.0)];
 /// Maximum wait until all grandchildren have started, and until they have exited after the kill.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Polling interval while they start.
+/// Polling interval while the processes start.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Measures, prints, and compares the 90th percentiles with the limits. RUNS is the number of kills of each kind.

@@ -43,17 +43,17 @@ pub(crate) struct DiagnosticRecord {
     pub message: String,
     /// The file.
     pub file: String,
-    /// The line of its start.
+    /// The line of the start.
     pub line: Option<usize>,
-    /// The column of its start.
+    /// The column of the start.
     pub column: Option<usize>,
-    /// The line of its end.
+    /// The line of the end.
     pub end_line: Option<usize>,
-    /// The column after its last character.
+    /// The column after the last character.
     pub end_column: Option<usize>,
-    /// The offset of its first byte.
+    /// The offset of the first byte.
     pub start: Option<usize>,
-    /// The offset after its last byte.
+    /// The offset after the last byte.
     pub end: Option<usize>,
     /// Related positions.
     pub labels: Vec<LabelRecord>,
@@ -64,9 +64,9 @@ pub(crate) struct DiagnosticRecord {
 /// A related position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LabelRecord {
-    /// The line of its start.
+    /// The line of the start.
     pub line: usize,
-    /// The column of its start.
+    /// The column of the start.
     pub column: usize,
     /// A description of the position.
     pub text: String,

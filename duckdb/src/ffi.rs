@@ -140,7 +140,7 @@ impl Library {
         Ok(Self(Arc::new(Api::load_symbols(library)?)))
     }
 
-    /// Returns its version, such as `v1.5.6`.
+    /// Returns the version, such as `v1.5.6`.
     pub fn version(&self) -> String {
         // SAFETY: the function takes no argument; the string is static.
         copy_c_string(unsafe { (self.0.library_version)() }).unwrap_or_default()

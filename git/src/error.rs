@@ -75,7 +75,7 @@ pub enum GitError {
     Format {
         /// The paths of the repository, which passed all checks.
         places: RepositoryPaths,
-        /// The hash algorithm of its object ids.
+        /// The hash algorithm of the object ids.
         objects: ObjectFormat,
         /// The format.
         what: String,

@@ -150,9 +150,9 @@ pub enum GitAnswer {
 /// The state of a repository apart from its work tree and index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitHistory {
-    /// The format of its object ids.
+    /// The format of the object ids.
     pub format: ObjectFormat,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub objects: PathBuf,
     /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` if HEAD cannot be read.
     pub head: Option<String>,
@@ -183,7 +183,7 @@ impl GitHistory {
 pub struct NamedCommit {
     /// The full id.
     pub id: String,
-    /// The first line of its message, escaped and shortened, in human-readable form.
+    /// The first line of the message, escaped and shortened, in human-readable form.
     pub subject: String,
 }
 
@@ -238,7 +238,7 @@ pub struct CommitTreeContent {
 pub struct CommittedFile {
     /// True if the file is executable.
     pub executable: bool,
-    /// The sha256 of its content.
+    /// The sha256 of the content.
     pub sha256: Sha256Hex,
     /// The first line of a script, which names its interpreter; `None` if the file is not a script.
     pub shebang: Option<String>,
@@ -323,7 +323,7 @@ pub struct CommitSubmodule {
     pub commit: ObjectId,
     /// The bytes of the commit object.
     pub object: RepoPath,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub objects: PathBuf,
 }
 

@@ -141,9 +141,9 @@ fn parse_homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
 pub struct RepoFacts {
     /// The canonical path.
     pub path: PathBuf,
-    /// The owner of its root directory.
+    /// The owner of the root directory.
     pub uid: u32,
-    /// The group of its root directory.
+    /// The group of the root directory.
     pub gid: u32,
     /// The permission bits of its root directory. A layer must have the same ones, since an overlay shows those of
     /// the upper directory.
@@ -307,14 +307,14 @@ impl StepUser {
         }
     }
 
-    /// Returns its user id on the host.
+    /// Returns the user id on the host.
     pub fn uid(self) -> u32 {
         match self {
             Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } | Self::Copy { uid, .. } => uid,
         }
     }
 
-    /// Returns its group id on the host.
+    /// Returns the group id on the host.
     pub fn gid(self) -> u32 {
         match self {
             Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } | Self::Copy { gid, .. } => gid,

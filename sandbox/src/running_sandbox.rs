@@ -26,7 +26,7 @@ use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMess
 pub struct RunningSandbox {
     /// The read end of the command's standard output; blocking, closed on exec.
     pub stdout: OwnedFd,
-    /// The read end of its standard error.
+    /// The read end of the standard error.
     pub stderr: OwnedFd,
     control: OwnedFd,
     /// The socket to the command's process, if that process has its own socket.
@@ -207,7 +207,7 @@ impl RunningSandbox {
         }
     }
 
-    /// Returns the limits that its control group enforces.
+    /// Returns the limits that the control group enforces.
     pub(crate) fn enforced_limits(&self) -> &EnforcedLimits {
         &self.enforced_limits
     }

@@ -77,7 +77,7 @@ pub struct CacheEvidence {
 /// The initial contents of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheBase {
-    /// The sha256 of its manifest, which lists its layers with their digests.
+    /// The sha256 of the manifest, which lists its layers with their digests.
     pub id: Sha256Hex,
     /// The trust scope from which it was read.
     pub scope: String,

@@ -37,7 +37,7 @@ pub struct UnverifiedInput {
     pub files: u64,
     /// The sum of their sizes, in bytes.
     pub bytes: u64,
-    /// The digest of its contents; `null` if it was not read.
+    /// The digest of the contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
     /// The visibility of the input to the steps.
     pub shown: InputShown,
@@ -64,7 +64,7 @@ pub enum InputKind {
 pub enum InputShown {
     /// The input was copied along with the tree; the steps see the copy.
     Copied,
-    /// The steps do not see it.
+    /// The steps do not see the input.
     LeftOut,
 }
 

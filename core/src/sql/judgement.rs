@@ -57,7 +57,7 @@ pub enum StageState {
     Passed,
     /// The stage found an error.
     Rejected,
-    /// The stage could not run to its end.
+    /// The stage could not run to completion.
     Failed,
     /// The stage did not run; the record gives the reason.
     Skipped,

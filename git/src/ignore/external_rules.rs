@@ -26,7 +26,7 @@ pub struct ExternalRules {
     pub name: String,
     /// The file that contains the rules or the setting.
     pub file: PathBuf,
-    /// The sha256 of its rules: each line that contains a rule, after git's trimming, with a line feed.
+    /// The sha256 of the rules: each line that contains a rule, after git's trimming, with a line feed.
     pub rules_sha256: Sha256Hex,
 }
 

@@ -239,9 +239,9 @@ pub struct ExecRequest {
 pub struct ExecOutput {
     /// The record of the command and its verdict.
     pub step: JudgedCommand,
-    /// The stored part of its standard output.
+    /// The stored part of the standard output.
     pub stdout: Vec<u8>,
-    /// The stored part of its standard error.
+    /// The stored part of the standard error.
     pub stderr: Vec<u8>,
 }
 

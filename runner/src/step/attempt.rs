@@ -122,7 +122,7 @@ struct AttemptObservations {
     processes_ended: bool,
 }
 
-/// Follows `running` to its end. Calls `notify` with the reason when it asks the attempt to end.
+/// Follows `running` until it ends. Calls `notify` with the reason when it asks the attempt to end.
 pub(crate) async fn supervise(
     running: RunningSandbox,
     step: &PlannedStep,

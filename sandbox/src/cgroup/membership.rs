@@ -63,7 +63,7 @@ pub(super) struct CgroupMembership {
     pub(super) controllers: Controllers,
     /// The group's directory.
     pub(super) dir: PathBuf,
-    /// The mount point of its tree.
+    /// The mount point of the tree.
     pub(super) mount_point: PathBuf,
 }
 

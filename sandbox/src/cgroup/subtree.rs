@@ -49,7 +49,7 @@ impl Subtree {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
     }
 
-    /// Returns its path.
+    /// Returns the path.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }

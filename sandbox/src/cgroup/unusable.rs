@@ -45,7 +45,7 @@ impl CgroupUnusable {
     }
 }
 
-/// Returns whether systemd runs a service in the cgroup, as opposed to a scope or a session.
+/// Returns how to fix the problem, if there is better advice than to mount cgroup v2.
 pub(super) fn is_service(dir: &Path) -> bool {
     dir.extension().is_some_and(|extension| extension == "service")
 }

@@ -178,7 +178,7 @@ fn scan_directory(
     }
 }
 
-/// Hashes a regular file to its end. No process writes it at this time.
+/// Hashes a regular file completely. No process writes it at this time.
 fn hash_content(dir: &OwnedFd, name: &[u8]) -> io::Result<KnownContent> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {

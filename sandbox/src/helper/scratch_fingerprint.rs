@@ -26,7 +26,7 @@ pub(crate) struct ScratchFingerprint(Vec<FileFingerprint>);
 struct FileFingerprint {
     path: PathBuf,
     stamp: ScratchFileStat,
-    /// The names of its extended attributes, except those of security modules.
+    /// The names of the extended attributes, except those of security modules.
     attributes: Vec<u8>,
     holds: FingerprintContent,
 }

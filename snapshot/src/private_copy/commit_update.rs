@@ -42,7 +42,7 @@ pub struct CommitSource<'a> {
     pub helper: &'a GitHelper,
     /// The commit.
     pub commit: &'a CommitRef,
-    /// The entries of its tree.
+    /// The entries of the tree.
     pub tree: &'a CommitTree,
     /// If true, the trees of submodules are included.
     pub submodules: bool,

@@ -14,7 +14,7 @@ use super::CompletedExec;
 use crate::daemon::{client_error, problem_error};
 use crate::error::CliError;
 
-/// Follows a command whose request is in progress, to its end. A cancellation is forwarded. If this process exits,
+/// Follows a command whose request is in progress until it ends. A cancellation is forwarded. If this process exits,
 /// the daemon kills the command.
 ///
 /// # Errors

@@ -36,7 +36,7 @@ pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliErr
 /// Writes the spec.
 ///
 /// # Errors
-/// A spec was created in the meantime, or the system refuses.
+/// A spec was created in the meantime, or a system call fails.
 pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
     let directory = repo.ensure(DIR, 0o755).map_err(|error| store_error(&error))?;
     let mut file = directory.create_temporary(FILE).map_err(|error| store_error(&error))?;

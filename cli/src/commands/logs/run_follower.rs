@@ -242,7 +242,7 @@ fn streams(step: &StepEvidence) -> [(StdStream, &StreamEvidence); 2] {
     [(StdStream::Stdout, &step.stdout), (StdStream::Stderr, &step.stderr)]
 }
 
-/// Sends one output of an attempt to its end.
+/// Sends one complete output of an attempt.
 async fn send_stream(client: Client, run: RunId, stream: StepOutputStream, attempt: u32, to: mpsc::Sender<LogPiece>) {
     let selector = OutputId { unit: OutputUnit::Step, n: stream.0, stream: stream.1 };
     let ended = send_output(&client, &run, selector, attempt, &to).await;

@@ -35,7 +35,7 @@ pub(super) struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Submits the run and follows it to its end. A cancellation is forwarded.
+    /// Submits the run and follows it until it ends. A cancellation is forwarded.
     ///
     /// # Errors
     /// The run does not exist, its end is unknown, or it was left to an earlier request for the same run.

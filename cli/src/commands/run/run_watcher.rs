@@ -49,7 +49,7 @@ impl<'a> RunWatcher<'a> {
         self
     }
 
-    /// Runs `work` to its end in a separate task, so that a blocked screen cannot delay the deadlines of steps.
+    /// Runs `work` to completion in a separate task, so that a blocked screen cannot delay the deadlines of steps.
     pub(super) async fn run_to_end(
         &mut self,
         work: RunFuture,

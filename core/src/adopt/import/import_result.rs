@@ -39,7 +39,7 @@ impl Source {
 pub struct Tool {
     /// The name of the program.
     pub name: String,
-    /// The command of its toolchain check.
+    /// The command of the toolchain check.
     pub cmd: Vec<String>,
     /// The required version range; `null` if any version is accepted.
     pub version: Option<String>,

@@ -6,7 +6,7 @@ use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, 
 
 /// Maximum length of a pattern, in bytes.
 const MAX_LENGTH: usize = 16 << 10;
-/// Maximum nesting of its groups.
+/// Maximum nesting of the groups.
 const MAX_NESTING: u32 = 64;
 /// The largest number in braces; larger ones are not portable.
 const MAX_COUNT: u32 = 255;

@@ -20,7 +20,7 @@ pub struct DraftedSkill {
     pub description: String,
     /// True if the profile `quick` includes it.
     pub is_quick: bool,
-    /// The number of its steps.
+    /// The number of the steps.
     pub steps: usize,
 }
 

@@ -227,7 +227,7 @@ impl NodePackage {
         ["dependencies", "devDependencies"].iter().filter_map(|key| self.fields.get(*key)?.as_object())
     }
 
-    /// Returns the globs of its workspace's packages.
+    /// Returns the globs of the workspace's packages.
     fn workspace_globs(&self, tree: &RepoScan) -> Vec<String> {
         let list = self.fields.get("workspaces");
         let list = list.and_then(|list| list.as_array().or_else(|| list.get("packages")?.as_array()));

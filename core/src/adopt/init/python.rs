@@ -67,14 +67,14 @@ struct PythonFacts<'a> {
     tree: &'a RepoScan,
     dir: &'a str,
     manifest: &'a Table,
-    /// The names of its dependencies.
+    /// The names of the dependencies.
     asked: BTreeSet<String>,
     interpreter: PythonInterpreter,
 }
 
 /// The Python interpreter of a project.
 struct PythonInterpreter {
-    /// The directory of its virtual environment, relative to the repository.
+    /// The directory of the virtual environment, relative to the repository.
     venv: Option<String>,
     /// True if that directory exists.
     venv_exists: bool,

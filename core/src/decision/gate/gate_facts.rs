@@ -125,7 +125,7 @@ pub enum EvidenceFileContent {
 pub enum MaxAge {
     /// No limit.
     Unlimited,
-    /// At most this long ago.
+    /// The run must have ended at most this long ago.
     Within(Duration),
 }
 

@@ -210,7 +210,7 @@ pub(crate) struct CommitRepository<'a> {
     /// The path of the submodule; empty for the top.
     pub(crate) path: &'a [u8],
     pub(crate) source: &'a OpenCommit<'a>,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub(crate) objects: &'a Path,
     pub(crate) plan: &'a CheckoutPlan,
 }
