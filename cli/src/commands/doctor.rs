@@ -351,9 +351,12 @@ fn facts_block(record: &DoctorRecord) -> String {
     let account = if record.root { "root" } else { "an ordinary user" };
     let user = match &record.user {
         Some(user) => format!("uid {}, gid {}", user.uid, user.gid),
-        None => "nobody: no step can run".to_owned(),
+        None => "no user: no step can run".to_owned(),
     };
-    let groups = record.control_groups.as_deref().unwrap_or("none; limits hold for each process, and are watched over");
+    let groups = record
+        .control_groups
+        .as_deref()
+        .unwrap_or("none; limits apply to each process, and Proctor monitors the totals");
     let rows = [
         ("we are", account),
         ("steps run as", &user),

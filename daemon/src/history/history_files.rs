@@ -207,7 +207,7 @@ fn check_single_link(directory: &Directory, file: &File, name: &str) -> Result<(
     if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
         return Ok(());
     }
-    let source = io::Error::other("it is not a regular file, or has several names");
+    let source = io::Error::other("it is not a regular file, or has several hard links");
     Err(StoreError::Io { action: "use", path: full_path(directory, name), source })
 }
 

@@ -240,7 +240,7 @@ impl RunLogWriter {
         let file = self.history.files.open_log_for_writing(&self.view.id)?;
         let identity = history_files::file_identity(&file).map_err(errno_error("look at", &self.view.id))?;
         if identity != self.identity {
-            let reason = "another file is in its place".to_owned();
+            let reason = "another file is at its path".to_owned();
             return Err(HistoryError::Damaged { run: self.view.id.clone(), reason });
         }
         self.file = Some(file);

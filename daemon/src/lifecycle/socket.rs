@@ -221,7 +221,7 @@ impl ReservedPath {
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::Socket {
-            let reason = format!("there is {} in its place", describe_file_type(kind));
+            let reason = format!("{} is at its path", describe_file_type(kind));
             return Err(unusable(&self.path, reason, "move it away, or name another socket with `--socket`"));
         }
         if stat.st_uid != rustix::process::geteuid().as_raw() {

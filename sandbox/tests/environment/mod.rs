@@ -112,7 +112,7 @@ impl UserRole {
         }
     }
 
-    /// Returns why tests of this role cannot run on this machine.
+    /// Returns the reason why tests of this role cannot run on this machine.
     fn skip_reasons(self) -> SkipReasons {
         let because = |reason: String| SkipReasons { reason: Some(reason), ..SkipReasons::default() };
         if self.is_set_up_by_root() && !rustix::process::geteuid().is_root() {

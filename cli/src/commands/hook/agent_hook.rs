@@ -142,7 +142,7 @@ fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
         (Some(step), ..) => format!("step `{}`: {}", step_path(record, step), outcome_reason(step)),
         (None, _, Some(check)) => format!("toolchain `{}` does not hold", escape_line(check.toolchain.as_str())),
         (None, Some(doubt), _) => escape_line(&doubt.message),
-        (None, None, None) if code == EXIT_INTERRUPTED => "it was asked to end".to_owned(),
+        (None, None, None) if code == EXIT_INTERRUPTED => "it was interrupted".to_owned(),
         (None, None, None) => "nothing of it passed".to_owned(),
     };
     let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is no pass" };

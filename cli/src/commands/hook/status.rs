@@ -52,7 +52,7 @@ fn hook_status(slot: &HookFile, directory: &HookDirectory, caller: &Caller) -> H
             return fine(line(UNSURE, "not installed,", "a dangling link is at its path"));
         }
         HookFileState::Unusable(what) => {
-            return fine(line(UNSURE, "not installed,", &format!("there is {what} in its place")));
+            return fine(line(UNSURE, "not installed,", &format!("{what} is at its path")));
         }
         HookFileState::File(hook) => hook,
     };
@@ -62,12 +62,12 @@ fn hook_status(slot: &HookFile, directory: &HookDirectory, caller: &Caller) -> H
         HookOwner::Manager(manager) => fine(line(
             DIM,
             "not installed,",
-            &format!("{} has a hook in its place{}", manager.name(), indirect_call_note(slot, &hook)),
+            &format!("{} has a hook at its path{}", manager.name(), indirect_call_note(slot, &hook)),
         )),
         HookOwner::Unknown => fine(line(
             DIM,
             "not installed,",
-            &format!("another hook is in its place{}", indirect_call_note(slot, &hook)),
+            &format!("another hook is at its path{}", indirect_call_note(slot, &hook)),
         )),
     }
 }
