@@ -83,7 +83,7 @@ pub enum ConnectionRefusal {
 /// Result of exporting spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanResult {
-    /// The receiver accepted them.
+    /// The receiver accepted the spans.
     Exported,
     /// The export queue was full.
     Dropped,

@@ -115,7 +115,7 @@ pub enum GitError {
         path: PathBuf,
         /// The requested revision, in human-readable form.
         revision: String,
-        /// The problem with it.
+        /// The problem with the revision.
         problem: String,
         /// How to fix the problem.
         mend: String,

@@ -102,7 +102,7 @@ pub enum GitRequest {
     History {
         /// The top of the work tree.
         repo: PathBuf,
-        /// The directories of repositories inside it.
+        /// The directories of the nested repositories.
         nested: Vec<RepoPath>,
     },
 }

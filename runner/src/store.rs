@@ -58,7 +58,7 @@ pub enum StoreError {
     Status {
         /// The path of the status file.
         path: String,
-        /// The problem with it.
+        /// The problem with the status file.
         source: proctor_core::record::status::StatusError,
     },
     /// Another run writes to the same directory.

@@ -131,7 +131,7 @@ pub struct GitDirs {
 pub struct NestedGit {
     /// The git directory, at the path that steps see.
     pub git: PathBuf,
-    /// The object directory from which it borrows objects.
+    /// The object directory from which the repository borrows objects.
     pub objects: PathBuf,
 }
 

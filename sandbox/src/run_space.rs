@@ -286,7 +286,7 @@ pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
 impl<S> Layer<S> {
-    /// Returns the user who writes it.
+    /// Returns the user who writes the layer.
     pub fn user(&self) -> StepUser {
         self.slot.user
     }

@@ -99,7 +99,7 @@ pub enum SandboxEvent {
     Exited {
         /// How the command ended.
         status: WaitStatus,
-        /// The limit for which proctor ended it.
+        /// The limit for which proctor ended the command.
         limit: Option<LimitKind>,
         /// The resources it used.
         resources: Resources,

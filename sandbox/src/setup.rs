@@ -52,7 +52,7 @@ pub enum SetupOp {
     Clone {
         /// Path on the host.
         source: PathBuf,
-        /// Path at which it will appear.
+        /// Path at which the file or directory will appear.
         at: PathBuf,
         /// How the file or directory will appear.
         kind: CloneKind,
@@ -64,7 +64,7 @@ pub enum SetupOp {
         room: PathBuf,
         /// The layers below, newest first.
         lowers: Vec<PathBuf>,
-        /// Path at which it will appear.
+        /// Path at which the cache will appear.
         at: PathBuf,
     },
     /// Open the repository and the run space, for the overlay.
@@ -247,7 +247,7 @@ pub enum CloneKind {
     },
     /// Read-only; skipped if it is absent.
     Tool {
-        /// The file access rights used to reach it.
+        /// The file access rights used to reach the source.
         rights: AccessRights,
     },
     /// Writable; the set-up is refused if it is absent.

@@ -65,7 +65,7 @@ pub(crate) struct RunSpaceRequest {
     pub(crate) at: std::path::PathBuf,
     /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The number of files that it can hold.
+    /// The number of files that the file system can hold.
     pub(crate) inodes: u64,
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
@@ -201,7 +201,7 @@ pub(crate) struct InitInstructions {
 pub(crate) struct MountedTree {
     /// The layers it consists of.
     pub(crate) layers: LayerIds,
-    /// The controls that it enforces.
+    /// The controls that the mounts enforce.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
     pub(crate) layers_bytes: u64,
@@ -238,7 +238,7 @@ pub(crate) enum HelperMessage {
     Exited {
         /// How the command ended.
         status: WaitStatus,
-        /// The limit for which PID 1 ended it.
+        /// The limit for which PID 1 ended the command.
         limit: Option<LimitKind>,
         /// `true` if PID 1 is the only process left.
         alone: bool,

@@ -34,7 +34,7 @@ pub enum Action {
     Update {
         /// The table.
         table: String,
-        /// The column that it sets.
+        /// The column that the statement sets.
         column: String,
     },
     /// The statement deletes rows from a table.

@@ -116,7 +116,7 @@ pub(crate) struct FindingRecord {
     pub control: Option<Control>,
     /// The attempted operation and the error of the system.
     pub message: String,
-    /// The way to fix it.
+    /// How to fix the finding.
     pub hint: String,
     /// True if the finding keeps steps from running.
     pub refuses: bool,

@@ -115,7 +115,7 @@ pub struct RequestBody {
 pub struct Parameter {
     /// The name.
     pub name: &'static str,
-    /// The part of the request that contains it.
+    /// The part of the request that contains the parameter.
     pub location: ParameterLocation,
     /// The documentation.
     pub description: &'static str,

@@ -83,9 +83,9 @@ pub struct StatementView {
     /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` if binding
     /// failed.
     pub kind: String,
-    /// The tables and views that it reads or writes, sorted.
+    /// The tables and views that the statement reads or writes, sorted.
     pub tables: Vec<String>,
-    /// The functions that it calls, sorted.
+    /// The functions that the statement calls, sorted.
     pub functions: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct Touched {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlExecution")]
 pub struct SqlExecution {
-    /// The data on which it was run.
+    /// The data on which the statement was run.
     pub ground: Ground,
     /// The columns of the result.
     pub columns: Vec<SqlColumn>,

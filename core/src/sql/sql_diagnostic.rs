@@ -177,7 +177,7 @@ pub struct SqlDiagnostic {
     pub id: ErrorCode,
     /// The severity of the finding.
     pub severity: SqlSeverity,
-    /// The stage that found it.
+    /// The stage that reported the finding.
     pub stage: StageName,
     /// The problem, in one sentence.
     pub message: String,

@@ -74,7 +74,7 @@ fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
 
 /// A config file for libgit2, without includes.
 pub(crate) struct ConfigFile {
-    /// The path from which libgit2 reads it.
+    /// The path from which libgit2 reads the file.
     pub(crate) path: PathBuf,
     /// The text with all included files inserted; `None` if there are no includes, so that the original file is
     /// read.

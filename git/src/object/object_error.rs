@@ -7,7 +7,7 @@ use crate::object::object_id::{ObjectId, ObjectKind};
 /// The reason why an object could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
-    /// libgit2 could not read it.
+    /// libgit2 could not read the object.
     #[error("{}", .0.message())]
     Libgit2(#[from] git2::Error),
     /// Libgit2 supports only ids of another format.

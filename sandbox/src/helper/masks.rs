@@ -74,7 +74,7 @@ const SYS_MOUNTED: [&str; 8] = [
 pub(super) enum SysView {
     /// A fresh one, for the step's own network namespace.
     Fresh,
-    /// The host's, with everything mounted in it.
+    /// The host's `/sys`, with everything mounted in it.
     Host,
 }
 

@@ -92,7 +92,7 @@ struct EarlyTree {
     made: DetachedOverlay,
     /// The mounts inside the overlay.
     attached: Vec<(PathBuf, OwnedFd)>,
-    /// The message about it that was sent to the command's process.
+    /// The message about the tree that was sent to the command's process.
     message: Option<wire::MountedTree>,
 }
 

@@ -63,7 +63,7 @@ struct ChangeWriter<'a> {
     staging: StagingDir<'a>,
     /// Names in the staging directory, by path.
     staged: BTreeMap<Vec<u8>, String>,
-    /// In the order in which they were made.
+    /// Changes in the order in which they were made.
     done: Vec<AppliedChange>,
 }
 

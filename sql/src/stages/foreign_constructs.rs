@@ -8,7 +8,7 @@ use crate::lexer::{SqlTokenKind, tokenize};
 /// A construct of another engine: a sequence of words and signs. `_` matches any one token.
 struct ForeignConstruct {
     tokens: &'static [&'static str],
-    /// The engines that have it.
+    /// The engines that have the construct.
     engines: &'static str,
     /// The dialects that lack it, each with the replacement.
     replacements: &'static [(Dialect, &'static str)],

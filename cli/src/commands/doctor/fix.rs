@@ -63,7 +63,7 @@ pub(super) fn fixes(findings: &[FindingRecord], machine: &MachineFacts, paths: &
 /// The reason why a control is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingControlCause {
-    /// The container refuses it.
+    /// The container refuses the namespace.
     Container,
     /// A kernel setting allows no namespaces.
     NamespacesOff,

@@ -18,7 +18,7 @@ const SPACE: [u8; 6] = [b'\t', b'\n', 0x0b, 0x0c, b'\r', b' '];
 pub(super) struct PathPattern {
     /// The expression.
     pub(super) ere: String,
-    /// True if it ignores case.
+    /// True if the pattern ignores case.
     pub(super) ignores_case: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct DraftedSkill {
     pub name: String,
     /// The purpose of the skill.
     pub description: String,
-    /// True if the profile `quick` includes it.
+    /// True if the profile `quick` includes the skill.
     pub is_quick: bool,
     /// The number of the steps.
     pub steps: usize,

@@ -59,7 +59,7 @@ impl<'a> RunPageView<'a> {
         Self { record, prefix, steps, left_out }
     }
 
-    /// Returns whether it is alone on the page.
+    /// Returns whether the run is alone on the page.
     pub(super) fn is_only_run(&self) -> bool {
         self.prefix.is_empty()
     }
@@ -120,7 +120,7 @@ impl ShownStep<'_> {
         )))
     }
 
-    /// Returns whether the page shows it among the reasons.
+    /// Returns whether the page shows the step among the reasons.
     pub(super) fn is_reason(&self) -> bool {
         self.step.outcome.is_failure() || is_unsure(self.step)
     }

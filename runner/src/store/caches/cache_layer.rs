@@ -27,7 +27,7 @@ const MAX_ATTRIBUTE_NAMES: usize = 64 << 10;
 
 /// One entry of a tree.
 pub(super) struct WalkedEntry<'a> {
-    /// The directory that contains it.
+    /// The directory that contains the entry.
     pub(super) parent: BorrowedFd<'a>,
     pub(super) name: &'a CStr,
     /// The path from the root.

@@ -30,7 +30,7 @@ struct AggregateUse<'a> {
     aggregate: &'a Aggregate,
     clause: AggregateClause,
     is_top: bool,
-    /// The column of the result that contains it.
+    /// The column of the result that contains the aggregate.
     item: Option<&'a ResultColumn>,
     /// True if the query sorts by it and returns it.
     is_shown_sort_key: bool,
