@@ -407,8 +407,8 @@ pub(super) fn set_owner_and_mtime(
 }
 
 const GONE_DURING_COPY: &str = "it was removed or replaced while it was copied";
-const GREW_BEYOND_BUDGET: &str = "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in \
-                     proctord.toml";
+const GREW_BEYOND_BUDGET: &str =
+    "it grew while it was copied, and the total size would exceed `tree.max_bytes` in proctord.toml";
 
 pub(super) fn timestamps((tv_sec, nanoseconds): FileTime) -> Timestamps {
     let moment = Timespec { tv_sec, tv_nsec: nanoseconds.into() };

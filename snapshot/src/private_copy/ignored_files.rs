@@ -446,11 +446,11 @@ impl IgnoredWalk<'_> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.entries > self.selection.max_entries {
             return Err(SurveyFailure::TooLarge(
-                "with it, there would be more files than `tree.max_entries` in proctord.toml",
+                "the number of files would exceed `tree.max_entries` in proctord.toml",
             ));
         }
         if self.bytes > self.selection.max_bytes {
-            return Err(SurveyFailure::TooLarge("with it, the total would exceed `tree.max_bytes` in proctord.toml"));
+            return Err(SurveyFailure::TooLarge("the total size would exceed `tree.max_bytes` in proctord.toml"));
         }
         Ok(())
     }
