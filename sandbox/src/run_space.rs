@@ -334,7 +334,7 @@ impl Layer<Sealed> {
         self.slot
     }
 
-    /// Removes the writes, so that their space is free before the run ends. For an attempt that is repeated.
+    /// Removes the writes of an attempt that is repeated, so that their space is free before the run ends.
     ///
     /// # Errors
     /// A file or directory cannot be removed.

@@ -106,8 +106,8 @@ impl Engine {
         Ok(ExecOutput { step, stdout, stderr })
     }
 
-    /// Takes the snapshot for a command that runs next. Blocks on the disk; a caller that already is on a blocking
-    /// thread spares [`execute`](Self::execute) the switch to one.
+    /// Takes the snapshot for a command that runs next. Blocks on the disk. A caller on a blocking thread can
+    /// call this first, so that [`execute`](Self::execute) need not switch to one.
     ///
     /// # Errors
     /// Same as [`Engine::run`].
