@@ -149,7 +149,7 @@ pub enum GitError {
     },
     /// A submodule that should be checked out is missing.
     #[error(
-        "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory stays empty"
+        "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory remains empty"
     )]
     Submodule {
         /// The path of the submodule, in human-readable form.

@@ -130,7 +130,10 @@ fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), Cli
     }
     // Patch content comes from a step, and a terminal would obey escape sequences in it.
     if to_stdout && caller.stdout_is_terminal {
-        return usage("an unescaped patch is not written to a terminal", "name a file, or `-` with a pipe behind it");
+        return usage(
+            "an unescaped patch is not written to a terminal",
+            "name a file, or use `-` and redirect the output",
+        );
     }
     Ok(())
 }

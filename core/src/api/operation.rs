@@ -239,7 +239,7 @@ impl OperationDescription {
                 query_parameter(
                     "after",
                     unsigned_integer,
-                    "The number of the last event that the caller knows. The answer contains later events.",
+                    "The number of the last event that the caller has received. The answer contains later events.",
                 ),
             ],
             body: None,
@@ -278,7 +278,11 @@ impl OperationDescription {
                           `data` is an `OutputEvent`.",
             parameters: &[
                 RUN_ID_PARAMETER,
-                query_parameter("after", unsigned_integer, "The number of the last event that the caller knows."),
+                query_parameter(
+                    "after",
+                    unsigned_integer,
+                    "The number of the last event that the caller has received.",
+                ),
                 query_parameter(
                     "output",
                     boolean,
@@ -299,7 +303,7 @@ impl OperationDescription {
                 },
                 SuccessResponse {
                     status: 204,
-                    condition: "The run has ended, and the caller knows all events.",
+                    condition: "The run has ended, and the caller has received all events.",
                     content: ResponseContent::NoContent,
                 },
             ],

@@ -20,7 +20,7 @@ codes! { GateCode;
         "Fix the file in an editor, then run the profile.",
         "$ jq . changes/009_x/05-status.json";
     VersionUnknown, 304, "gate::version_unknown",
-        "A document has a format version that this program does not know.",
+        "A document has a format version that this program does not support.",
         "Its content cannot be interpreted.",
         "Use the newer Proctor that wrote it, or run the profile with this one.",
         "$ proctor --version";

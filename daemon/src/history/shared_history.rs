@@ -98,7 +98,7 @@ impl SharedHistory {
         match index.put(run, log_bytes) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(run = %run.id, %error, "the index of runs is behind their logs");
+                tracing::warn!(run = %run.id, %error, "the index of runs is older than their logs");
                 *slot = state_after_error(&error);
                 false
             }

@@ -256,7 +256,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::NothingRecorded => "no run of this profile is recorded",
         GateCode::RunUnderWay => "a run is in progress",
         GateCode::StatusUnreadable => "the status file cannot be read, or was not written by Proctor",
-        GateCode::VersionUnknown => "a document has a format version that this program does not know",
+        GateCode::VersionUnknown => "a document has a format version that this program does not support",
         GateCode::CitesNothing => "the last run cites no evidence",
         GateCode::OtherProfile => "the last run used another profile",
         GateCode::OtherChangeset => "the evidence belongs to another changeset",

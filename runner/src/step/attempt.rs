@@ -225,7 +225,7 @@ async fn observe_until_end(
                 Err(error) => {
                     // Without the channel, the end of the processes cannot be detected, so the attempt does not
                     // count as gone.
-                    tracing::error!(%error, "the sandbox's control channel broke");
+                    tracing::error!(%error, "the sandbox's control channel failed");
                     send_kill(&control.running);
                     return observed;
                 }

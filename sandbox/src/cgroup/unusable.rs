@@ -74,12 +74,12 @@ impl Default for DiscoveryPaths {
     }
 }
 
-pub(super) const BUS_HINT: &str = "let systemd answer: `loginctl enable-linger` starts the manager of a user's units, the package \
+pub(super) const BUS_HINT: &str = "make systemd available: `loginctl enable-linger` starts the manager of a user's units, the package \
                    `dbus-user-session` its bus; or start proctor alone in a cgroup that belongs to its user";
 
 pub(super) const CONTROLLERS_HINT: &str = "put `Delegate=cpu io memory pids` into `/etc/systemd/system/user@.service.d/delegate.conf`, \
                            below `[Service]`; without systemd, enable memory and pids in `cgroup.subtree_control` of \
-                           the cgroup above";
+                           the parent cgroup";
 
 pub(super) const SCOPE_HINT: &str = "start proctor by `systemd-run --user --scope -p Delegate=yes` (as root without `--user`), or \
                      alone in a cgroup that belongs to its user";

@@ -149,7 +149,7 @@ impl RunFollower<'_, '_> {
     fn start_streams(&mut self, n: u32, attempt: u32, to: &mpsc::Sender<LogPiece>) {
         if attempt > 1 {
             let name = self.names.get(n as usize).map(|name| escape_line(name)).unwrap_or_default();
-            let note = format!("{name}: attempt {attempt} begins; only the last one is kept");
+            let note = format!("{name}: attempt {attempt} begins; only the last attempt is stored");
             self.printer.screen.err(&style::warning(&note));
         }
         for stream in [StdStream::Stdout, StdStream::Stderr] {

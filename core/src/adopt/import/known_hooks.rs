@@ -286,7 +286,7 @@ const NON_TREE_HOOKS: &[(&str, &str)] = &[
     ("destroyed-symlinks", "at what is staged"),
     ("check-hooks-apply", "at this configuration of pre-commit"),
     ("check-useless-excludes", "at this configuration of pre-commit"),
-    ("identity", "at nothing, and prints what it is given"),
+    ("identity", "at nothing, and prints its arguments"),
 ];
 
 /// Returns what a hook of this id checks, if that is not a tree.

@@ -201,7 +201,7 @@ impl GateFindings {
 
     pub(super) fn run_under_way(&mut self) {
         let message = "a run of this changeset is in progress".to_owned();
-        self.add_finding(GateCode::RunUnderWay, message, "wait for it to end, then ask again".to_owned());
+        self.add_finding(GateCode::RunUnderWay, message, "wait for it to end, then run the command again".to_owned());
     }
 
     pub(super) fn status_unreadable(&mut self, why: &str) {
@@ -210,7 +210,7 @@ impl GateFindings {
     }
 
     pub(super) fn version_unknown(&mut self, file: &str, version: &str) {
-        let message = format!("`{file}` has format version {version}, which this program does not know");
+        let message = format!("`{file}` has format version {version}, which this program does not support");
         let hint = format!("use the newer Proctor that wrote it, or {}", self.rerun_hint);
         self.add_finding(GateCode::VersionUnknown, message, hint);
     }

@@ -175,7 +175,7 @@ pub(crate) fn unsupported_error(path: &Path) -> GitError {
     GitError::Unsupported {
         path: path.to_owned(),
         what: "submodules in the sha256 object format".to_owned(),
-        mend: "without `--submodules` their directories stay empty".to_owned(),
+        mend: "without `--submodules` their directories remain empty".to_owned(),
     }
 }
 

@@ -230,7 +230,7 @@ impl Engine {
         let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
         let work = tokio::task::spawn_blocking(move || helper.staged_commit(repository.path(), &index));
         let staged =
-            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+            work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(staged?)
     }
 
@@ -243,7 +243,7 @@ impl Engine {
         let (helper, revision) = (self.helper.clone(), revision.to_owned());
         let work = tokio::task::spawn_blocking(move || helper.resolve(repository.path(), &revision, MAX_RANGE));
         let resolved =
-            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+            work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(resolved?)
     }
 }
