@@ -90,7 +90,7 @@ impl Launcher {
         let (jobs, inbox) = channel::<SpawnJob>();
         let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
-        // Before the first helper, since it may move this process to another group.
+        // This comes before the first helper starts, since it may move this process to another group.
         let seat = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
@@ -296,7 +296,7 @@ impl Launcher {
         };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.request_start(their_stdout.into(), their_stderr.into())?;
-        // While the helper process starts.
+        // This runs while the helper process starts.
         let slot = match space.new_slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
@@ -334,7 +334,7 @@ impl Launcher {
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
         let orders = orders.map(|(_theirs, ours)| ours);
-        // While the helper executes its first operations.
+        // This runs while the helper executes its first operations.
         let held = match group.as_ref().map(|group| set_group_limits(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {

@@ -85,7 +85,7 @@ pub(crate) struct Frame {
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
     pub(crate) tolerated: Tolerated,
-    /// The same for most commands of a run, so that they can be set before a command arrives.
+    /// The limits, which are equal for most commands of a run, so that they can be set before a command arrives.
     pub(crate) limits: Limits,
 }
 

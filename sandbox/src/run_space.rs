@@ -198,8 +198,8 @@ impl RunSpace {
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
             rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
         }
-        // After the change of owner, which clears set-id bits. In a separate call from mkdir, since the umask
-        // restricts the mode of mkdir.
+        // This comes after the change of owner, which clears set-id bits. The mode is set in a separate call from
+        // mkdir, since the umask restricts the mode of mkdir.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
         Ok(upper)
     }

@@ -321,7 +321,8 @@ fn decode_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
-    // By position: the file offset is where the writer left it, and other processes may read the file too.
+    // The read names its position: the file offset is where the writer left it, and other processes may read the file
+    // too.
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, 0)?;
     Ok((decode(&bytes)?, fds))

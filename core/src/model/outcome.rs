@@ -44,7 +44,7 @@ pub enum Termination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFault {
-    /// An earlier event prevented it, such as a failed step; not an error of this command.
+    /// An earlier event, such as a failed step, prevented the start; not an error of this command.
     NotReached,
     /// The program does not exist or is not executable.
     ProgramMissing,

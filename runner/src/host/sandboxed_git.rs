@@ -182,7 +182,7 @@ impl SandboxedGit {
         };
         let tolerated = config.operator.may_miss.clone();
         let (repo, checkout, git) = match &places.checkout_of {
-            // At the path at which the steps of a run see it.
+            // The repository appears at the path at which the steps of a run see it.
             Some(OriginalRepository { seen_at, objects }) => {
                 (seen_at, Some(places.worktree.clone()), prepared_tree::copy_git_dirs(seen_at, objects, Vec::new()))
             }

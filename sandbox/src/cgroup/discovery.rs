@@ -14,7 +14,7 @@ use super::{systemd_scope, v1_trees};
 use crate::cgroup::location_state::{LocationState, UsedTree, lock_ignoring_poison};
 use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, name};
 
-/// A location where this process may create groups for attempts. Clones share the location; it is given up when the
+/// A location where this process may create groups for attempts. Clones share the location; it is released when the
 /// last clone and the last group are dropped.
 #[derive(Debug, Clone)]
 pub struct CgroupLocation(Arc<LocationState>);

@@ -322,7 +322,8 @@ fn leave_namespaces(prepared: &mut InitState<'_>, network: bool) -> InitOpResult
     for control in [Control::IpcNamespace, Control::UtsNamespace] {
         prepared.enforcement.record_enforced(control, "unshare");
     }
-    // In the new namespace, and before the system call filter is installed, which refuses such a socket.
+    // This comes after the namespace is created, and before the system call filter is installed, which refuses such a
+    // socket.
     if network && matches!(prepared.request.entry, CgroupEntry::None { .. }) {
         let sockets = SocketMemory::open().ok();
         prepared.memory = Rc::new(MemorySources { group: None, sockets });

@@ -337,7 +337,7 @@ impl<'a> NamespaceSetup<'a> {
             Err(error) => return Err(error),
         }
         let file = mounts::clone_beneath(scratch, NAME)?;
-        // Otherwise its owner, who may be the step, could change its mode.
+        // Without this change, the owner of the file, who may be the step, could change the mode.
         mounts::set_attributes(file.as_fd(), RDONLY | NOSUID | NODEV)?;
         Ok(file)
     }
@@ -419,7 +419,7 @@ impl<'a> NamespaceSetup<'a> {
             ),
             _ => refuse(control, format_args!("take {}", source.display()))(error),
         })?;
-        // Before the flags are set: only a new clone can be mapped.
+        // This comes before the flags are set: only a new clone can be mapped.
         if mapped {
             self.map_or_copy(&clone, source)?;
         }
@@ -719,7 +719,7 @@ impl<'a> NamespaceSetup<'a> {
     fn seal_covers(&mut self) -> HelperOpResult {
         let control = Control::HiddenPaths;
         for (at, mount) in &self.hidden {
-            // Without the mounts inside it, which keep their own attributes.
+            // The mounts inside the clone are excluded and keep their own attributes.
             sys::mount_setattr(mount.as_fd(), MountScope::Single, RDONLY, false, None)
                 .map_err(refuse(control, format_args!("make {} read-only", at.display())))?;
         }
@@ -840,7 +840,7 @@ fn make_dev(mount: &OwnedFd, shm: &OwnedFd, devices: &[(&'static str, OwnedFd)])
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
     }
     mounts::attach_at(shm.as_fd(), Path::new("/dev/shm"))?;
-    // Without `gid=5`: the kernel refuses a group that is not mapped.
+    // `gid=5` is left out: the kernel refuses a group that is not mapped.
     let options = [MountOption("ptmxmode", "0666".to_owned()), MountOption("mode", "0620".to_owned())];
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_NOATIME;

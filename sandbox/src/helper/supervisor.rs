@@ -38,7 +38,7 @@ pub(super) fn run_sandbox(
     }
     let (our_orders, orders) = (fds.remove(3), fds.remove(2));
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
-    // While devices can be opened.
+    // This comes while devices can still be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
     // Descriptor 0 is the control socket, of which only one descriptor may remain.
     rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;

@@ -20,7 +20,7 @@ pub(super) fn become_step_user(prepared: &mut InitState<'_>, uid: u32, gid: u32)
         rustix::thread::set_thread_res_uid(user, user, user)
     };
     become_step().map_err(refuse(control, format_args!("become user {uid} and group {gid}")))?;
-    // Otherwise this process's files in /proc belong to root, and the id maps cannot be written.
+    // Without this call, the process's files in /proc would belong to root, and the id maps could not be written.
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
         .map_err(internal("open Proctor's own files in /proc"))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "create the step's user namespace"))?;
