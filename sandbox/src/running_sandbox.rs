@@ -194,7 +194,7 @@ impl RunningSandbox {
         let order =
             wire::EncodedDocument::new(&CommandMessage::Claim(Box::new(claim))).map_err(ClaimError::NotDelivered)?;
         if let Some(orders) = &self.command_socket {
-            // The command's process first, since it needs the command soonest.
+            // The command's process gets the command first, since it needs the command soonest.
             order.send(orders.as_fd(), &streams).map_err(ClaimError::NotDelivered)?;
         }
         match (order.send(self.control.as_fd(), &[]), &self.command_socket) {
