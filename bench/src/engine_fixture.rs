@@ -91,7 +91,7 @@ impl EngineFixture {
             .map_err(|error| anyhow::anyhow!("{}; {}", error.message(), error.hint().unwrap_or_default()))
     }
 
-    /// Runs a step to its end on a worker of the runtime, as the command line and the daemon do. Also returns the
+    /// Runs a step to completion on a worker of the runtime, as the command line and the daemon do. Also returns the
     /// duration.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl EngineFixture {
     }
 }
 
-/// Runs a step to its end, inside the runtime.
+/// Runs a step to completion, inside the runtime.
 ///
 /// # Errors
 /// The outcome is not `expected`.

@@ -47,9 +47,9 @@ struct HookRunner {
     program: PathBuf,
     /// The arguments; `@` is replaced by `noop8`, `noop32` or `work`.
     arguments: &'static [&'static str],
-    /// The environment variable for its configuration, if it uses one, and the value with `@` as above.
+    /// The environment variable for the configuration of the runner, if it uses one, and the value with `@` as above.
     config: Option<(&'static str, &'static str)>,
-    /// True if it can run the real checks.
+    /// True if the runner can run the real checks.
     runs_real_checks: bool,
 }
 

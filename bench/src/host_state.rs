@@ -159,7 +159,7 @@ pub(crate) fn peak_memory() -> Result<u64> {
 /// Resets the peak memory to the current use (`clear_refs` of proc(5), value 5).
 ///
 /// # Errors
-/// The kernel does not allow it.
+/// The kernel does not allow resetting the peak.
 #[expect(clippy::disallowed_methods, reason = "a file in /proc is a kernel interface")]
 pub(crate) fn reset_peak() -> Result<()> {
     fs::write("/proc/self/clear_refs", "5").context("cannot reset the memory peak")

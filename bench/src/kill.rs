@@ -18,7 +18,7 @@ use crate::{host_state, program};
 const PROCESS_COUNTS: [(usize, f64); 2] = [(20, 10.0), (400, 100.0)];
 /// Maximum wait until all grandchildren have started, and until they have exited after the kill.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Polling interval while they start.
+/// Polling interval while the processes start.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Measures, prints, and compares the 90th percentiles with the limits. RUNS is the number of kills of each kind.
@@ -55,9 +55,9 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
 
 /// The durations of one kill, from the request to cancel.
 struct KillDurations {
-    /// Until the last process had exited, as seen from the host.
+    /// Time until the last process had exited, as seen from the host.
     exited: Duration,
-    /// Until the runner reported the end.
+    /// Time until the runner reported the end.
     reported: Duration,
 }
 

@@ -100,7 +100,7 @@ fn stubborn_step(marker: &str, number: usize) -> Result<PlannedStep> {
     Ok(planned)
 }
 
-/// Returns the new things that do not disappear within the wait.
+/// Returns the new objects that still exist after the wait.
 fn find_leftovers(scratch: &ScratchRepository, marker: &str, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
     let until = Instant::now() + EXIT_TIMEOUT;
     let now = host_state::leftover_candidates(&scratch.state(), marker)?;

@@ -29,7 +29,7 @@ const STEP_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum delay of its end, in milliseconds.
 const MAX_DELAY_MS: f64 = 100.0;
 
-/// An output: a shell command that takes the number of bytes.
+/// A kind of output, as a shell command that takes the number of bytes.
 struct ProducedOutput {
     name: &'static str,
     command: fn(u64) -> String,

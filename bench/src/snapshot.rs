@@ -149,7 +149,7 @@ impl SnapshotFixture {
             self.measure_round(&store, &snapshot, &mut samples)?;
             self.measure_copies(round, &mut samples.copies)?;
         }
-        // Edits come last: what is edited is read again for a while, whatever is measured.
+        // Edits come last: edited files are read again for a while, which would affect the other measurements.
         for round in 0..WARM_UP + runs {
             if round == WARM_UP {
                 samples.copies.edited = private_copy::CopyStageSamples::default();

@@ -169,7 +169,7 @@ impl<'a> MeaningDatabase<'a> {
         let results = |arena: &mut Self, sql: &str, is_sorted| -> Vec<Option<Vec<String>>> {
             arena.copies.iter_mut().map(|copy| random_rows::query_rows(copy, sql, is_sorted)).collect()
         };
-        // If the engine rejects a correct query, that says nothing about the semantic stage.
+        // The rejection of a correct query by the engine is unrelated to the semantic stage.
         if self.copies[0].prepare(&pair.query).is_err() {
             tallies.entry("gold that SQLite refuses".to_owned()).or_default().total += 1;
             return;

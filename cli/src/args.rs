@@ -56,7 +56,7 @@ pub(crate) struct Cli {
     /// When to use colour; `NO_COLOR` is honoured under `auto`
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 1000)]
     pub color: ColorWhen,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: CliCommand,
 }

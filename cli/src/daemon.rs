@@ -25,7 +25,8 @@ pub(crate) use selection::{
 /// Hint for a missing daemon.
 const START_HINT: &str = "start one with `proctor daemon start`";
 /// Hint for a daemon that may be listening but does not admit this user.
-const ADMISSION_HINT: &str = "who runs that daemon admits users by `daemon.allow_users` of its config; without it use a daemon of your own (`proctor daemon start`) or `--no-daemon`";
+const ADMISSION_HINT: &str = "the operator of that daemon admits users with `daemon.allow_users` in its config; \
+    otherwise start your own daemon (`proctor daemon start`) or use `--no-daemon`";
 
 /// A daemon that responds.
 #[derive(Debug, Clone)]
@@ -108,7 +109,7 @@ pub(crate) fn lost_run_error(error: ClientError, run: &RunId) -> CliError {
         ClientError::Problem(problem) => problem_error(*problem),
         error => CliError::Engine {
             message: format!("the result of run {run} is unknown, so it is not a pass: {error}"),
-            hint: Some(format!("`proctor status {run}` shows its result when a daemon answers again")),
+            hint: Some(format!("`proctor status {run}` shows its result when a daemon is available again")),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::Lost.code(),
         },
@@ -126,8 +127,8 @@ pub(crate) fn locked_socket_error(socket: &Path, pid: u32) -> CliError {
     let socket = installation::show(socket);
     CliError::Engine {
         message: format!(
-            "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon starts or ends, or its \
-             socket file was removed"
+            "no daemon listens at `{socket}`, but process {pid} holds its lock: the daemon is starting or shutting \
+             down, or its socket file was removed"
         ),
         hint: Some(
             "try again in a moment; if the problem persists, `proctor daemon stop` stops that process".to_owned(),

@@ -55,7 +55,7 @@ impl DestinationFile {
     /// Writes a temporary file in the same directory and renames it to the destination.
     ///
     /// # Errors
-    /// The file cannot be written, or something other than a regular file is there by now.
+    /// The file cannot be written, or an entry other than a regular file now exists at the path.
     pub(crate) fn write_atomically(&self, bytes: &[u8]) -> io::Result<()> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;

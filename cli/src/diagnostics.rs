@@ -21,7 +21,7 @@ use crate::text::{count, escape_line};
 /// A file and its diagnostics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileDiagnostics<'a> {
-    /// The path as the caller knows it.
+    /// The path in the form that the caller used.
     pub file: &'a Path,
     /// The text of the file; invalid UTF-8 is replaced.
     pub source: &'a str,
@@ -43,17 +43,17 @@ pub(crate) struct DiagnosticRecord {
     pub message: String,
     /// The file.
     pub file: String,
-    /// The line of its start.
+    /// The line of the start.
     pub line: Option<usize>,
-    /// The column of its start.
+    /// The column of the start.
     pub column: Option<usize>,
-    /// The line of its end.
+    /// The line of the end.
     pub end_line: Option<usize>,
-    /// The column after its last character.
+    /// The column after the last character.
     pub end_column: Option<usize>,
-    /// The offset of its first byte.
+    /// The offset of the first byte.
     pub start: Option<usize>,
-    /// The offset after its last byte.
+    /// The offset after the last byte.
     pub end: Option<usize>,
     /// Related positions.
     pub labels: Vec<LabelRecord>,
@@ -64,9 +64,9 @@ pub(crate) struct DiagnosticRecord {
 /// A related position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LabelRecord {
-    /// The line of its start.
+    /// The line of the start.
     pub line: usize,
-    /// The column of its start.
+    /// The column of the start.
     pub column: usize,
     /// A description of the position.
     pub text: String,

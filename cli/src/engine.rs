@@ -30,7 +30,9 @@ pub(crate) fn open(
 pub(crate) fn warn_about_unreadable_env(caller: &Caller, screen: &mut Screen) {
     if !caller.unreadable.is_empty() {
         let names = caller.unreadable.join(", ");
-        screen.err(&style::warning(&format!("no step can be given these variables, which are not UTF-8: {names}")));
+        screen.err(&style::warning(&format!(
+            "these variables cannot be passed to steps because they are not UTF-8: {names}"
+        )));
     }
 }
 

@@ -254,7 +254,7 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
         return String::new();
     }
     let names = missing.into_iter().collect::<Vec<_>>().join(", ");
-    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` says why)"))
+    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` shows why)"))
 }
 
 /// Renders the last line: the verdict, "partial" for a partial run, the count of each outcome, tier, tree and time.
@@ -283,7 +283,7 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
     let partial = if left_out == 0 { "" } else { "partial run " };
     let word = format!("{partial}{}", finished.verdict.as_str());
     let line = format!("{word}: {}", parts.join(", "));
-    // In a log it stays one line, because other programs search for it.
+    // The text stays on one line in a log, because other programs search for it.
     let text = if layout.wraps { wrap(&line, layout.columns).join("\n  ") } else { line };
     format!("{}{}\n", paint(style::verdict_style(finished.verdict), &text[..=word.len()]), &text[word.len() + 1..])
 }

@@ -43,7 +43,7 @@ pub(crate) fn state_dir(args: &StateArgs, caller: &Caller) -> Result<PathBuf, Cl
 /// Returns the caller's home directory.
 ///
 /// # Errors
-/// The caller has none.
+/// The caller has no home directory.
 pub(crate) fn home(caller: &Caller) -> Result<PathBuf, CliError> {
     Ok(installation::home_dir(caller)?)
 }

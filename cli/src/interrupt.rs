@@ -71,7 +71,7 @@ fn signal_effect(first: Option<&'static str>, name: &'static str) -> SignalEffec
     }
 }
 
-/// Runs `work` to its end and returns its result, or `None` if SIGINT, SIGTERM or SIGHUP arrived first.
+/// Runs `work` to completion and returns its result, or `None` if SIGINT, SIGTERM or SIGHUP arrived first.
 pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
     let Ok(mut interrupts) = Interrupts::listen(CancellationToken::new()) else { return Some(work.await) };
     tokio::select! {

@@ -68,7 +68,7 @@ impl ReportOutputs {
     /// Adds destination files, after checking that they can be written.
     ///
     /// # Errors
-    /// A file cannot be created at its path, or two formats want the same file.
+    /// A file cannot be created at its path, or two formats use the same file.
     pub(crate) fn add_files(&mut self, files: &[ReportFileOption], caller: &Caller) -> Result<(), CliError> {
         let mut found = Vec::new();
         for (index, wanted) in files.iter().enumerate() {
@@ -93,7 +93,7 @@ impl ReportOutputs {
         self.repo_prefix = github_files::repo_path_in_workspace(repo, caller);
     }
 
-    /// Checks whether some destination wants this format.
+    /// Checks whether a destination needs this format.
     fn wants(&self, format: RunFormat) -> bool {
         self.stdout == format || self.files.iter().any(|(wanted, _)| *wanted == format)
     }
@@ -113,7 +113,7 @@ impl ReportOutputs {
         ReportedRun { commit, result: RunResult::Recorded(Box::new(record)), tool_reports: files }
     }
 
-    /// Writes an event to the destinations that want each event.
+    /// Writes an event to the destinations that receive each event.
     ///
     /// # Errors
     /// The event cannot be serialised, which would be a bug in proctor.
@@ -259,7 +259,7 @@ fn random_token() -> Result<String, CliError> {
     match filled {
         Ok(16) => Ok(random.map(|byte| format!("{byte:02x}")).concat()),
         _ => Err(CliError::Environment {
-            message: "the system gives no random numbers".to_owned(),
+            message: "the system provides no random numbers".to_owned(),
             hint: "wait until the daemon has started, and run again".to_owned(),
         }),
     }

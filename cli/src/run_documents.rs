@@ -70,7 +70,7 @@ pub(crate) async fn fetch(client: &Client, run: &RunId) -> Result<RunDocuments, 
     for file in view.evidence.keys() {
         let bytes = client.evidence(run, file).await.map_err(client_error)?;
         read.add_document(file, &bytes)
-            .map_err(|error| CliError::Internal(format!("the daemon sent what is no document: {error}")))?;
+            .map_err(|error| CliError::Internal(format!("the daemon sent an invalid document: {error}")))?;
     }
     Ok(read.finish())
 }

@@ -1,4 +1,4 @@
-//! Runs asynchronous work to its end.
+//! Runs asynchronous work to completion.
 
 use crate::error::CliError;
 

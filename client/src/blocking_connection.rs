@@ -34,7 +34,7 @@ pub struct BlockingConnection {
 }
 
 impl BlockingConnection {
-    /// Connects and checks whose daemon it is before sending anything.
+    /// Connects and checks the owner of the daemon before sending anything.
     ///
     /// # Errors
     /// No daemon listens there, this user has no permission, the daemon is not trusted, or the queue of the socket is

@@ -95,7 +95,7 @@ impl ExecHandover {
 /// Takes over a command with the descriptors that [`ExecHandover`] prepared.
 ///
 /// # Errors
-/// The file was not written by [`ExecHandover`], or the connection is no socket.
+/// The file was not written by [`ExecHandover`], or the connection is not a socket.
 pub fn take_over(connection: OwnedFd, received: OwnedFd) -> io::Result<ExecResponse> {
     let mut bytes = Vec::new();
     File::from(received).read_to_end(&mut bytes)?;

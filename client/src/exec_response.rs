@@ -109,12 +109,12 @@ impl ExecResponse {
         self.connection.response.push_bytes(bytes);
     }
 
-    /// Returns whether the response, parsed so far, says that the daemon has accepted the command.
+    /// Returns whether the response, parsed so far, shows that the daemon has accepted the command.
     pub fn is_accepted(&self) -> bool {
         self.status.is_some_and(is_success)
     }
 
-    /// Returns whether an event was parsed and not taken.
+    /// Returns whether an event was parsed but not yet returned.
     pub fn has_event(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -150,7 +150,9 @@ impl ExecResponse {
         match self.status {
             Some(status) if !is_success(status) => match serde_json::from_slice(&self.line) {
                 Ok(problem) => ClientError::Problem(Box::new(problem)),
-                Err(_) => self.connection.invalid_response(format!("it has the status {status} and no problem in it")),
+                Err(_) => {
+                    self.connection.invalid_response(format!("it has the status {status} without a problem document"))
+                }
             },
             _ => {
                 let reason = "the answer ended before the command did".to_owned();

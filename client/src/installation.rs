@@ -215,7 +215,7 @@ pub fn secure_state_dir(dir: &Path) -> Result<(), InstallationError> {
     let own = rustix::process::geteuid().as_raw();
     if stat.st_uid != own {
         let reason = format!("it belongs to user {}, and this is user {own}", stat.st_uid);
-        return refused(reason, "name a directory of your own with `--state-dir`, or change the owner of that one");
+        return refused(reason, "choose a directory that you own with `--state-dir`, or change the owner of this one");
     }
     let mode = stat.st_mode & 0o7777;
     if mode & OTHERS_WRITE == 0 {

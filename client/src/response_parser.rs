@@ -93,9 +93,7 @@ impl ResponseParser {
                 taken.truncate(at);
                 Ok(Some(taken))
             }
-            None if self.buffer.len() >= max_bytes + end.len() => {
-                Err("a line of it is too long, or its parts do not fit")
-            }
+            None if self.buffer.len() >= max_bytes + end.len() => Err("a line of it is too long, or is malformed"),
             None => Ok(None),
         }
     }
@@ -109,7 +107,7 @@ impl ResponseParser {
 
 /// Parses a head. Returns the status code and the state that follows.
 fn parse_head(head: &[u8]) -> Result<(u16, ResponseState), &'static str> {
-    let head = std::str::from_utf8(head).map_err(|_| "its head is no text")?;
+    let head = std::str::from_utf8(head).map_err(|_| "its head is not text")?;
     let mut lines = head.split("\r\n");
     let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
     let status = status.and_then(|rest| rest.get(..3)).and_then(|digits| digits.parse().ok());
@@ -121,11 +119,11 @@ fn parse_head(head: &[u8]) -> Result<(u16, ResponseState), &'static str> {
         if name.eq_ignore_ascii_case("content-length") {
             let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
             let number = value.parse().ok().filter(|_| is_number && length.is_none());
-            length = Some(number.ok_or("its length is no number")?);
+            length = Some(number.ok_or("its length is not a number")?);
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             is_chunked = value.eq_ignore_ascii_case("chunked") && !is_chunked;
             if !is_chunked {
-                return Err("its body is encoded in a way that was not asked for");
+                return Err("its body has an encoding that was not requested");
             }
         }
     }
@@ -133,7 +131,7 @@ fn parse_head(head: &[u8]) -> Result<(u16, ResponseState), &'static str> {
         (Some(length), false) => Ok((status, ResponseState::Sized(length))),
         (None, true) => Ok((status, ResponseState::ChunkSize)),
         (None, false) if status == 204 => Ok((status, ResponseState::Ended)),
-        _ => Err("its head does not say where its body ends"),
+        _ => Err("its head does not specify the length of its body"),
     }
 }
 

@@ -23,7 +23,7 @@ pub const MAX_ENV: usize = 256 << 10;
 pub struct SocketCandidate {
     /// The socket, and whose daemon is trusted there.
     pub address: DaemonAddress,
-    /// The origin of its path.
+    /// The origin of the path.
     pub origin: SocketOrigin,
 }
 

@@ -76,18 +76,18 @@ pub fn render_manual_page() -> String {
 const PAGE_HEADER: &str = "\
 # Error codes
 
-Every error of Proctor has a code in its head, such as `error[P0116]: a step has no key `timout_ms``. `proctor explain
-P0116` prints what stands here about it, and `proctor explain --codes` the list of all. A code never changes its
-meaning, and its number is never used again. In JSON it is `code` of errors, problems, diagnostics and findings of the
-gate, and `name` beside it, where there is one, its name.
+Every error of Proctor begins with a code, such as `error[P0116]: a step has no key `timout_ms``. `proctor explain P0116`
+prints the section about the code on this page, and `proctor explain --codes` lists all codes. A code never changes its
+meaning, and a number is never reused. In JSON, errors, problems, diagnostics and findings of the gate have the code in
+`code`, and some also have its name in `name`.
 
 | codes | about |
 |---|---|
-| `P00xx` | the command line, and the daemon as it sees it |
+| `P00xx` | the command line, and its connection to the daemon |
 | `P01xx` | specs, and the operator's config |
-| `P02xx` | runs that could not be had |
-| `P03xx` | what speaks against a pass at the gate |
-| `P04xx` | what makes a run inconclusive |
+| `P02xx` | runs that were not possible |
+| `P03xx` | reasons why the gate does not pass |
+| `P04xx` | reasons why a run is inconclusive |
 | `P05xx` | requests to the daemon |
 
 <!-- Written by `cargo xtask schemas` from core/src/code/. -->

@@ -156,7 +156,7 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), Problem> {
     let bytes = env_size(env);
     let bad = env.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'));
     let detail = match bad {
-        Some((name, _)) => format!("`env` holds what is no variable: `{}`", display_path(name.as_bytes())),
+        Some((name, _)) => format!("`env` contains an invalid variable: `{}`", display_path(name.as_bytes())),
         None if bytes > MAX_ENV => format!("`env` has {bytes} bytes; a request takes up to {MAX_ENV}"),
         None => return Ok(()),
     };

@@ -84,8 +84,8 @@ impl Client {
     pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<Submitted, ClientError> {
         let mut request = post_request("/v1/runs", submission)?;
         if let Some(key) = key {
-            let value =
-                HeaderValue::from_str(key).map_err(|_| self.invalid_response("the idempotency key is no header"))?;
+            let value = HeaderValue::from_str(key)
+                .map_err(|_| self.invalid_response("the idempotency key is not a valid header"))?;
             request.headers_mut().insert(IDEMPOTENCY_KEY, value);
         }
         self.json(request, WORK_TIMEOUT).await
@@ -287,7 +287,7 @@ impl Client {
         }
         Err(match serde_json::from_slice(&bytes) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.invalid_response(&format!("it has the status {} and no problem in it", head.status())),
+            Err(_) => self.invalid_response(&format!("it has the status {} without a problem document", head.status())),
         })
     }
 

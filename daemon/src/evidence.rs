@@ -18,14 +18,14 @@ impl Service {
     /// Returns a document of a run by its name in [`proctor_core::api::RunView::evidence`], such as
     /// `verify/verify.lint.json`.
     ///
-    /// The document is returned only if its bytes match the recorded digest, so a file that a caller put in its place
-    /// never leaves the daemon.
+    /// The document is returned only if its bytes match the recorded digest, so the daemon never returns a file that
+    /// was replaced.
     ///
     /// # Errors
     /// As [`Service::run`]; also if the run wrote no such document or the document no longer exists.
     pub async fn evidence(&self, caller: Caller, id: &RunId, file: &str) -> Result<Bytes, Problem> {
         let run = self.run(caller, id).await?;
-        let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` wrote no document of this name"));
+        let unknown = || Problem::new(ProblemType::NotFound, format!("the run `{id}` has no document of this name"));
         let (directory, sha256) =
             run.view.evidence_dir.clone().zip(run.view.evidence.get(file).cloned()).ok_or_else(unknown)?;
         let (name, lost) = (file.to_owned(), document_gone(id, file));
@@ -39,7 +39,7 @@ impl Service {
 }
 
 fn document_gone(id: &RunId, file: &str) -> Problem {
-    Problem::new(ProblemType::Gone, format!("`{file}` is no longer what the run `{id}` wrote"))
+    Problem::new(ProblemType::Gone, format!("`{file}` was changed after the run `{id}` wrote it"))
         .with_hint("a later run of the changeset replaced the file, or it was deleted; run again")
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct ExecTicket {
     start_signal: oneshot::Receiver<()>,
 }
 
-/// A command that asks for a place in the queue.
+/// A command that requests a place in the queue.
 #[derive(Debug)]
 pub(crate) struct ExecAdmission {
     pub(crate) id: ExecId,
@@ -88,7 +88,7 @@ impl ExecQueue {
             }
             if state.request_bytes.saturating_add(held) > MAX_REQUEST_BYTES {
                 return Err(too_many(&format!(
-                    "the requests of the commands that wait hold more than {MAX_REQUEST_BYTES} bytes"
+                    "the requests of waiting commands have more than {MAX_REQUEST_BYTES} bytes in total"
                 )));
             }
             let pushed = state.queue.push(QueueEntry { id: entry.clone(), uid: caller.uid, claim });
@@ -180,7 +180,7 @@ impl Drop for ExecTicket {
 fn full_message(full: QueueFull) -> String {
     match full {
         QueueFull::Total(count) => format!("{count} commands wait already"),
-        QueueFull::PerCaller(count) => format!("{count} of your commands wait already"),
+        QueueFull::PerCaller(count) => format!("{count} of your commands are already waiting"),
     }
 }
 

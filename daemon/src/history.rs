@@ -335,10 +335,10 @@ impl RecoverySummary {
             tracing::info!(reason, runs = self.runs, "the index of runs was rebuilt from their logs");
         }
         for run in &self.interrupted {
-            tracing::warn!(%run, "a run that had not ended is inconclusive now");
+            tracing::warn!(%run, "a run that had not ended was recorded as inconclusive");
         }
         for log in &self.quarantined {
-            tracing::warn!(log, "a damaged log was set aside");
+            tracing::warn!(log, "a damaged log was moved to another directory");
         }
     }
 }

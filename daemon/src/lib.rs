@@ -1,5 +1,5 @@
-//! The daemon. Callers send requests over a socket; runs wait for their turn; and their results are remembered. The
-//! rules for passing and failing are in `proctor-core`, and `proctor-runner` executes the runs.
+//! The daemon. Callers send requests over a socket, runs wait in a queue, and their results are stored. The rules for
+//! passing and failing are in `proctor-core`, and `proctor-runner` executes the runs.
 //!
 //! Data flows in one direction. A transport ([`http`], [`mcp`]) turns bytes into a call of [`service::Service`],
 //! which sends it to the owner of all runs. The owner starts runs, writes their events to logs ([`history`]), and

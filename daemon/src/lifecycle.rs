@@ -154,13 +154,16 @@ impl DaemonStart {
         let settings = ResolvedSettings::resolve(found, around.uid, settings::uid_of)?;
         let log = start_log(&settings, &around);
         if let Err(error) = signals {
-            warn!("what our caller left of its signals stays: {error}");
+            warn!("the inherited signal settings cannot be reset: {error}");
         }
         if let Err(error) = closed {
-            warn!("what our caller left open stays open, and who waits for the end of it waits for us: {error}");
+            warn!(
+                "inherited descriptors cannot be closed, so a program that waits for their end waits for the daemon: \
+                {error}"
+            );
         }
         if !around.unreadable.is_empty() {
-            warn!(variables = around.unreadable.join(", "), "no step can be given variables that are not UTF-8");
+            warn!(variables = around.unreadable.join(", "), "variables that are not UTF-8 cannot be passed to steps");
         }
         resource_limits::raise_open_files();
         let metrics = Metrics::new(Clock::system().now_ms());
@@ -348,7 +351,7 @@ impl RunningDaemon {
 
     fn apply(&self, old: &ResolvedSettings, new: ResolvedSettings) {
         if new.operator.daemon.socket != old.operator.daemon.socket {
-            warn!("`daemon.socket` has changed; the daemon listens there once it is started again");
+            warn!("`daemon.socket` has changed; the daemon uses the new path after a restart");
         }
         self.reloader.reload_log(&new);
         self.listening.borrow().set_permissions(&new.allowed_users);
@@ -419,7 +422,7 @@ impl RunningDaemon {
             }
             DrainWait::SignalReceived => error!("somebody insists: the daemon leaves what is under way"),
             DrainWait::Completed | DrainWait::TimedOut => {
-                error!("runs did not end though they were cancelled; they are left");
+                error!("runs did not end after their cancellation; the daemon exits without waiting for them");
             }
         }
         ShutdownResult::Abandoned

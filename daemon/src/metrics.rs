@@ -83,11 +83,11 @@ pub enum ConnectionRefusal {
 /// Result of exporting spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanResult {
-    /// The receiver accepted them.
+    /// The receiver accepted the spans.
     Exported,
     /// The export queue was full.
     Dropped,
-    /// They could not be sent, or the receiver rejected them.
+    /// The spans could not be sent, or the receiver rejected them.
     Failed,
 }
 
@@ -288,47 +288,48 @@ impl Metrics {
 impl MetricSet {
     fn register_all(mut self) -> Self {
         let to = &mut self.registry;
-        to.register("proctor_submissions", "Requests for a run, by how they were answered", self.submitted.clone());
-        let help = "Requests for a run that were refused, by the kind of the problem and its status code";
+        to.register("proctor_submissions", "Requests for a run, by the kind of their answer", self.submitted.clone());
+        let help = "Rejected requests for a run, by the kind of the problem and its status code";
         to.register("proctor_submissions_refused", help, self.refused_submissions.clone());
         to.register("proctor_runs_finished", "Runs that have ended, by verdict", self.finished.clone());
-        to.register("proctor_runs", "Runs that wait and that are under way", self.runs.clone());
-        let help = "How long runs waited for their turn";
+        to.register("proctor_runs", "Waiting and active runs", self.runs.clone());
+        let help = "Time that runs waited in the queue";
         to.register_with_unit("proctor_run_wait", help, Unit::Seconds, self.run_wait.clone());
-        let help = "How long runs took, from the request to their end, with the wait for their turn";
+        let help = "Duration of runs from the request to their end, including the wait in the queue";
         to.register_with_unit("proctor_run_duration", help, Unit::Seconds, self.run_duration.clone());
-        let help = "How long runs took, from their beginning to their end, by verdict";
+        let help = "Duration of runs from their start to their end, by verdict";
         to.register_with_unit("proctor_run_execution", help, Unit::Seconds, self.run_execution.clone());
-        let help = "How long steps, steps that judge SQL, and toolchain checks took, by outcome";
+        let help = "Duration of steps, steps that judge SQL, and toolchain checks, by outcome";
         to.register_with_unit("proctor_step_duration", help, Unit::Seconds, self.steps.clone());
         self.judgements.register(to);
         to.register("proctor_http_requests", "Answered requests", self.requests.clone());
-        let help = "How long answers took until their head was ready; a long poll waits on purpose";
+        let help = "Time until the head of an answer was ready; a long poll waits on purpose";
         to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.response_times.clone());
         to.register("proctor_connections", "Open connections", self.open.clone());
         to.register(
             "proctor_connections_refused",
-            "Connections that were not served, or no longer",
+            "Connections that were rejected or closed early",
             self.refused_connections.clone(),
         );
-        to.register("proctor_config_reloads", "Times that the config was read again", self.reloads.clone());
-        let help = "1 if the daemon uses the config as it was when it was last read, 0 if that one was not valid";
+        to.register("proctor_config_reloads", "Number of times that the config was reloaded", self.reloads.clone());
+        let help = "1 if the last reload of the config was successful, 0 if the new config was not valid and the old \
+            one remains in use";
         to.register("proctor_config_last_reload_successful", help, self.reload_succeeded.clone());
-        let help = "When a valid config was last read, since 1970";
+        let help = "Time of the last successful reload of the config, in seconds since 1970";
         to.register_with_unit(
             "proctor_config_last_reload_success_timestamp",
             help,
             Unit::Seconds,
             self.reloaded_at.clone(),
         );
-        let help = "Spans of runs for OpenTelemetry, by whether they were exported";
+        let help = "Spans of runs for OpenTelemetry, by the result of their export";
         to.register("proctor_otlp_spans", help, self.spans.clone());
         to.register("proctor_panics", "Panics that were caught", self.panics.clone());
-        let help = "1 if new runs are taken on: the daemon does not end, and can write to its state directory";
+        let help = "1 if the daemon accepts new runs: it is not shutting down, and can write to its state directory";
         to.register("proctor_ready", help, self.ready.clone());
         let help = "Free bytes on the disk of the state directory";
         to.register_with_unit("proctor_state_free", help, Unit::Bytes, self.state_free.clone());
-        to.register("proctor_draining", "1 where no new runs are taken on", self.draining.clone());
+        to.register("proctor_draining", "1 if no new runs are accepted", self.draining.clone());
         self
     }
 

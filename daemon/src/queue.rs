@@ -1,9 +1,9 @@
 //! Decides which run starts next, without a clock or tasks. Callers take turns; the repositories of a caller take
 //! turns; and within a repository, the oldest request that may start is next.
 //!
-//! Conflicting runs are never active together and start in the order of their requests: a later run cannot overtake
-//! an earlier one that it conflicts with. So no run waits forever. The queue knows neither the content of a run nor
-//! how it is started.
+//! Conflicting runs are never active together and start in the order of their requests: a later run cannot overtake an
+//! earlier one that it conflicts with. So no run waits forever. The queue depends neither on the content of a run nor
+//! on the way it is started.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl FairQueue {
         Self { limits, last: 0, waiting, active, callers }
     }
 
-    /// Applies new limits. Runs that already exceed them stay.
+    /// Applies new limits. Runs that already exceed them are not removed.
     pub fn set_limits(&mut self, limits: QueueLimits) {
         self.limits = limits;
     }

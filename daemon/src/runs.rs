@@ -1,5 +1,5 @@
-//! Owns all runs in one task that processes messages. The task decides when a run starts, joins requests to a
-//! matching run, forwards cancellations, and forgets finished runs.
+//! Owns all runs in one task that processes messages. The task decides when a run starts, joins requests to a matching
+//! run, forwards cancellations, and drops finished runs.
 //!
 //! The run itself (`run_task`) publishes its events for readers (`live_run`). The service decides which callers may
 //! read them.
@@ -141,7 +141,7 @@ impl RunsHandle {
 
     async fn send(&self, message: ManagerMessage) {
         if self.manager.send(message).await.is_err() {
-            tracing::error!("the owner of all runs is gone");
+            tracing::error!("the run manager has stopped");
         }
     }
 }

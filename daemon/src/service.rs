@@ -182,7 +182,7 @@ impl Service {
     /// As [`Service::open`].
     pub async fn open_with_history(config: ServiceConfig, history: PathBuf) -> Result<Arc<Self>, StartError> {
         let opening = tokio::task::spawn_blocking(move || Self::open_blocking(config, &history)).await;
-        let broke = |error: JoinError| EngineError::Internal(format!("the start ended badly: {error}"));
+        let broke = |error: JoinError| EngineError::Internal(format!("the start failed unexpectedly: {error}"));
         let (service, recovered) = opening.map_err(broke)??;
         tracing::info!(runs = recovered.runs, "runs are remembered");
         Ok(Arc::new(service))
@@ -389,7 +389,7 @@ impl Service {
         self.exec_queue.cancel_all();
         self.runs.cancel_all("the daemon is shutting down".to_owned()).await;
         if !self.wait_until_empty(CANCELLED_RUNS_TIMEOUT).await {
-            tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon ends their records");
+            tracing::error!(runs = ?self.runs.counts(), "runs did not end; the next daemon completes their records");
         }
     }
 
@@ -455,7 +455,7 @@ fn no_run(id: &RunId) -> Problem {
         .with_hint("`proctor status` (`GET /v1/runs`) lists the stored runs")
 }
 
-/// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs is gone.
+/// Removes old runs after each run, after a reload, and once an hour. Returns when the owner of runs has stopped.
 async fn remove_old_runs(
     history: History,
     mut operator: watch::Receiver<Arc<OperatorConfig>>,
@@ -488,8 +488,8 @@ async fn remove_batch(history: &History, retention: &Retention) -> bool {
             return retained.has_more;
         }
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "old runs could not be forgotten"),
-        Err(error) => tracing::error!(%error, "forgetting old runs ended badly"),
+        Ok(Err(error)) => tracing::warn!(%error, "old runs could not be deleted"),
+        Err(error) => tracing::error!(%error, "deleting old runs failed unexpectedly"),
     }
     false
 }

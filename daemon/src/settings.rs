@@ -78,7 +78,7 @@ fn find_problems(operator: &OperatorConfig, uid_of: &impl Fn(&str) -> Option<u32
     let unknown = daemon.allow_users.iter().filter(|user| resolve_user(user, uid_of).is_none());
     let unknown = unknown.map(|user| match user {
         UserRef::Name(name) => format!("`daemon.allow_users`: there is no account {name:?} on this machine"),
-        UserRef::Uid(uid) => format!("`daemon.allow_users`: {uid} is no user"),
+        UserRef::Uid(uid) => format!("`daemon.allow_users`: {uid} is not a user id"),
     });
     let socket = daemon.socket.as_deref().and_then(|socket| socket_problem(Path::new(socket)));
     let level = level_problem(&daemon.log.level);
@@ -113,7 +113,7 @@ pub fn socket_problem(path: &Path) -> Option<String> {
 
 fn level_problem(level: &str) -> Option<String> {
     let error = EnvFilter::builder().parse(level).err()?;
-    Some(format!("`daemon.log.level` {level:?} means nothing: {error}"))
+    Some(format!("`daemon.log.level` {level:?} is not a valid filter: {error}"))
 }
 
 /// Looks up the ID of an account in the system's databases.

@@ -24,7 +24,7 @@ pub enum ExportError {
     #[error(transparent)]
     Sender(#[from] SenderError),
     /// The receiver accepted the request but rejected this many spans.
-    #[error("the receiver refused {0} of the spans")]
+    #[error("the receiver rejected {0} of the spans")]
     RejectedSpans(u64),
     /// The receiver did not accept the request, or was not reached; the message says why.
     #[error("{0}")]

@@ -132,7 +132,7 @@ impl Library {
     /// Loads a shared library. Loading runs its initialisers, so pass only a library that the operator provided.
     ///
     /// # Errors
-    /// It cannot be loaded, is not DuckDB, or is too old.
+    /// The library cannot be loaded, is not DuckDB, or is too old.
     pub fn load(path: &Path) -> Result<Self, DuckDbError> {
         // SAFETY: the operator named the file, or it is in a directory that only administrators and this user can
         // write; DuckDB's initialisers have no requirements on the caller.
@@ -140,7 +140,7 @@ impl Library {
         Ok(Self(Arc::new(Api::load_symbols(library)?)))
     }
 
-    /// Returns its version, such as `v1.5.6`.
+    /// Returns the version, such as `v1.5.6`.
     pub fn version(&self) -> String {
         // SAFETY: the function takes no argument; the string is static.
         copy_c_string(unsafe { (self.0.library_version)() }).unwrap_or_default()

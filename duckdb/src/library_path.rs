@@ -16,7 +16,7 @@ const USER_DIRS: [&str; 2] = [".local/lib", ".cache/proctor/duckdb"];
 /// user with this `home`.
 ///
 /// # Errors
-/// There is no library; the message says how to get one.
+/// There is no library; the message describes how to install one.
 pub fn find(given: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, LibraryNotFound> {
     let found = library_candidates(given, home).into_iter().find(|path| path.is_file());
     found.ok_or_else(|| {

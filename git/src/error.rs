@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::object::object_id::ObjectFormat;
 use crate::repository_paths::RepositoryPaths;
 
-/// Why a repository could not be read. Each message ends with a `hint:` line that says how to fix the problem.
+/// The reason why a repository could not be read. Each message ends with a `hint:` line that says how to fix the
+/// problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum GitError {
@@ -53,7 +54,7 @@ pub enum GitError {
         path: PathBuf,
         /// The problem with the file.
         problem: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The repository uses a git format that libgit2 cannot read.
@@ -63,7 +64,7 @@ pub enum GitError {
         path: PathBuf,
         /// The format.
         what: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The repository uses a git format that libgit2 cannot read but the `git` program can.
@@ -74,11 +75,11 @@ pub enum GitError {
     Format {
         /// The paths of the repository, which passed all checks.
         places: RepositoryPaths,
-        /// The hash algorithm of its object ids.
+        /// The hash algorithm of the object ids.
         objects: ObjectFormat,
         /// The format.
         what: String,
-        /// How to avoid the format.
+        /// How to avoid the unsupported format.
         mend: String,
     },
     /// libgit2 could not read the repository.
@@ -114,9 +115,9 @@ pub enum GitError {
         path: PathBuf,
         /// The requested revision, in human-readable form.
         revision: String,
-        /// The problem with it.
+        /// The problem with the revision.
         problem: String,
-        /// How to fix it.
+        /// How to fix the problem.
         mend: String,
     },
     /// The tree of a commit is invalid or too large.
@@ -133,7 +134,9 @@ pub enum GitError {
     },
     /// Objects of a commit are missing. In a partial clone, git fetches objects on demand; Proctor never does.
     #[error(
-        "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git fsck` says what is lost",
+        "commit {commit} cannot be checked out: {count} of its files and directories are not in this clone, and nothing \
+            is fetched: {}\nhint: in a partial clone, `git ls-tree -r -l {commit}` fetches them; in any other, `git \
+            fsck` lists the missing objects",
         some_of(paths, *count)
     )]
     Missing {
@@ -146,12 +149,12 @@ pub enum GitError {
     },
     /// A submodule that should be checked out is missing.
     #[error(
-        "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory stays empty"
+        "the submodule `{path}` cannot be checked out: its commit {commit} is not in this clone\nhint: `git submodule update --init --recursive` fetches it; without `--submodules` its directory remains empty"
     )]
     Submodule {
         /// The path of the submodule, in human-readable form.
         path: String,
-        /// The commit that is recorded for it.
+        /// The commit that is recorded for the submodule.
         commit: String,
     },
     /// A checkout in the state directory could not be written.

@@ -96,7 +96,7 @@ impl GitHelper {
                 match (listing.told_ahead, listing.indexes.first_mut(), early_index) {
                     (true, Some(first), Some(told)) => *first = told,
                     (false, ..) => {}
-                    _ => return Err(self.helper_error("its answer is not that which it began with".into())),
+                    _ => return Err(self.helper_error("its answer does not match the start of the answer".into())),
                 }
                 Ok(listing)
             }
@@ -108,7 +108,7 @@ impl GitHelper {
     /// Reports for each path whether the rules on disk ignore it. None of the paths may be a directory.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::list`].
+    /// The errors of [`GitHelper::list`].
     pub fn are_ignored(&self, repo: &Path, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         self.query_ignored(repo, None, &[], paths)
     }
@@ -117,7 +117,7 @@ impl GitHelper {
     /// submodules are given, the helper does not read the index to find them.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::list`].
+    /// The errors of [`GitHelper::list`].
     pub fn query_ignored(
         &self,
         repo: &Path,
@@ -198,7 +198,7 @@ impl GitHelper {
     /// Returns the identity and the spec of a commit's tree.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::tree`].
+    /// The errors of [`GitHelper::tree`].
     pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitTreeContent, GitError> {
         match self.send_commit_request(repo, &GitRequest::Content { repo: repo.to_owned(), commit: commit.clone() })? {
             GitAnswer::Content(content) => Ok(content),
@@ -209,7 +209,7 @@ impl GitHelper {
     /// Returns the hashes of single files in a commit's tree.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::tree`].
+    /// The errors of [`GitHelper::tree`].
     pub fn files(
         &self,
         repo: &Path,
@@ -269,7 +269,7 @@ impl GitHelper {
     /// Returns the refs of `repo` and of its `nested` repositories, and the ignore rules in their git directories.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::list`].
+    /// The errors of [`GitHelper::list`].
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
         match self.send_commit_request(repo, &GitRequest::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             GitAnswer::History(history) => Ok(history),
@@ -526,7 +526,7 @@ impl IgnoreQuery {
     /// all paths that are not cached, and not at all if there are none.
     ///
     /// # Errors
-    /// The same as those of [`GitHelper::list`].
+    /// The errors of [`GitHelper::list`].
     pub fn are_ignored(&self, paths: &[&[u8]]) -> Result<Vec<bool>, GitError> {
         let mut known = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let new = paths.iter().copied().filter(|path| !known.contains_key(*path));

@@ -15,11 +15,11 @@ pub mod index_writer;
 pub struct GitIndex {
     /// The path of the repository's work tree in the outermost one; empty for the outermost one itself.
     pub at: RepoPath,
-    /// The format of its object ids.
+    /// The format of the object ids.
     pub format: ObjectFormat,
     /// The tree of HEAD's commit; `null` before the first commit.
     pub head_tree: Option<ObjectId>,
-    /// When the index was written. A file that changed at this time or later may differ although its stat data
+    /// Time at which the index was written. A file that changed at this time or later may differ although its stat data
     /// match.
     pub written: IndexTimestamp,
     /// The entries, sorted by path, then by stage.

@@ -102,7 +102,7 @@ pub enum GitRequest {
     History {
         /// The top of the work tree.
         repo: PathBuf,
-        /// The directories of repositories inside it.
+        /// The directories of the nested repositories.
         nested: Vec<RepoPath>,
     },
 }
@@ -150,13 +150,13 @@ pub enum GitAnswer {
 /// The state of a repository apart from its work tree and index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitHistory {
-    /// The format of its object ids.
+    /// The format of the object ids.
     pub format: ObjectFormat,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub objects: PathBuf,
     /// The line in its HEAD: `ref: ` and the name of a branch, or an id; `null` if HEAD cannot be read.
     pub head: Option<String>,
-    /// Its refs, in the format of `packed-refs`.
+    /// The refs, in the format of `packed-refs`.
     pub refs: RepoPath,
     /// The boundary commits of a shallow clone; `null` for a complete clone.
     pub shallow: Option<RepoPath>,
@@ -183,7 +183,7 @@ impl GitHistory {
 pub struct NamedCommit {
     /// The full id.
     pub id: String,
-    /// The first line of its message, escaped and shortened, in human-readable form.
+    /// The first line of the message, escaped and shortened, in human-readable form.
     pub subject: String,
 }
 
@@ -238,7 +238,7 @@ pub struct CommitTreeContent {
 pub struct CommittedFile {
     /// True if the file is executable.
     pub executable: bool,
-    /// The sha256 of its content.
+    /// The sha256 of the content.
     pub sha256: Sha256Hex,
     /// The first line of a script, which names its interpreter; `None` if the file is not a script.
     pub shebang: Option<String>,
@@ -317,13 +317,13 @@ pub struct CommitTree {
 /// A submodule of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitSubmodule {
-    /// Its directory, relative to the top of the outermost tree.
+    /// The directory, relative to the top of the outermost tree.
     pub path: RepoPath,
     /// Its commit.
     pub commit: ObjectId,
     /// The bytes of the commit object.
     pub object: RepoPath,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub objects: PathBuf,
 }
 
@@ -403,9 +403,9 @@ impl WorktreeListing {
 /// A directory that was searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedDirectory {
-    /// Its path; empty for the top.
+    /// The path; empty for the top.
     pub path: RepoPath,
-    /// Its stat data from before the search.
+    /// The stat data from before the search.
     pub stat: FileStat,
 }
 

@@ -25,8 +25,8 @@ impl RepositoryPaths {
 /// The repository that a checkout belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OriginalRepository {
-    /// The top of its work tree, where steps see the checkout.
+    /// The top of the work tree, where steps see the checkout.
     pub seen_at: PathBuf,
-    /// The directory of its objects, which the checkout borrows.
+    /// The directory of the objects, which the checkout borrows.
     pub objects: PathBuf,
 }

@@ -43,7 +43,7 @@ pub struct MissingControl {
     pub hint: Option<String>,
 }
 
-/// Why there is no run.
+/// The reason why there is no run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The spec is invalid.
@@ -88,7 +88,8 @@ pub enum EngineError {
     },
     /// The repository borrows objects from a directory that steps cannot see.
     #[error(
-        "the repository borrows objects from `{}`, which steps cannot see{HINT}copy them with `git repack -a -d && rm .git/objects/info/alternates`, or ask the operator to list the directory in `tool_mounts`",
+        "the repository borrows objects from `{}`, which steps cannot access{HINT}copy them with `git repack -a -d && \
+            rm .git/objects/info/alternates`, or ask the operator to list the directory in `tool_mounts`",
         .0.display()
     )]
     HiddenAlternate(PathBuf),
@@ -164,9 +165,11 @@ pub enum EngineError {
 /// the problem.
 fn unreadable_spec_reason(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::CrossesDevices {
-        format!("it leads out of the repository{HINT}put a real file there; what is verified must lie in the tree")
+        format!(
+            "it leads out of the repository{HINT}replace it by a regular file; verified files must be inside the tree"
+        )
     } else {
-        format!("{error}{HINT}see that it is a file that can be read, then run again")
+        format!("{error}{HINT}make sure that it is a readable regular file, then run again")
     }
 }
 
@@ -219,7 +222,7 @@ pub(crate) fn one_line(error: &impl Display) -> String {
 impl Coded for EngineError {
     fn code(&self) -> ErrorCode {
         match self {
-            // The caller's own arguments ask for it.
+            // The caller's own arguments request the value.
             Self::AboveCeiling(_) => CommandCode::Usage.code(),
             other => other.engine_code().code(),
         }

@@ -294,7 +294,7 @@ fn read_evidence(root: &Directory) -> Result<BTreeMap<String, EvidenceFileConten
         let read = match std::str::from_utf8(name) {
             Ok(name) if is_temporary(name) => continue,
             Ok(name) => read_piece(&verify, name, MAX_DOCUMENT.min(left)),
-            Err(_) => EvidenceFileContent::Unreadable("its name is no text".to_owned()),
+            Err(_) => EvidenceFileContent::Unreadable("its name is not text".to_owned()),
         };
         if let EvidenceFileContent::Bytes(bytes) = &read {
             left = left.saturating_sub(bytes.len() as u64);

@@ -28,7 +28,7 @@ use std::io;
 /// Directory of the last snapshot of each repository, in the state directory.
 pub(crate) const SNAPSHOTS_DIR: &str = "snapshots";
 
-/// Why a file cannot be stored or read.
+/// The reason why a file cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A system call failed.
@@ -58,7 +58,7 @@ pub enum StoreError {
     Status {
         /// The path of the status file.
         path: String,
-        /// The problem with it.
+        /// The problem with the status file.
         source: proctor_core::record::status::StatusError,
     },
     /// Another run writes to the same directory.
@@ -110,7 +110,7 @@ impl StoreError {
 
 /// Hint for the errors that [`lacks_descriptors`] recognizes.
 pub(crate) const DESCRIPTOR_HINT: &str =
-    "let the process have more open files (`ulimit -n`, `LimitNOFILE=`), or run less at once";
+    "raise the process's limit of open files (`ulimit -n`, `LimitNOFILE=`), or run fewer steps at once";
 
 /// Returns whether the limit of open files is reached, of the process or of the machine.
 pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {

@@ -33,7 +33,7 @@ pub struct DoctorReport {
     /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
     /// a sandbox was possible.
     pub enforcement: Enforcement,
-    /// Why no step can run at all; empty if one can.
+    /// The reason why no step can run at all; empty if one can.
     pub findings: Vec<UnmetRequirement>,
 }
 
@@ -44,7 +44,7 @@ pub struct UnmetRequirement {
     pub control: Option<Control>,
     /// The attempted action and the system's answer.
     pub message: String,
-    /// How to fix it.
+    /// How to fix the problem.
     pub hint: String,
 }
 
@@ -119,7 +119,7 @@ fn trial(
     report.user = Some(StepUser::choose(launcher.host(), &facts)?);
     let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
     collect_events(&running, report)
-        .map_err(|source| SandboxError::System { what: "the trial cannot be watched", source })
+        .map_err(|source| SandboxError::System { what: "the trial cannot be monitored", source })
 }
 
 fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) -> Result<Policy, SandboxError> {

@@ -47,7 +47,7 @@ pub enum SandboxError {
     Policy {
         /// Description of the problem.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The kernel refused the run space, which holds the layers of a run.
@@ -57,7 +57,7 @@ pub enum SandboxError {
         control: Control,
         /// The helper's message.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The helper sent an unexpected answer.
@@ -76,8 +76,8 @@ fn layer_hint(source: &io::Error) -> &'static str {
         Some(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
             "the steps before have used up what a run may write: raise `limits.disk`, keep large outputs in `caches`, or make room"
         }
-        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`), or run less at once",
-        _ => "`proctor doctor` sets a sandbox up once and says what is missing",
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`), or run fewer steps at once",
+        _ => "`proctor doctor` sets up a sandbox once and lists the missing controls",
     }
 }
 

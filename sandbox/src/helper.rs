@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
         Ok(mut control) => handle_request(&mut control),
         Err(error) => {
             // Without a control socket, the helper was started by a user, who reads this message.
-            eprintln!("error: proctor-sandbox is started by proctor only: {error}");
+            eprintln!("error: proctor-sandbox can only be started by proctor: {error}");
             ExitCode::from(2)
         }
     }

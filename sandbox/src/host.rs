@@ -139,11 +139,11 @@ fn parse_homes(passwd: &str) -> BTreeMap<u32, PathBuf> {
 /// The facts about a repository's root directory that the sandbox needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepoFacts {
-    /// Its canonical path.
+    /// The canonical path.
     pub path: PathBuf,
-    /// The owner of its root directory.
+    /// The owner of the root directory.
     pub uid: u32,
-    /// The group of its root directory.
+    /// The group of the root directory.
     pub gid: u32,
     /// The permission bits of its root directory. A layer must have the same ones, since an overlay shows those of
     /// the upper directory.
@@ -157,14 +157,14 @@ impl RepoFacts {
     /// Reads the facts about the repository's root directory.
     ///
     /// # Errors
-    /// The path does not exist, or is no directory.
+    /// The path does not exist, or is not a directory.
     pub fn read(path: &Path) -> Result<Self, SandboxError> {
         let path = canonical("cannot resolve the repository", path)?;
         let meta = fs::metadata(&path).map_err(SandboxError::path("cannot read the repository", &path))?;
         if !meta.is_dir() {
             return Err(SandboxError::policy(
                 format!("the repository `{}` is no directory", path.display()),
-                "name the directory that holds the repository's files",
+                "name the directory that contains the repository's files",
             ));
         }
         Ok(Self { path, uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777, ids_in_sandbox: None })
@@ -173,7 +173,7 @@ impl RepoFacts {
     /// Returns the facts of a copy made by proctor, over which steps see themselves as they would over `original`.
     ///
     /// # Errors
-    /// The same as those of [`StepUser::choose`].
+    /// The errors of [`StepUser::choose`].
     pub fn as_copy_of(self, original: &Self, host: &Host) -> Result<Self, SandboxError> {
         let seen_as = StepUser::choose(host, original)?.ids_in_sandbox();
         Ok(Self { ids_in_sandbox: host.is_root().then_some(seen_as), ..self })
@@ -201,8 +201,12 @@ impl RepoFacts {
         match open().map_err(cannot)? {
             (dir, owner) if owner == self.uid => Ok(dir),
             (_, owner) => Err(SandboxError::policy(
-                format!("the repository `{}` became user {owner}'s, and was user {}'s", self.path.display(), self.uid),
-                "do not move the repository while it is verified",
+                format!(
+                    "the owner of the repository `{}` is now user {owner}, and was user {}",
+                    self.path.display(),
+                    self.uid
+                ),
+                "do not change the repository's owner while it is verified",
             )),
         }
     }
@@ -240,17 +244,17 @@ pub enum StepUser {
     /// An id that no account has, under a root daemon over a repository of root's. Root's files appear as the step's
     /// own.
     Mapped {
-        /// Its user id on the host.
+        /// The user id on the host.
         uid: u32,
-        /// Its group id on the host.
+        /// The group id on the host.
         gid: u32,
     },
     /// An id that no account has, under a root daemon over a copy made by proctor. The step owns the copy, and sees
     /// itself as it would over the original.
     Copy {
-        /// Its user id on the host.
+        /// The user id on the host.
         uid: u32,
-        /// Its group id on the host.
+        /// The group id on the host.
         gid: u32,
         /// The user and group ids that the step sees.
         seen_as: (u32, u32),
@@ -274,7 +278,7 @@ impl StepUser {
             (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
             (own, owner) => Err(SandboxError::policy(
                 format!("the repository `{}` belongs to user {owner}, and we are user {own}", repo.path.display()),
-                "run proctor as the repository's owner, or give the repository to yourself",
+                "run proctor as the repository's owner, or change the owner of the repository",
             )),
         }
     }
@@ -303,14 +307,14 @@ impl StepUser {
         }
     }
 
-    /// Returns its user id on the host.
+    /// Returns the user id on the host.
     pub fn uid(self) -> u32 {
         match self {
             Self::Own { uid, .. } | Self::Owner { uid, .. } | Self::Mapped { uid, .. } | Self::Copy { uid, .. } => uid,
         }
     }
 
-    /// Returns its group id on the host.
+    /// Returns the group id on the host.
     pub fn gid(self) -> u32 {
         match self {
             Self::Own { gid, .. } | Self::Owner { gid, .. } | Self::Mapped { gid, .. } | Self::Copy { gid, .. } => gid,

@@ -84,13 +84,13 @@ impl Launcher {
     /// Starts the threads, and determines once where control groups can be created.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start another thread.
     pub fn start(host: Host) -> Result<Self, SandboxError> {
         let system = |what| move |source| SandboxError::System { what, source };
         let (jobs, inbox) = channel::<SpawnJob>();
         let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
-        // Before the first helper, since it may move this process to another group.
+        // This comes before the first helper starts, since it may move this process to another group.
         let seat = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
@@ -147,7 +147,7 @@ impl Launcher {
     /// output, and `stdout` of the [`RunningSandbox`]. No prepared sandbox is used for it.
     ///
     /// # Errors
-    /// The same as those of [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn spawn_with_socket(
         &self,
         space: &RunSpace,
@@ -210,7 +210,7 @@ impl Launcher {
     /// started, without waiting until they are ready.
     ///
     /// # Errors
-    /// The same as those of [`spawn`](Self::spawn).
+    /// The errors of [`spawn`](Self::spawn).
     pub fn warm(
         &self,
         space: &RunSpace,
@@ -243,12 +243,12 @@ impl Launcher {
     pub fn prepare_ahead(&self, space: &RunSpace, facts: &RepoFacts, policy: &Policy) -> Result<(), SandboxError> {
         setup::check_policy(policy, &self.host)?;
         if space.as_host_dir().is_some() {
-            return Err(SandboxError::Protocol("without namespaces no sandbox waits".to_owned()));
+            return Err(SandboxError::Protocol("without namespaces no sandbox is prepared in advance".to_owned()));
         }
         let (frame, user) = (policy.frame(), space.step_user(&self.host, facts)?);
         let ops = setup::prepare_ahead_ops(&frame, &self.host, user);
         let view = HostView::capture(&ops, &frame).map_err(|source| SandboxError::System {
-            what: "cannot look at what a sandbox shows of the host",
+            what: "cannot determine which details of the host a sandbox shows",
             source,
         })?;
         let wanted = SandboxRequirements { facts, user, lowers: Vec::new(), stdout_mode: StdoutMode::Pipe };
@@ -296,7 +296,7 @@ impl Launcher {
         };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.request_start(their_stdout.into(), their_stderr.into())?;
-        // While the helper process starts.
+        // This runs while the helper process starts.
         let slot = match space.new_slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
@@ -334,7 +334,7 @@ impl Launcher {
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
         let orders = orders.map(|(_theirs, ours)| ours);
-        // While the helper executes its first operations.
+        // This runs while the helper executes its first operations.
         let held = match group.as_ref().map(|group| set_group_limits(group, &limits)).transpose() {
             Ok(held) => held.unwrap_or_default(),
             Err(error) => {
@@ -371,7 +371,7 @@ impl Launcher {
                 (Some(group), CgroupEntry::Group { group: seat.describe(), born, takes_off_sockets: false })
             }
             Err(error) => {
-                let reason = format!("no control group could be made: {error}");
+                let reason = format!("no control group could be created: {error}");
                 (None, CgroupEntry::None { reason, hint: "remove unused groups".to_owned() })
             }
         }
@@ -391,7 +391,7 @@ impl Launcher {
 
     /// Requests the start of a helper without waiting for it.
     fn request_start(&self, stdout: Stdio, stderr: Stdio) -> Result<StartingHelper, SandboxError> {
-        let cannot = |source| SandboxError::System { what: "cannot make the control socket", source };
+        let cannot = |source| SandboxError::System { what: "cannot create the control socket", source };
         let (control, stdin) = wire::socket_pair().map_err(cannot)?;
         let (reply, child) = sync_channel(1);
         self.jobs.send(SpawnJob { stdin, stdout, stderr, reply }).map_err(|_| SandboxError::LauncherGone)?;
@@ -410,12 +410,12 @@ impl Launcher {
             .recv()
             .map_err(|_| SandboxError::LauncherGone)?
             .map_err(|source| SandboxError::Helper { helper: self.host.helper.clone(), source })?;
-        let mut helper = HelperProcess::new(child).map_err(system("cannot watch the sandbox helper"))?;
+        let mut helper = HelperProcess::new(child).map_err(system("cannot monitor the sandbox helper"))?;
         if let Err(source) = wire::send_document(control.as_fd(), request, fds) {
             // The helper waits for nothing else, and an answer from it would be useless.
             drop(helper.kill());
             drop(helper.wait_or_kill());
-            return Err(SandboxError::System { what: "cannot send the helper its request", source });
+            return Err(SandboxError::System { what: "cannot send the request to the helper", source });
         }
         Ok((helper, control))
     }
@@ -434,13 +434,13 @@ fn set_group_limits(group: &AttemptCgroup, limits: &Limits) -> Result<EnforcedLi
 /// Returns the numbers of the layers, all of which must belong to `space`.
 fn layer_ids(space: &RunSpace, layers: &[&Layer<Sealed>]) -> Result<Vec<u32>, SandboxError> {
     if layers.iter().any(|layer| !layer.space().is_same(space)) {
-        return Err(SandboxError::Protocol("a layer of another run was given".to_owned()));
+        return Err(SandboxError::Protocol("the given layer belongs to another run".to_owned()));
     }
     Ok(layers.iter().map(|layer| layer.id()).collect())
 }
 
 fn command_not_sent(source: io::Error) -> SandboxError {
-    SandboxError::System { what: "cannot send the helper its command", source }
+    SandboxError::System { what: "cannot send the command to the helper", source }
 }
 
 /// Sends its command to a prepared sandbox, over these layers.

@@ -26,9 +26,9 @@ impl LayerSlot {
         self.id
     }
 
-    /// Records the helper of its attempt.
+    /// Records the helper of the attempt.
     pub(crate) fn set_helper_pidfd(&self, holder: OwnedFd) {
-        // A layer has one attempt, so the first helper stays.
+        // A layer has one attempt, so the first helper is kept.
         drop(self.helper_pidfd.set(holder));
     }
 

@@ -74,13 +74,13 @@ impl HostDirSpace {
             let (name, dir) = match create_locked(parent.as_fd(), host) {
                 // Another run removed it as abandoned before it was locked.
                 Err(Errno::NOENT | Errno::AGAIN | Errno::EXIST) => continue,
-                other => other.map_err(SandboxError::system("cannot make a directory for the layers of a run"))?,
+                other => other.map_err(SandboxError::system("cannot create a directory for the layers of a run"))?,
             };
             let path = base.join(name.to_string_lossy().as_ref());
             return Ok((Self { parent, name, path, refusal, hint }, dir));
         }
         Err(SandboxError::System {
-            what: "cannot make a directory for the layers of a run",
+            what: "cannot create a directory for the layers of a run",
             source: Errno::AGAIN.into(),
         })
     }
@@ -131,7 +131,7 @@ pub(crate) fn grant_step_access(dir: &OwnedFd, user: StepUser) -> rustix::io::Re
 fn open_base(base: &Path, host: &Host) -> Result<OwnedFd, SandboxError> {
     let mode = directory_mode(host);
     let cannot = |errno: Errno| SandboxError::Path {
-        what: "cannot make the directory for layers",
+        what: "cannot create the directory for layers",
         path: base.to_owned(),
         source: errno.into(),
     };
@@ -144,7 +144,7 @@ fn open_base(base: &Path, host: &Host) -> Result<OwnedFd, SandboxError> {
     if owner != host.euid {
         return Err(SandboxError::policy(
             format!("`{}` belongs to user {owner}", base.display()),
-            "remove it: proctor makes it anew",
+            "remove it: proctor recreates it",
         ));
     }
     rustix::fs::fchmod(&dir, mode).map_err(cannot)?;

@@ -85,7 +85,7 @@ pub(crate) struct Frame {
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
     pub(crate) tolerated: Tolerated,
-    /// The same for most commands of a run, so that they can be set before a command arrives.
+    /// The limits, which are equal for most commands of a run, so that they can be set before a command arrives.
     pub(crate) limits: Limits,
 }
 
@@ -129,9 +129,9 @@ pub struct GitDirs {
 /// The directories of a repository that is nested inside a tree stored elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NestedGit {
-    /// Its git directory, at the path that steps see.
+    /// The git directory, at the path that steps see.
     pub git: PathBuf,
-    /// The object directory from which it borrows objects.
+    /// The object directory from which the repository borrows objects.
     pub objects: PathBuf,
 }
 
@@ -152,7 +152,7 @@ pub struct ToolMount {
     pub source: PathBuf,
     /// The path at which it appears; normally `source` before its links were resolved.
     pub at: PathBuf,
-    /// How it appears.
+    /// How the file or directory appears.
     pub kind: ToolKind,
     /// The file access rights used to reach `source`.
     pub rights: AccessRights,
@@ -183,7 +183,7 @@ pub enum ToolKind {
 /// A cache: a directory of the repository that is stored outside of it and is writable for the step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheMount {
-    /// Its path in the repository.
+    /// The path in the repository.
     pub at: RelPath,
     /// The directory that appears there. Commands that run at the same time must not share a source.
     pub source: CacheSource,

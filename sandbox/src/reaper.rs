@@ -22,7 +22,7 @@ impl Reaper {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start another thread.
     pub(crate) fn start() -> io::Result<Self> {
         let (jobs, inbox) = channel();
         let bury_all = move || inbox.into_iter().for_each(reap);

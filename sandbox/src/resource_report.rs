@@ -17,9 +17,9 @@ pub enum WaitStatus {
 /// The resources that a bounded file system has run out of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExhaustedSpace {
-    /// Space for bytes.
+    /// True if there is no space for more bytes.
     pub bytes: bool,
-    /// Inodes for files.
+    /// True if there are no inodes for more files.
     pub files: bool,
 }
 

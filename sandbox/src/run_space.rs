@@ -29,7 +29,7 @@ pub struct RunSpaceConfig {
     /// Controls that may be missing. If the kernel refuses namespaces and every control that depends on them may be
     /// missing, the layers are stored in a directory of the host and the bounds are not enforced.
     pub tolerated: Tolerated,
-    /// How many commands one sandbox may serve.
+    /// The number of commands that one sandbox may serve.
     pub reuse: SandboxReuse,
     /// The directory in which caches are stored, if any command of the run has caches.
     pub caches: Option<PathBuf>,
@@ -42,17 +42,17 @@ pub enum CacheForm {
     Layers,
     /// As one directory, which must hold a copy of the layers.
     Copy {
-        /// Why the kernel makes no overlay.
+        /// The reason why the kernel makes no overlay.
         reason: String,
     },
     /// Not at all: each attempt gets an empty directory.
     Empty {
-        /// Why caches are not available.
+        /// The reason why caches are not available.
         reason: String,
     },
 }
 
-/// How many commands one sandbox may serve.
+/// The number of commands that one sandbox may serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxReuse {
     /// One command.
@@ -77,7 +77,7 @@ struct RunSpaceInner {
     caches: CacheForm,
 }
 
-/// Where the layers are stored.
+/// The location of the layers.
 #[derive(Debug)]
 enum LayerStorage {
     /// On a separate tmpfs in a mount namespace.
@@ -198,8 +198,8 @@ impl RunSpace {
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
             rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
         }
-        // After the change of owner, which clears set-id bits. In a separate call from mkdir, since the umask
-        // restricts the mode of mkdir.
+        // This comes after the change of owner, which clears set-id bits. The mode is set in a separate call from
+        // mkdir, since the umask restricts the mode of mkdir.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
         Ok(upper)
     }
@@ -221,7 +221,7 @@ impl RunSpace {
         entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
     }
 
-    /// Returns whether a sandbox may serve another command after one that left nothing behind.
+    /// Returns whether a sandbox can be reused for another command after a command that left nothing behind.
     pub fn allows_reuse(&self) -> bool {
         self.0.reuse == SandboxReuse::Allowed
     }
@@ -286,7 +286,7 @@ pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
 impl<S> Layer<S> {
-    /// Returns the user who writes it.
+    /// Returns the user who writes the layer.
     pub fn user(&self) -> StepUser {
         self.slot.user
     }
@@ -334,7 +334,7 @@ impl Layer<Sealed> {
         self.slot
     }
 
-    /// Removes the writes, so that their space is free before the run ends. For an attempt that is repeated.
+    /// Removes the writes of an attempt that is repeated, so that their space is free before the run ends.
     ///
     /// # Errors
     /// A file or directory cannot be removed.

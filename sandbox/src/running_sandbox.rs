@@ -26,7 +26,7 @@ use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMess
 pub struct RunningSandbox {
     /// The read end of the command's standard output; blocking, closed on exec.
     pub stdout: OwnedFd,
-    /// The read end of its standard error.
+    /// The read end of the standard error.
     pub stderr: OwnedFd,
     control: OwnedFd,
     /// The socket to the command's process, if that process has its own socket.
@@ -85,7 +85,7 @@ pub enum SandboxEvent {
         control: Control,
         /// The attempted action and the kernel's answer.
         message: String,
-        /// How to fix it.
+        /// How to fix the problem.
         hint: String,
     },
     /// The command could not be started.
@@ -97,13 +97,13 @@ pub enum SandboxEvent {
     },
     /// The command has ended, and so has every other process of the attempt.
     Exited {
-        /// How it ended.
+        /// How the command ended.
         status: WaitStatus,
-        /// The limit for which proctor ended it.
+        /// The limit for which proctor ended the command.
         limit: Option<LimitKind>,
         /// The resources it used.
         resources: Resources,
-        /// The processes that it left behind. They have ended too.
+        /// The processes that the command left behind. They have ended too.
         leaked: Option<LeakedProcesses>,
     },
 }
@@ -174,7 +174,7 @@ impl RunningSandbox {
         }
         let ((stdout, their_stdout), (stderr, their_stderr)) = pipe().ok().zip(pipe().ok())?;
         if user.is_set_up_by_root() {
-            // So that the command may reopen them through `/dev/stdout` and `/dev/stderr`.
+            // Allows the command to reopen the streams through `/dev/stdout` and `/dev/stderr`.
             let (uid, gid) = (Some(Uid::from_raw(user.uid())), Some(Gid::from_raw(user.gid())));
             rustix::fs::fchown(&their_stdout, uid, gid).ok()?;
             rustix::fs::fchown(&their_stderr, uid, gid).ok()?;
@@ -194,7 +194,7 @@ impl RunningSandbox {
         let order =
             wire::EncodedDocument::new(&CommandMessage::Claim(Box::new(claim))).map_err(ClaimError::NotDelivered)?;
         if let Some(orders) = &self.command_socket {
-            // The command's process first, since it needs the command soonest.
+            // The command's process gets the command first, since it needs the command soonest.
             order.send(orders.as_fd(), &streams).map_err(ClaimError::NotDelivered)?;
         }
         match (order.send(self.control.as_fd(), &[]), &self.command_socket) {
@@ -207,7 +207,7 @@ impl RunningSandbox {
         }
     }
 
-    /// Returns the limits that its control group enforces.
+    /// Returns the limits that the control group enforces.
     pub(crate) fn enforced_limits(&self) -> &EnforcedLimits {
         &self.enforced_limits
     }
@@ -249,7 +249,7 @@ impl RunningSandbox {
     /// Sends SIGTERM to every process of the attempt; aborts the set-up if there is no process yet.
     ///
     /// # Errors
-    /// A system call fails; a process that has already ended is no error.
+    /// A system call fails; a process that has already ended is not an error.
     pub fn terminate(&self) -> io::Result<()> {
         let mut state = self.lock_attempt();
         state.receive_init_pidfd(self.control.as_fd())?;
@@ -263,7 +263,7 @@ impl RunningSandbox {
     /// [`EventPoll::Closed`].
     ///
     /// # Errors
-    /// A system call fails; a process that has already ended is no error.
+    /// A system call fails; a process that has already ended is not an error.
     pub fn kill(&self) -> io::Result<()> {
         self.lock_attempt().abort_attempt(self.control.as_fd())
     }
@@ -421,7 +421,7 @@ fn with_group_counters(report: SandboxEvent, group: &AttemptCgroup) -> SandboxEv
     SandboxEvent::Exited { status, limit, resources, leaked }
 }
 
-/// Why a sandbox did not receive its command.
+/// The reason why a sandbox did not receive its command.
 #[derive(Debug)]
 pub(crate) enum ClaimError {
     /// No process received the command, so another sandbox can run it.

@@ -66,7 +66,7 @@ pub(crate) struct PreparedSandbox {
     pub(crate) lowers: Vec<u32>,
     /// `true` if it has served a command. It can then serve over these layers only.
     pub(crate) has_served: bool,
-    /// Its operations and its view of the host, if it may wait for longer than a run.
+    /// The operations of the sandbox and its view of the host, if it may wait for longer than a run.
     pub(crate) host_baseline: Option<HostBaseline>,
 }
 
@@ -86,7 +86,7 @@ impl PreparedSandbox {
     /// Ends a sandbox that will not be used.
     pub(crate) fn release(self) {
         drop(self.sandbox);
-        // Its directories are empty. If they cannot be removed they stay until the run ends.
+        // The directories of the sandbox are empty. If they cannot be removed, they remain until the run ends.
         let _ = self.slot.discard();
     }
 }

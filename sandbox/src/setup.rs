@@ -52,9 +52,9 @@ pub enum SetupOp {
     Clone {
         /// Path on the host.
         source: PathBuf,
-        /// Path at which it will appear.
+        /// Path at which the file or directory will appear.
         at: PathBuf,
-        /// How it will appear.
+        /// How the file or directory will appear.
         kind: CloneKind,
     },
     /// Make the overlay of a cache while its layers are visible and the directory that receives the writes is
@@ -64,7 +64,7 @@ pub enum SetupOp {
         room: PathBuf,
         /// The layers below, newest first.
         lowers: Vec<PathBuf>,
-        /// Path at which it will appear.
+        /// Path at which the cache will appear.
         at: PathBuf,
     },
     /// Open the repository and the run space, for the overlay.
@@ -96,7 +96,7 @@ pub enum SetupOp {
         at: PathBuf,
         /// Purpose of the empty directory.
         kind: CoverKind,
-        /// What to do if the directory does not exist.
+        /// The action if the directory does not exist.
         absent: AbsentAction,
     },
     /// Mount a minimal `/dev`.
@@ -212,7 +212,7 @@ pub enum SetupOp {
     AwaitTree,
     /// Change to the work directory.
     Workdir {
-        /// Its path in the sandbox.
+        /// The path in the sandbox.
         path: PathBuf,
     },
     /// Execute the command.
@@ -247,7 +247,7 @@ pub enum CloneKind {
     },
     /// Read-only; skipped if it is absent.
     Tool {
-        /// The file access rights used to reach it.
+        /// The file access rights used to reach the source.
         rights: AccessRights,
     },
     /// Writable; the set-up is refused if it is absent.
@@ -271,7 +271,7 @@ pub enum CoverKind {
     Home,
 }
 
-/// What to do if a directory does not exist.
+/// The action if a directory does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbsentAction {
@@ -291,7 +291,7 @@ pub enum MountPointParent {
     Repo {
         /// The repository.
         repo: PathBuf,
-        /// Its path in the repository.
+        /// The path in the repository.
         path: RelPath,
     },
 }
@@ -329,9 +329,9 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::StartCommand,
         SetupOp::ResourceLimits,
         SetupOp::AwaitTree,
-        // By path: a directory opened earlier would be the one below the overlay.
+        // The operation uses the path: a directory opened earlier would be the one below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
-        // After the last file is opened for writing.
+        // This comes after the last file is opened for writing.
         SetupOp::Landlock { repo: frame.repo },
         SetupOp::Exec,
     ]);
@@ -363,17 +363,17 @@ fn path_in_repo(git: &Path, repo: &Path) -> Option<RelPath> {
 fn namespace_ops(user: StepUser) -> Vec<SetupOp> {
     let own = !user.is_set_up_by_root();
     let mut ops = vec![
-        // First: the new namespaces give no privilege over the run's namespace.
+        // This comes first: the new namespaces give no privilege over the run's namespace.
         SetupOp::JoinSpace { user: own },
-        // In one call: the kernel creates the user namespace first, so that it owns the others.
+        // One call creates all namespaces: the kernel creates the user namespace first, so that it owns the others.
         SetupOp::Unshare { user: own },
     ];
-    // Before any file is created: an unmapped user cannot create one.
+    // This comes before any file is created: an unmapped user cannot create one.
     ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
     ops.extend([
-        // Before the first mount.
+        // This comes before the first mount.
         SetupOp::MakePrivate,
-        // While `/proc` is the host's.
+        // This comes while `/proc` is the host's.
         SetupOp::HoldProc,
     ]);
     ops
@@ -472,7 +472,7 @@ pub(crate) fn hidden_resolv_conf<'a>(frame: &Frame, host: &'a Host) -> Option<&'
 
 /// Returns the operations that hide and show parts of the host.
 fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    // In the mount namespace in which the overlay will be mounted.
+    // This check runs in the mount namespace in which the overlay will be mounted.
     let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
     ops.extend(clone_ops(frame, host, user));
     ops.extend([
@@ -480,7 +480,7 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         // Before any of proctor's own mounts, so that later ones keep their flags. PID 1 waits for it in its
         // [`SetupOp::AwaitReadOnlyRoot`].
         SetupOp::ReadOnlyRoot,
-        // Before the covers: its mount point is inside a directory that one of them covers.
+        // This comes before the covers: the mount point is inside a directory that one of them covers.
         SetupOp::Scratch,
     ]);
     let covers = cover_ops(frame, host, user);
@@ -493,21 +493,21 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let scratch = SCRATCH_DIRS.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
     let writable = [frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
-        // After the last host directory is shown.
+        // This comes after the last host directory is shown.
         SetupOp::MaskSockets { hidden },
-        // After the last scratch directory exists.
+        // This comes after the last scratch directory exists.
         SetupOp::ScratchSize { bytes: frame.limits.disk },
-        // After the last mount point in them exists.
+        // This comes after the last mount point in the covers exists.
         SetupOp::SealCovers,
-        // While PID 1 still creates its network namespace, which takes longest.
+        // This runs while PID 1 still creates its network namespace, which takes longest.
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
         SetupOp::AwaitMounted,
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
-        // From here on in the command's process, concurrently with the operations that follow `SealCovers`.
+        // The following operations run in the command's process, concurrently with those that follow `SealCovers`.
         SetupOp::NewSession,
-        // After `/dev` is the step's.
+        // This comes after `/dev` is the step's.
         SetupOp::CloseFds,
-        // After the last of its directories exists.
+        // This comes after the last of the writable directories exists.
         SetupOp::DrawWall { writable },
     ]);
     ops
@@ -517,18 +517,18 @@ fn init_ops(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own_network = frame.network == Network::Deny;
     let mut ops = vec![
         SetupOp::StartInit,
-        // First: creating a network namespace takes the kernel about as long as most of the other operations
+        // This comes first: creating a network namespace takes the kernel about as long as most of the other operations
         // together.
         SetupOp::OwnNamespaces { network: own_network },
         SetupOp::AwaitKnown,
-        // Before the cgroup namespace: a process inside it cannot enter a group outside of it.
+        // This comes before the cgroup namespace: a process inside it cannot enter a group outside of it.
         SetupOp::JoinCgroup,
         SetupOp::CgroupNamespace,
         SetupOp::Hostname,
     ];
     ops.extend(own_network.then_some(SetupOp::Loopback));
     ops.extend([
-        // Otherwise the following mounts would become read-only too.
+        // Without this wait, the following mounts would become read-only too.
         SetupOp::AwaitReadOnlyRoot,
         // Only a member of the new PID namespace can mount the right /proc.
         SetupOp::Proc,
@@ -537,14 +537,14 @@ fn init_ops(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     ops.extend(own_network.then_some(SetupOp::Sys));
     // The helper masks files in both while PID 1 executes the rest of this list.
     ops.extend([SetupOp::SayMounted, SetupOp::NewKeyring]);
-    // After the last mount, so that the step never gains power over root's mounts.
+    // This comes after the last mount, so that the step never gains power over root's mounts.
     ops.extend(user.is_set_up_by_root().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
         SetupOp::DropCapabilities,
         SetupOp::NoNewPrivs,
-        // After the last change of credentials, each of which resets the flag.
+        // This comes after the last change of credentials, because each change resets the flag.
         SetupOp::Undumpable,
-        // After every operation that the filter refuses.
+        // This comes after every operation that the filter refuses.
         SetupOp::SyscallFilter,
         SetupOp::AwaitCommand,
     ]);
@@ -562,11 +562,11 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
         if inner.starts_with(&policy.repo) {
             return Err(SandboxError::policy(
                 format!(
-                    "`{}` lies in the repository `{}`, and steps must not see it",
+                    "`{}` is inside the repository `{}`, but must be hidden from steps",
                     inner.display(),
                     policy.repo.display()
                 ),
-                "choose another state directory, home or repository: none may hold the other",
+                "choose another state directory, home or repository: none of them may contain another",
             ));
         }
     }
@@ -588,7 +588,7 @@ fn check_inside_repo(policy: &Policy) -> Result<(), SandboxError> {
     if let Some(tool) = policy.tools.iter().find(|tool| tool.at.starts_with(&policy.repo)) {
         return Err(SandboxError::policy(
             format!("the tool `{}` would appear in the repository", tool.at.display()),
-            "what lies in the repository is visible already; take it off the list of tools",
+            "files in the repository are already visible; remove it from the list of tools",
         ));
     }
     let bad = |cache: &&crate::policy::CacheMount| {
@@ -625,8 +625,8 @@ fn check_normalized(path: &Path) -> Result<(), SandboxError> {
         return Ok(());
     }
     Err(SandboxError::policy(
-        format!("`{}` is no absolute path without `..`", path.display()),
-        "give the path as `realpath` prints it",
+        format!("`{}` is not an absolute path without `..`", path.display()),
+        "use the path that `realpath` prints",
     ))
 }
 
@@ -748,7 +748,7 @@ impl fmt::Display for SetupOp {
             Self::AwaitReadOnlyRoot => write!(f, "wait until / is read-only"),
             Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
             Self::ScratchSize { bytes: Limit::Max(bytes) } => write!(f, "bound the scratch directories: {bytes} bytes"),
-            Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "leave the scratch directories as they are"),
+            Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "keep the scratch directories unchanged"),
             Self::Accounts { home } => {
                 write!(f, "put a passwd and group of two lines in place, home {}", home.display())
             }

@@ -41,7 +41,7 @@ impl RunSpace {
         // The helper has nothing more to report.
         helper.wait_or_kill().map_err(|source| SandboxError::System { what: "cannot wait for the helper", source })?;
         let answer =
-            answer.map_err(|source| SandboxError::System { what: "cannot hear the sandbox helper", source })?;
+            answer.map_err(|source| SandboxError::System { what: "cannot read from the sandbox helper", source })?;
         match answer {
             Some((HelperMessage::Space { own_id, no_cache_overlay }, fds)) => {
                 let caches = no_cache_overlay.map_or(CacheForm::Layers, |reason| CacheForm::Copy { reason });

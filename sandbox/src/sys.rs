@@ -118,7 +118,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) struct ReapedChild {
     /// Its id.
     pub(crate) pid: i32,
-    /// Its wait status, as returned by the kernel.
+    /// The wait status, as returned by the kernel.
     pub(crate) status: i32,
     /// The resource usage of the child and of the processes that it has reaped.
     pub(crate) usage: ProcessUsage,
@@ -188,7 +188,7 @@ pub(crate) fn detach_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
     check_result(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) }.into())
 }
 
-/// When to close the descriptors above the standard three.
+/// The time at which the descriptors above the standard streams are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CloseTime {
     /// At once.
@@ -215,7 +215,9 @@ pub(crate) fn close_others(when: CloseTime) -> io::Result<()> {
 pub fn close_inherited(kept: std::ops::Range<u32>) -> io::Result<()> {
     static CALLED: AtomicBool = AtomicBool::new(false);
     if CALLED.swap(true, Ordering::Relaxed) {
-        return Err(io::Error::other("what was inherited was closed before, and what is open now has owners"));
+        return Err(io::Error::other(
+            "inherited descriptors were already closed, and all open descriptors have owners",
+        ));
     }
     let all = [(3, kept.start.saturating_sub(1)), (kept.end.max(3), u32::MAX)];
     for (first, last) in all.into_iter().filter(|(first, last)| first <= last) {

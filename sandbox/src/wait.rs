@@ -30,7 +30,7 @@ pub(crate) struct HelperProcess {
 }
 
 impl HelperProcess {
-    /// Opens the pidfd at once: later there may be no descriptor left, and the end could not be awaited with a
+    /// Opens the pidfd immediately: later there may be no descriptor left, and the end could not be awaited with a
     /// deadline.
     pub(crate) fn new(mut child: Child) -> io::Result<Self> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -58,7 +58,7 @@ impl HelperProcess {
         self.pidfd.try_clone()
     }
 
-    /// Sends SIGKILL; a helper that has already ended is no error.
+    /// Sends SIGKILL; a helper that has already ended is not an error.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }

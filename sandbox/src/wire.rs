@@ -63,20 +63,20 @@ pub(crate) struct HostDirSandboxRequest {
 pub(crate) struct RunSpaceRequest {
     /// The empty directory to mount it on.
     pub(crate) at: std::path::PathBuf,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The number of files that it can hold.
+    /// The number of files that the file system can hold.
     pub(crate) inodes: u64,
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
-    /// What to try before the run space is made.
+    /// The namespaces to test before the run space is made.
     pub(crate) beforehand: NamespaceCheck,
     /// The directory in which cache overlays will be made, if the helper must test whether the kernel supports them
     /// there.
     pub(crate) caches: Option<std::path::PathBuf>,
 }
 
-/// What to try before the run space is made.
+/// The namespaces to test before the run space is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NamespaceCheck {
@@ -126,7 +126,7 @@ pub(crate) enum CgroupEntry {
     None {
         /// The reason.
         reason: String,
-        /// How to fix that.
+        /// How to fix the problem.
         hint: String,
     },
     /// There is a control group.
@@ -182,7 +182,7 @@ pub(crate) enum CommandMessage {
     Tree(Box<MountedTree>),
 }
 
-/// The command with the helper's work for it.
+/// The command, and the work that the helper does for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InitInstructions {
     /// The command.
@@ -201,7 +201,7 @@ pub(crate) struct InitInstructions {
 pub(crate) struct MountedTree {
     /// The layers it consists of.
     pub(crate) layers: LayerIds,
-    /// The controls that it enforces.
+    /// The controls that the mounts enforce.
     pub(crate) enforcement: Enforcement,
     /// The size of the tmpfs that all layers of the run share, in bytes.
     pub(crate) layers_bytes: u64,
@@ -217,7 +217,7 @@ pub(crate) enum HelperMessage {
         /// The host user id that only this run's steps over root's repository have. The last descriptor is then the
         /// user namespace that maps the owner of caches to it.
         own_id: Option<u32>,
-        /// Why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
+        /// The reason why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
         no_cache_overlay: Option<String>,
     },
     /// PID 1 of the step exists; carries its pidfd. PID 1 waits until the helper has sent this message.
@@ -238,7 +238,7 @@ pub(crate) enum HelperMessage {
     Exited {
         /// How the command ended.
         status: WaitStatus,
-        /// The limit for which PID 1 ended it.
+        /// The limit for which PID 1 ended the command.
         limit: Option<LimitKind>,
         /// `true` if PID 1 is the only process left.
         alone: bool,
@@ -307,7 +307,7 @@ pub(crate) fn recv_document<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::
 pub(crate) fn receive_claim(socket: BorrowedFd<'_>) -> io::Result<Option<ClaimRequest>> {
     match recv_document(socket)? {
         Some((CommandMessage::Claim(claim), _)) => Ok(Some(*claim)),
-        Some(_) => Err(io::Error::other("something else came than a command")),
+        Some(_) => Err(io::Error::other("the received message is not a command")),
         None => Ok(None),
     }
 }
@@ -317,11 +317,12 @@ fn decode_document<T: DeserializeOwned>((bytes, mut fds): (Vec<u8>, Vec<OwnedFd>
         return Ok((decode(&bytes)?, fds));
     }
     if fds.is_empty() {
-        return Err(io::Error::other("a document came without its memory file"));
+        return Err(io::Error::other("a document was received without its memory file"));
     }
     let memory = File::from(fds.remove(0));
     let length = usize::try_from(memory.metadata()?.len().min(MAX_REQUEST)).map_err(io::Error::other)?;
-    // By position: the file offset is where the writer left it, and other processes may read the file too.
+    // The read names its position: the file offset is where the writer left it, and other processes may read the file
+    // too.
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, 0)?;
     Ok((decode(&bytes)?, fds))

@@ -1,7 +1,7 @@
 //! Tests groups in the real cgroups of this machine, with programs that exceed their limits. The location of the
 //! groups is found by trial. Tests that this machine cannot run are ignored, and their names say why.
 //!
-//! Each test runs in a separate process, since a process has one seat and may be moved to another group by it.
+//! Each test runs in a separate process, since a process has one location of groups, and finding it may move the process.
 #![expect(clippy::disallowed_methods, reason = "trials start processes and build plain files")]
 
 mod cgroup_roles;
@@ -30,7 +30,7 @@ macro_rules! checks {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
 }
 
-/// Tests that run on every machine with a seat.
+/// Tests that run on every machine on which groups can be created.
 const LOCATION_TESTS: &[(&str, CgroupTestFn)] = checks![
     limits_memory_and_counts_kill,
     counts_memory_files_as_memory,
@@ -165,7 +165,7 @@ fn limits_processes_and_counts_refusal() -> CgroupTestResult {
     assert!(held.pids.is_some_and(|phrase| phrase.contains('9')) && held.memory.is_none());
     assert_eq!(group.usage().pids_denied, Some(0));
     let mut inmate = GroupMember::start(&group, &["threads", "64"])?;
-    // Its first thread and eight more. The limit has room for PID 1, which does not exist in this test.
+    // The first thread of the process and eight more. The limit includes PID 1, which does not exist in this test.
     assert_eq!(inmate.line()?, "8 EAGAIN");
     assert!(inmate.wait()?.success());
     assert_eq!(group.usage().pids_denied, Some(1));
@@ -443,7 +443,7 @@ impl GroupMember {
 
 impl Drop for GroupMember {
     fn drop(&mut self) {
-        // A process that has already ended is no error.
+        // A process that has already ended is not an error.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -717,7 +717,7 @@ fn refuses_mount_in_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let at = bench.repo.join("src");
     environment::enter_mount_namespace()?;
     nix::mount::mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
-    // With a new launcher and run space: those of the first bench were made before the mount.
+    // The launcher and the run space are new: those of the first bench were made before the mount.
     let bench = SandboxTestEnv::with_existing_files(bench.role, &bench.root)?;
     let ran = bench.run(&TestCommand::shell("true"))?;
     match ran.reports.as_slice() {

@@ -41,7 +41,7 @@ pub struct ApplyInput<'a> {
     pub caches: &'a [RelPath],
 }
 
-/// Why the changes were not applied, or not completely.
+/// The reason why the changes were not applied, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Another process changed the same paths during the run. The tree is unchanged, since changes made before were
@@ -112,7 +112,7 @@ fn collect_changes<'a>(input: &ApplyInput<'a>) -> Result<PendingChanges<'a>, App
             continue;
         }
         if matches!(entry, LayerEntry::File { content: FileContent::BeyondBound | FileContent::Spared, .. }) {
-            return Err(ApplyError::Refused { path: display_path(path), problem: "it is too large to be checked" });
+            return Err(ApplyError::Refused { path: display_path(path), problem: "it is too large to be compared" });
         }
         if differs_from_tree(input, path, entry)? {
             changes.insert(path, entry);
@@ -156,7 +156,7 @@ fn check_preconditions(input: &ApplyInput<'_>, changes: &PendingChanges<'_>) -> 
     let mut doubtful: BTreeSet<Vec<u8>> = BTreeSet::new();
     for (path, entry) in changes {
         if is_repository_replaced(input, path, entry) {
-            let problem = "it would take the place of a repository";
+            let problem = "it would replace a repository";
             return Err(ApplyError::Refused { path: display_path(path), problem });
         }
         if matches!(entry, LayerEntry::File { .. }) {
@@ -190,7 +190,7 @@ fn check_preconditions(input: &ApplyInput<'_>, changes: &PendingChanges<'_>) -> 
 fn ignored_file_problem(input: &ApplyInput<'_>, path: &[u8]) -> Result<Option<&'static str>, ApplyError> {
     // An earlier step removed the file in a layer that is never applied, so the current step did not see it.
     if input.view.path_state(path) == PathState::Absent {
-        return Ok(Some("the tree has an ignored file there that the step never saw, and that would be lost"));
+        return Ok(Some("the tree has an ignored file there that the step never saw, and the file would be lost"));
     }
     let found = read_beneath::open_entry(input.repo, path).map_err(|source| unapplied_io_error(path, source))?;
     let is_newer = found.is_some_and(|(_, stat)| FileStat::from_stat(&stat).is_after(input.view.base().started_at));

@@ -38,7 +38,7 @@ pub struct DriftInput<'a> {
     pub caches: &'a [RelPath],
 }
 
-/// Why the drift of a step could not be determined. The step is then inconclusive.
+/// The reason why the drift of a step could not be determined. The step is then inconclusive.
 #[derive(Debug, thiserror::Error)]
 pub enum DriftError {
     /// The git helper could not report which paths are ignored.
@@ -234,7 +234,7 @@ fn is_in_own_git_dir(path: &[u8]) -> bool {
 }
 
 pub(crate) fn differs(before: &PathState, after: &PathState) -> bool {
-    // A file that was not hashed never equals anything.
+    // A file that was not hashed is never equal to another file.
     before != after || matches!(before, PathState::Unhashed(_))
 }
 
@@ -301,7 +301,7 @@ impl ChangeRecorder<'_> {
             return Diff::None;
         }
         if [&pair.before, &pair.after].into_iter().any(|side| matches!(side, PathState::Unhashed(_))) {
-            return omitted_diff("a side is too large to be hashed");
+            return omitted_diff("one of the two contents is too large to be hashed");
         }
         let sides = [&pair.before, &pair.after].map(content_entry);
         if sides == [None, None] {

@@ -1,7 +1,7 @@
 //! Stores the covered paths of a tree in a compact form that can be searched, traversed and hashed by directory.
 //!
-//! It also stores the data that the next scan needs: stat data, and tracked paths that are missing from the work
-//! tree. This module does not decide which paths are covered.
+//! The entries also store the data that the next scan needs: stat data, and tracked paths that are missing from the
+//! work tree. This module does not decide which paths are covered.
 
 mod commit_identity;
 mod covered_leaves;

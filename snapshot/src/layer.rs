@@ -46,7 +46,7 @@ impl Default for ScanBounds {
     }
 }
 
-/// Why a layer could not be read. The step that wrote it is then inconclusive.
+/// The reason why a layer could not be read. The step that wrote it is then inconclusive.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
     /// An entry could not be read.

@@ -43,7 +43,7 @@ pub struct PatchInput<'a> {
     pub uppers: &'a [BorrowedFd<'a>],
 }
 
-/// Why a change cannot be written as a patch.
+/// The reason why a change cannot be written as a patch.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// Git cannot store the old or new entry at a path.
@@ -131,7 +131,7 @@ impl FilePatch<'_> {
             (EntryKind::Symlink, _) => "120000",
             (EntryKind::Gitlink, _) => return Err(self.inexpressible("is, or was, a nested repository")),
             (EntryKind::Special, _) => {
-                return Err(self.inexpressible("is a fifo, socket or device, which git does not keep"));
+                return Err(self.inexpressible("is a fifo, socket or device, which git cannot store"));
             }
             (EntryKind::Directory, _) => return Ok(None),
         };

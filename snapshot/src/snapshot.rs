@@ -36,7 +36,7 @@ impl Snapshot {
     /// result is the same; unchanged files are not read again.
     ///
     /// # Errors
-    /// The same as those of [`Snapshot::take`].
+    /// The errors of [`Snapshot::take`].
     pub fn take_after(
         repo: &Path,
         helper: &GitHelper,

@@ -48,7 +48,7 @@ impl SnapshotStore {
     /// not read again.
     ///
     /// # Errors
-    /// The same as those of [`Snapshot::take`].
+    /// The errors of [`Snapshot::take`].
     pub fn take(&self, repo: &Path) -> Result<Arc<Snapshot>, SnapshotError> {
         // If the path cannot be resolved, taking the snapshot reports the error.
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
@@ -66,7 +66,7 @@ impl SnapshotStore {
     /// calls report the same differences.
     ///
     /// # Errors
-    /// The same as those of [`Snapshot::take`].
+    /// The errors of [`Snapshot::take`].
     pub fn take_without_storing(&self, repo: &Path) -> Result<LastAndCurrent, SnapshotError> {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last_snapshot(&place);

@@ -67,7 +67,7 @@ pub(crate) struct ScanFindings {
     pub(crate) directories: Vec<(usize, DirectoryScanState)>,
     /// The names in directories that changed.
     pub(crate) names: Vec<(usize, NamesAndTypes)>,
-    /// Why the known entries no longer determine which paths are covered.
+    /// The reason why the known entries no longer determine which paths are covered.
     pub(crate) relisting_reason: Option<&'static str>,
     pub(crate) counts: ScanCounts,
 }
@@ -130,7 +130,7 @@ impl StatScan<'_> {
     /// Scans some paths of which only the names are known.
     ///
     /// # Errors
-    /// The same as those of [`StatScan::scan_all`].
+    /// The errors of [`StatScan::scan_all`].
     pub(crate) fn scan_paths<'p>(&self, paths: impl Iterator<Item = &'p [u8]>) -> Result<ScanFindings, SnapshotError> {
         let job = |path: &[u8]| {
             let (directory, name) = paths::split(path);
@@ -262,7 +262,7 @@ impl StatScan<'_> {
         let differs = before != now;
         let walked = self.known.directory(directory).scan_state.ignore_status == IgnoreStatus::Searched;
         match (before.kind, name) {
-            (ScannedKind::Gitlink, _) if differs => Some("a repository inside came or went"),
+            (ScannedKind::Gitlink, _) if differs => Some("a nested repository was added or removed"),
             (ScannedKind::IgnoreRules, _) if differs => Some("rules changed"),
             // Git does not follow a `.gitignore` that is a symbolic link, but libgit2 does, so the target is
             // checked in every scan.

@@ -277,9 +277,8 @@ fn merkle_leaf(standing: &PathState) -> Option<merkle::MerkleLeaf> {
     }
 }
 
-/// Returns the paths that two lists of layers both touched, sorted. A directory that merely exists in both is no
-/// conflict. A path that one side deletes or replaces, and in which the other side changes something, is a
-/// conflict.
+/// Returns the paths that two lists of layers both touched, sorted. A directory that merely exists in both is not a
+/// conflict. A path that one side deletes or replaces, and in which the other side changes something, is a conflict.
 pub fn conflicts(a: &[&LayerScan], b: &[&LayerScan]) -> Vec<Vec<u8>> {
     let mut found = BTreeSet::new();
     for (left, right) in [(a, b), (b, a)] {

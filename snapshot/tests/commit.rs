@@ -528,7 +528,7 @@ fn includes_submodules_only_on_request() {
     place.git(&["-C", "sub", "fsck", "--strict"]);
     let whole = Snapshot::take(&place.tree(), &helper()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((&whole.id, &copied.snapshot.id), (&outer.snapshot().id, &whole.id));
-    // First without submodules, then with them again.
+    // The first update is without submodules, the next one with them again.
     place.update_to(&outer.top, &wanted, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(fs::read_dir(place.tree().join("sub")).expect("a directory").count(), 0);
     assert_eq!(place.git(&["status", "--porcelain"]), "");

@@ -62,7 +62,7 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
             dialect,
             code: SqlCode::BindError,
             means: format!("{} refuses the statement.", dialect.display_name()),
-            advice: "Read what it names, change that part only, and try again.".to_owned(),
+            advice: "Read the named item, change only that part, and try again.".to_owned(),
             is_known: false,
         },
     }

@@ -6,7 +6,7 @@
 pub struct CatalogTable {
     /// The name, as written at creation.
     pub name: String,
-    /// True if it is a view.
+    /// True if this is a view, not a table.
     pub is_view: bool,
     /// The columns, in order.
     pub columns: Vec<CatalogColumn>,

@@ -59,7 +59,7 @@ impl Chain {
         let mut records: Vec<StageRecord> = Vec::new();
         let mut timing = SqlTiming::default();
         if dialect != request.dialect {
-            let message = format!("the engine is {version}, and the text is for {}", request.dialect.display_name());
+            let message = format!("the engine is {version}, but the text is for {}", request.dialect.display_name());
             case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, message));
         }
         for stage in &self.stages {
@@ -77,7 +77,7 @@ impl Chain {
             records.push(StageRecord { stage: name, state, reason });
         }
         if self.stages.is_empty() {
-            case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was asked for"));
+            case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was requested"));
         } else if !self.stages.iter().any(|stage| stage.name() == StageName::Safety) {
             case.add_finding(safety_unchecked_warning());
         }
@@ -144,13 +144,13 @@ fn skip_reason(stage: StageName, case: &mut ChainContext<'_>, records: &[StageRe
     }
     let broken = SYNTAX_STAGES.iter().find(|form| **form < stage && case.is_rejected_by(**form));
     if let Some(broken) = broken {
-        return Some(format!("`{}` found that this is no statement", broken.as_str()));
+        return Some(format!("`{}` found that this is not a statement", broken.as_str()));
     }
     if let Some(failed) = records.iter().find(|record| record.state == StageState::Failed) {
-        return Some(format!("`{}` could not do its work", failed.stage.as_str()));
+        return Some(format!("`{}` failed", failed.stage.as_str()));
     }
     if stage == StageName::Run && case.is_rejected() {
-        return Some("what is rejected is not run".to_owned());
+        return Some("rejected statements are not run".to_owned());
     }
     None
 }
@@ -239,12 +239,14 @@ fn retry_advice(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> SqlRetry 
     let is_unchecked = diagnostics.iter().any(|found| found.code == SqlCode::SafetyUnchecked);
     let is_refused = |found: &&SqlDiagnostic| found.severity == SqlSeverity::Error && found.stage == StageName::Safety;
     match verdict {
-        SqlVerdict::Error => say(false, "it could not be judged; that is not the statement's fault"),
+        SqlVerdict::Error => say(false, "it could not be judged; the statement is not the cause"),
         SqlVerdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
-            say(true, "only a statement that does less can pass: another spelling of the same will not")
+            say(true, "only a statement with smaller effects can pass: a reformulation will not")
         }
-        SqlVerdict::Reject => say(true, "the feedback names each error"),
-        SqlVerdict::Ok if is_warned => say(true, "it can run; the warnings say what may not be what was asked for"),
+        SqlVerdict::Reject => say(true, "the feedback lists each error"),
+        SqlVerdict::Ok if is_warned => {
+            say(true, "it can run; the warnings list possible differences from the question")
+        }
         SqlVerdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
         SqlVerdict::Ok => say(false, "nothing speaks against it"),
     }

@@ -38,7 +38,7 @@ pub enum CheckError {
     #[error("the glob `{0}` finds no file that git sees")]
     NoMatch(String),
     /// The globs match too many files.
-    #[error("the globs find more than {MAX_FILES} files")]
+    #[error("the globs match more than {MAX_FILES} files")]
     TooManyFiles,
     /// A file cannot be read.
     #[error("`{}` cannot be read: {source}", file.display())]

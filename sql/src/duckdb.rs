@@ -233,7 +233,7 @@ impl SqlEngine for DuckDb {
         if all == each {
             return Ok(ranges);
         }
-        let message = format!("DuckDB finds {all} statements where the text seems to have {}", ranges.len());
+        let message = format!("DuckDB finds {all} statements, but the text seems to have {}", ranges.len());
         Err(EngineRefusal::new(SqlCode::SyntaxError, message))
     }
 
@@ -281,11 +281,11 @@ impl SqlEngine for DuckDb {
             SqlPolicy::Migrate => StatementKind::Schema,
         };
         if bound.kind() > allowed_kind {
-            let message = format!("a statement of the kind `{}` came to be run", bound.kind().as_str());
+            let message = format!("a statement of the kind `{}` was about to run", bound.kind().as_str());
             return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
         }
         if bound.kind() > StatementKind::Read && self.is_readonly {
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is open for reading only"));
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is open only for reading"));
         }
         let is_alone = self.written_statements.is_none();
         if is_alone {
@@ -319,7 +319,7 @@ impl SqlEngine for DuckDb {
         }
         number
             .map_err(|error| ParsedError::from_error(&error, sql).to_internal_refusal())?
-            .ok_or_else(|| EngineRefusal::new(SqlCode::EngineFailed, "the engine gives no number"))
+            .ok_or_else(|| EngineRefusal::new(SqlCode::EngineFailed, "the engine returned no number"))
     }
 
     fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {

@@ -34,7 +34,7 @@ pub enum Action {
     Update {
         /// The table.
         table: String,
-        /// The column that it sets.
+        /// The column that the statement sets.
         column: String,
     },
     /// The statement deletes rows from a table.
@@ -63,19 +63,19 @@ pub enum Action {
 /// The kind of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StatementKind {
-    /// It only reads rows or metadata.
+    /// The statement only reads rows or metadata.
     Read,
-    /// It changes rows.
+    /// The statement changes rows.
     Write,
-    /// It changes the schema.
+    /// The statement changes the schema.
     Schema,
-    /// It begins or ends a transaction.
+    /// The statement begins or ends a transaction.
     Transaction,
-    /// It reads or changes a setting.
+    /// The statement reads or changes a setting.
     Setting,
-    /// It accesses another database, a file or the network.
+    /// The statement accesses another database, a file or the network.
     Attach,
-    /// It does something else.
+    /// The statement does something else.
     Other,
 }
 

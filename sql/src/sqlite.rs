@@ -409,7 +409,7 @@ impl SqlEngine for Sqlite {
         loop {
             // Each string in double quotes makes SQLite prepare the whole text again.
             if Instant::now() > on.deadline {
-                return Err(EngineRefusal::new(SqlCode::TimeLimit, "it did not end in its time"));
+                return Err(EngineRefusal::new(SqlCode::TimeLimit, "it did not end within its time limit"));
             }
             match self.bind_statement(&plain, on) {
                 Ok(bound) => return Ok(BoundStatement { double_quoted_strings: strings, ..bound }),

@@ -61,7 +61,7 @@ pub enum StageError {
     #[error(transparent)]
     Engine(#[from] EngineRefusal),
     /// Proctor ran a statement that no policy allows. This is a bug of Proctor.
-    #[error("a statement that no policy allows came to be run")]
+    #[error("a statement that no policy allows was about to run")]
     ForbiddenStatement,
 }
 
@@ -154,7 +154,7 @@ impl ChainContext<'_> {
 }
 
 /// The advice about a statement that exceeds a limit.
-pub(crate) const REDUCE_ADVICE: &str = "Join by conditions, filter, or bound it, so that it needs less.";
+pub(crate) const REDUCE_ADVICE: &str = "Reduce the work: add join conditions, filters or a LIMIT.";
 
 /// Returns the bounds of a case for its engine.
 pub(crate) fn execution_bounds(bounds: &(proctor_core::sql::SqlResourceLimits, Instant)) -> ExecutionBounds<'_> {

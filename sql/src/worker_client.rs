@@ -47,7 +47,7 @@ impl WorkerConnection {
         let until = Instant::now() + START_TIMEOUT;
         match wire::read_frame::<String>(DeadlineReader { socket: &self.0, deadline: until })? {
             Some(message) if message == wire::READY_MESSAGE => Ok(()),
-            Some(other) => Err(io::Error::other(format!("it is another program: it answered {other:?}"))),
+            Some(other) => Err(io::Error::other(format!("it is another program: its answer was {other:?}"))),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
@@ -108,13 +108,13 @@ impl AsyncWorkerConnection {
 fn verify_digest(judgement: Judgement) -> Result<Judgement, WorkerError> {
     match judgement.is_intact() {
         true => Ok(judgement),
-        false => Err(WorkerError::Disconnected(io::Error::other("the answer was damaged on its way"))),
+        false => Err(WorkerError::Disconnected(io::Error::other("the answer was damaged during transmission"))),
     }
 }
 
 /// Returns the judgement of a request whose worker was killed because it exceeded the time limit.
 pub(crate) fn timeout_judgement(request: &SqlRequest, took: Duration) -> Judgement {
-    let message = format!("it did not end within {} ms, and its worker was ended", request.limits.time_ms);
+    let message = format!("it did not end within {} ms, so its worker was ended", request.limits.time_ms);
     chain::limit_judgement(request, SqlCode::TimeLimit, message, took)
 }
 

@@ -27,7 +27,7 @@ use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, Worker
 /// The memory that a worker needs in addition to its engine, in bytes.
 const MEMORY_OVERHEAD: u64 = 192 << 20;
 /// The message about a worker that exceeded its memory limit.
-const MEMORY_LIMIT_MESSAGE: &str = "it hit its limit of memory";
+const MEMORY_LIMIT_MESSAGE: &str = "it reached its memory limit";
 /// The maximum size of the stderr output of a dead worker that is shown, in bytes.
 const MAX_STDERR_BYTES: usize = 2_000;
 
@@ -141,7 +141,7 @@ impl WorkerPool {
     pub fn new(launcher: Arc<Launcher>, config: WorkerPoolConfig) -> Result<Self, SandboxError> {
         let directory = launcher.host().state_dir().join("sql");
         let made = std::fs::create_dir_all(&directory);
-        made.map_err(|source| SandboxError::System { what: "cannot make the directory for SQL workers", source })?;
+        made.map_err(|source| SandboxError::System { what: "cannot create the directory for SQL workers", source })?;
         let facts = RepoFacts::read(&directory)?;
         Ok(Self { config, launcher, facts, idle: Mutex::default() })
     }
@@ -159,7 +159,8 @@ impl WorkerPool {
         if let Some(worker) = self.take_idle(&key) {
             match self.judge_with_worker(&key, worker, request).await {
                 Ok(judgement) => return judgement,
-                // An idle worker that has died says nothing about this request, so a new worker gets it, once.
+                // The death of an idle worker is unrelated to this request, so the request is sent to a new worker,
+                // once.
                 Err(WorkerFailure::Died(_)) => {}
                 Err(none) => return none.into_judgement(request),
             }
@@ -337,7 +338,7 @@ impl WorkerFailure {
         match self {
             Self::TimedOut(took) => worker_client::timeout_judgement(request, took),
             Self::MemoryExceeded(took) => {
-                let message = "it took more memory than it may, and its worker was ended".to_owned();
+                let message = "it exceeded the memory limit, so its worker was ended".to_owned();
                 chain::limit_judgement(request, SqlCode::MemoryLimit, message, took)
             }
             Self::Died(why) => worker_client::engine_died_judgement(request, &why),

@@ -88,7 +88,7 @@ impl<'e> TestDaemon<'e> {
         Self { env, process: running, socket: env.socket_path() }
     }
 
-    /// Sends a request with an optional body, and reads the response to its end.
+    /// Sends a request with an optional body, and reads the complete response.
     pub(crate) fn request(&self, method: &str, path: &str, body: Option<&Value>) -> RawResponse {
         send_request(&self.socket, method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
@@ -142,7 +142,7 @@ impl RawResponse {
     }
 }
 
-/// Sends a request to a socket, and reads the response to its end.
+/// Sends a request to a socket, and reads the complete response.
 pub(crate) fn send_request(
     socket: &Path,
     method: &str,

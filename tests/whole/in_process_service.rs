@@ -120,7 +120,7 @@ impl<'e> InProcessService<'e> {
         response.run.view.clone()
     }
 
-    /// Returns all events of a run, to its end.
+    /// Returns all events of a run.
     pub(crate) fn run_log(&self, id: &RunId) -> Vec<Arc<LoggedEvent>> {
         self.block_on(async {
             let events = self.service.events(self.caller, id, 0).await.expect("the run is there");

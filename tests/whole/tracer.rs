@@ -437,7 +437,7 @@ mod traced {
             match std::mem::take(&mut self.writable_bytes) {
                 room if room > 0 && bytes > 0 => registers.rdx = room,
                 _ => {
-                    // No call has this number; the result is set after the call returns.
+                    // No system call has this number; the result is set after the call returns.
                     registers.orig_rax = u64::MAX;
                     self.refused_calls.insert(thread, errno_number(fault.errno));
                 }

@@ -29,7 +29,7 @@ use crate::program;
 
 /// Maximum wait until a process listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Polling interval for that.
+/// Polling interval while waiting for a process to listen.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Capacity of the channel for events.
 const EVENT_CAPACITY: usize = 256;

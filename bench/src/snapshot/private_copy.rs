@@ -38,8 +38,8 @@ pub(super) struct CopyStageSamples {
 }
 
 impl SnapshotFixture {
-    /// Makes a copy of the tree, in which nothing is younger than a snapshot trusts, and brings it up to date without a
-    /// change.
+    /// Makes a copy of a tree whose files are all old enough to be trusted by their times, and updates the copy without
+    /// a change.
     pub(super) fn measure_copies(&self, round: usize, copies: &mut CopySamples) -> Result<()> {
         let directory = self.copy_directory(round);
         std::fs::create_dir(&directory)?;

@@ -98,7 +98,7 @@ pub(super) struct StepLayer {
 }
 
 impl StepLayer {
-    /// Returns the number of changes in its layer.
+    /// Returns the number of changes in the layer.
     pub(super) fn count_changes(&self, scan: &LayerScan) -> Result<usize> {
         let drift = find_drift(DriftInput {
             view: &self.view,

@@ -31,7 +31,7 @@ pub(crate) struct SqlCase {
 }
 
 impl SqlCase {
-    /// Returns its half of the queries, by a hash of the name; `None` for a case.
+    /// Returns the half of the queries, by a hash of the name; `None` for a case.
     pub(super) fn half(&self) -> Option<u32> {
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
         (!self.gold.is_empty()).then(|| (self.gold.bytes().fold(2_166_136_261, hash) >> 7) & 1)

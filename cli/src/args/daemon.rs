@@ -82,7 +82,7 @@ pub(crate) struct WatchArgs {
 /// The arguments of `proctor daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonCommandArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: DaemonCommand,
 }

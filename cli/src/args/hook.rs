@@ -8,7 +8,7 @@ use super::shared_options::{BackendArgs, RepoArgs, SandboxArgs};
 /// The arguments of `proctor hook`.
 #[derive(Debug, Args)]
 pub(crate) struct HookCommandArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: HookCommand,
 }

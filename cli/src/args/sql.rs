@@ -12,7 +12,7 @@ use super::value_parsers::{OptionValueError, one_of};
 /// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
 pub(crate) struct SqlArgs {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: SqlCommand,
 }

@@ -14,7 +14,7 @@ pub(super) enum OptionValueError {
         /// Description of the expected form.
         expected: &'static str,
     },
-    /// The value is none of the known names.
+    /// The value is not one of the known names.
     #[error("there is: {}", quoted_list(.known))]
     UnknownName {
         /// The known names.

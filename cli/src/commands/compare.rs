@@ -51,7 +51,7 @@ async fn load_documents(named: &str, args: &CompareArgs, caller: &Caller) -> Res
     match daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await {
         Ok(daemon) => run_documents::fetch(&daemon.client, &run).await,
         Err(error) => Err(CliError::Usage {
-            message: format!("no documents of the run {run} are here, and no daemon can be asked: {error}"),
+            message: format!("the documents of the run {run} are not stored here, and no daemon is available: {error}"),
             hint: format!(
                 "they may be in another state directory than `{}` (`--state-dir`)",
                 installation::show(&state)

@@ -63,7 +63,7 @@ fn render_status(daemon: &ReachableDaemon) -> String {
     let health = &daemon.health;
     let word = match health.status {
         HealthStatus::Ok => paint(GOOD, "running"),
-        HealthStatus::Draining => paint(UNSURE, "ending: it takes nothing on any more"),
+        HealthStatus::Draining => paint(UNSURE, "shutting down: it accepts no new requests"),
     };
     let rows = [
         ("daemon", word),

@@ -116,7 +116,7 @@ pub(crate) struct FindingRecord {
     pub control: Option<Control>,
     /// The attempted operation and the error of the system.
     pub message: String,
-    /// The way to fix it.
+    /// How to fix the finding.
     pub hint: String,
     /// True if the finding keeps steps from running.
     pub refuses: bool,
@@ -189,8 +189,9 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
     let (message, hint) = match (report.state, report.removed) {
         (CopyState::Sound | CopyState::Held, _) => return None,
         (CopyState::Damaged, true) => (
-            format!("the private copy `{}` was damaged and is removed: {problem}", report.copy),
-            "the next run makes the copy anew; find out what writes to the state directory, and run again what passed since",
+            format!("the private copy `{}` was damaged and has been removed: {problem}", report.copy),
+            "the next run recreates the copy; find the program that writes to the state directory, and repeat the runs \
+                that have passed since",
         ),
         (CopyState::Damaged, false) => (
             format!("the private copy `{}` is damaged and could not be removed: {problem}", report.copy),
@@ -198,7 +199,7 @@ fn copy_finding(report: &CopyReport) -> Option<FindingRecord> {
         ),
         (CopyState::Unverified, _) => (
             format!("the private copy `{}` could not be verified: {problem}", report.copy),
-            "try again, or run `proctor gc --all`, so that the next run makes the copy anew",
+            "try again, or run `proctor gc --all`; the next run then recreates the copy",
         ),
     };
     Some(FindingRecord { control: None, message, hint: hint.to_owned(), refuses: false })
@@ -218,8 +219,8 @@ fn is_suitable_directory(directory: &Path, args: &DoctorArgs, caller: &Caller) -
 fn empty_directory() -> Result<TempDir, CliError> {
     let made = tempfile::Builder::new().prefix("proctor-doctor-").tempdir();
     made.map_err(|error| CliError::Environment {
-        message: format!("no directory for a trial can be made: {error}"),
-        hint: "make room in the directory for temporary files, or name a repository with `--repo DIR`".to_owned(),
+        message: format!("no directory for a trial can be created: {error}"),
+        hint: "free space in the directory for temporary files, or name a repository with `--repo DIR`".to_owned(),
     })
 }
 
@@ -317,9 +318,9 @@ fn render(record: &DoctorRecord) -> String {
 fn verdict_line(record: &DoctorRecord) -> String {
     let what = match (record.ready, record.reach) {
         (true, Reach::Full) => "steps run here with every control enforced",
-        (true, _) => "steps run here, and each record says what was missing",
+        (true, _) => "steps run here, and each record lists the missing controls",
         (false, Reach::Refused) => "no step can run here",
-        (false, _) => "no step can run here as it must; `--sandbox=best-effort` runs with less",
+        (false, _) => "no step can run here with the required controls; `--sandbox=best-effort` runs with fewer",
     };
     let word = if record.ready { paint(GOOD, "ready:") } else { paint(BAD, "not ready:") };
     format!("{word} {what}\n")
@@ -341,7 +342,7 @@ fn copy_line(report: &CopyReport) -> String {
         CopyState::Damaged => (BAD, "damaged"),
         CopyState::Unverified => (BAD, "unknown"),
     };
-    let why = if report.state == CopyState::Held { "; a run holds it, so it was not verified" } else { "" };
+    let why = if report.state == CopyState::Held { "; a run is using it, so it was not verified" } else { "" };
     let shown = paint(DIM, format!("{}{why}", escape_line(&report.copy)));
     format!("{}  {:<18}  {shown}\n", paint(style, format!("{word:<9}")), "private copy")
 }
@@ -350,9 +351,12 @@ fn facts_block(record: &DoctorRecord) -> String {
     let account = if record.root { "root" } else { "an ordinary user" };
     let user = match &record.user {
         Some(user) => format!("uid {}, gid {}", user.uid, user.gid),
-        None => "nobody: no step can run".to_owned(),
+        None => "no user: no step can run".to_owned(),
     };
-    let groups = record.control_groups.as_deref().unwrap_or("none; limits hold for each process, and are watched over");
+    let groups = record
+        .control_groups
+        .as_deref()
+        .unwrap_or("none; limits apply to each process, and Proctor monitors the totals");
     let rows = [
         ("we are", account),
         ("steps run as", &user),

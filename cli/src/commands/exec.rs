@@ -216,7 +216,7 @@ async fn show_progress(
             joined = &mut task => break joined,
             asked = interrupts.next() => match asked {
                 SignalEffect::Cancel(signal) => {
-                    let line = format!("{signal}: ending the command; press Ctrl-C again to leave at once\n");
+                    let line = format!("{signal}: ending the command; press Ctrl-C again to exit at once\n");
                     progress.print_above_rows(&line, |line| screen.err(line));
                 }
                 SignalEffect::Repeated => {}

@@ -113,7 +113,7 @@ fn previews<'a>(
     chosen.iter().map(|(path, subject)| Ok((*path, *subject, subject.preview(engine, repo)?))).collect()
 }
 
-/// A step with its path and what the engine would use for it.
+/// A step with its path and the values that the engine would use for it.
 type StepPreview<'a> = (&'a str, &'a ExplainedStep, SandboxPreview);
 
 /// Renders several steps; steps with the same text share one heading.
@@ -206,7 +206,7 @@ fn other_profile_error(spec: &Spec, wanted: Option<&str>) -> Option<CliError> {
     spec.skills.get(skill)?.steps.value.iter().find(|written| written.name.value.as_str() == step)?;
     let includes = |profile: &Profile| profile.include.value.iter().any(|name| name.value.as_str() == skill);
     let hint = match spec.profiles.iter().find(|(_, profile)| includes(profile)) {
-        Some((name, _)) => format!("the profile `{0}` has it; say `--profile {0}`", escape_line(name.value.as_str())),
+        Some((name, _)) => format!("the profile `{0}` has it; use `--profile {0}`", escape_line(name.value.as_str())),
         None => format!("no profile includes the skill `{}`", escape_line(skill)),
     };
     Some(CliError::Usage {

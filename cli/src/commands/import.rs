@@ -92,7 +92,7 @@ fn command_error(error: ImportError, config: &HookRunnerConfig, caller: &Caller)
                     hint: "split the configuration, and import its parts into separate specs".to_owned(),
                 },
                 None => CliError::Internal(format!(
-                    "a configuration was made into a spec that is not valid: {}",
+                    "the import of a configuration resulted in an invalid spec: {}",
                     first.map_or("", |first| first.message.as_str())
                 )),
             }
@@ -135,7 +135,7 @@ fn print_result(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
         let hint = "`proctor init` inspects the repository itself".to_owned();
         screen.err(&crate::style::error(
             CommandCode::NothingCarriedOver.code(),
-            "no hook could be carried over, so there is no spec",
+            "no hook could be imported, so there is no spec",
             &[hint],
         ));
     }

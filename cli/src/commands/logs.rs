@@ -49,7 +49,7 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
     }
 }
 
-/// Returns the daemon if it knows the run.
+/// Returns the daemon if it has the run.
 async fn find_daemon_with_run(args: &LogsArgs, caller: &Caller) -> Result<ReachableDaemon, CliError> {
     let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
     daemon.client.run(&args.run).await.map_err(client_error)?;

@@ -51,7 +51,7 @@ fn session(args: &BackendArgs, daemon: Option<&ReachableDaemon>, caller: &Caller
             )
         }
         None if args.daemon.no_daemon => {
-            "No daemon is asked: this process runs the checks, and they end with it.".to_owned()
+            "No daemon is used: this process runs the checks, and they end with it.".to_owned()
         }
         None => "No daemon: this process runs the checks, and they end with it.".to_owned(),
     };

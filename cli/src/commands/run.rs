@@ -116,7 +116,10 @@ fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), Cli
     let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
     let is_range_given = args.rev.as_deref().is_some_and(is_range);
     if is_range_given && args.changeset.is_some() {
-        return usage("a range has a result for each commit, and a changeset holds one", "name its last commit alone");
+        return usage(
+            "a range has one result per commit, but a changeset stores only one",
+            "name only its last commit",
+        );
     }
     if is_range_given && args.patch.is_some() {
         return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
@@ -127,7 +130,10 @@ fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), Cli
     }
     // Patch content comes from a step, and a terminal would obey escape sequences in it.
     if to_stdout && caller.stdout_is_terminal {
-        return usage("a patch is not written to a terminal as it is", "name a file, or `-` with a pipe behind it");
+        return usage(
+            "an unescaped patch is not written to a terminal",
+            "name a file, or use `-` and redirect the output",
+        );
     }
     Ok(())
 }
@@ -553,7 +559,7 @@ fn check_agreement(record: &RunRecord, report: &CompletedRun) -> Result<u8, CliE
         return Ok(report.exit_code);
     }
     Err(CliError::Internal(format!(
-        "the run ended with {} ({}), and its last event says {shown:?}",
+        "the run ended with {} ({}), but its last event has {shown:?}",
         report.verdict.as_str(),
         report.exit_code
     )))

@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_FETCHED_RUNS: u32 = 100;
 /// Maximum number of runs that a terminal shows.
 const MAX_SHOWN_RUNS: usize = 30;
-/// Lines of a terminal that stay free.
+/// Number of terminal lines that are kept free.
 const FREE_LINES: usize = 2;
 
 /// Shows the runs until Ctrl-C (exit code 130).

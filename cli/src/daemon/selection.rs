@@ -134,7 +134,7 @@ pub(crate) async fn require_daemon(
     purpose: Purpose,
 ) -> Result<ReachableDaemon, CliError> {
     if candidates.is_empty() {
-        return Err(unreachable_error("the config that was named has no `daemon.socket`".to_owned()));
+        return Err(unreachable_error("the given config has no `daemon.socket`".to_owned()));
     }
     first_usable_daemon(candidates, purpose).await.map_err(|refusals| no_usable_daemon_error(&refusals))
 }

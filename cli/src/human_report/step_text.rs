@@ -148,7 +148,7 @@ impl<'a> StreamExcerpt<'a> {
 }
 
 /// Note for a stream whose end was not seen.
-const CUT_NOTE: &str = "(cut: something still held it open when its time was up)";
+const CUT_NOTE: &str = "(cut: a process still held it open at the deadline)";
 
 /// Renders resource use and enforced controls of a step, on two lines.
 pub(crate) fn usage_lines(step: &StepEvidence) -> String {

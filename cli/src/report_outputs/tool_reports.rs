@@ -57,7 +57,7 @@ async fn fetch_content(
         ReportState::Read { bytes, .. } => *bytes,
     };
     let Some(left) = bytes_left.checked_sub(bytes) else {
-        return ToolReportContent::Unavailable("the reports of the run have more than 64 MiB together".to_owned());
+        return ToolReportContent::Unavailable("the reports of the run have more than 64 MiB in total".to_owned());
     };
     *bytes_left = left;
     let fetched = match source {

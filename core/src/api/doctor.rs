@@ -92,7 +92,7 @@ pub struct DoctorFinding {
     pub control: Option<Control>,
     /// The failed operation and the error of the system.
     pub message: String,
-    /// How to fix it; empty if that is not known.
+    /// How to fix the problem; empty if unknown.
     pub hint: String,
 }
 

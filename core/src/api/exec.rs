@@ -112,7 +112,7 @@ pub enum ExecEvent {
         /// The record, as `proctor exec --format json` prints it.
         record: Box<ExecRecord>,
     },
-    /// The daemon could not run the command to its end.
+    /// The daemon could not run the command to completion.
     Failed {
         /// The reason.
         problem: Box<Problem>,

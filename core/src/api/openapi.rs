@@ -34,17 +34,17 @@ pub fn document() -> Value {
         "info": {
             "title": "Proctor",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "HTTP/1.1 on a Unix socket. Every error is a problem as RFC 9457 has it. Unknown fields, \
-                            unknown parameters and keys that occur twice are errors.",
+            "description": "HTTP/1.1 on a Unix socket. Every error is a problem document (RFC 9457). Unknown fields, \
+                            unknown parameters and duplicate keys are errors.",
             "license": { "name": env!("CARGO_PKG_LICENSE") },
         },
-        "servers": [{ "url": "http://localhost", "description": "The socket; the name of the host means nothing." }],
+        "servers": [{ "url": "http://localhost", "description": "The socket; the host name is ignored." }],
         "paths": paths,
         "components": {
             "schemas": schemas,
             "responses": {
                 "Problem": {
-                    "description": "Why there is no result.",
+                    "description": "The reason why there is no result.",
                     "content": { "application/problem+json": { "schema": problem } },
                 },
             },

@@ -115,7 +115,7 @@ pub struct RequestBody {
 pub struct Parameter {
     /// The name.
     pub name: &'static str,
-    /// The part of the request that contains it.
+    /// The part of the request that contains the parameter.
     pub location: ParameterLocation,
     /// The documentation.
     pub description: &'static str,
@@ -188,12 +188,12 @@ impl OperationDescription {
                 header_parameter(
                     "traceparent",
                     schema_for::<String>,
-                    "The span of the caller (W3C Trace Context); ignored if not valid.",
+                    "The span of the caller (W3C Trace Context); ignored if invalid.",
                 ),
                 header_parameter(
                     "tracestate",
                     schema_for::<String>,
-                    "Vendor data for the trace context; ignored if not valid.",
+                    "Vendor data for the trace context; ignored if invalid.",
                 ),
             ],
             body: request_body::<RunSubmission>(),
@@ -227,8 +227,8 @@ impl OperationDescription {
             method: Method::Get,
             path: "/v1/runs/{id}",
             summary: "Get a run, immediately or when it changes",
-            description: "With `wait` alone, answers when the run ends; with `after` too, as soon as there is a \
-                          later event; in any case when the time is over.",
+            description: "With only `wait`, answers when the run ends; with `after` too, as soon as there is a later \
+                          event; in any case when the time is over.",
             parameters: &[
                 RUN_ID_PARAMETER,
                 query_parameter(
@@ -239,7 +239,7 @@ impl OperationDescription {
                 query_parameter(
                     "after",
                     unsigned_integer,
-                    "The number of the last event that the caller knows. The answer contains later events.",
+                    "The number of the last event that the caller has received. The answer contains later events.",
                 ),
             ],
             body: None,
@@ -278,7 +278,11 @@ impl OperationDescription {
                           `data` is an `OutputEvent`.",
             parameters: &[
                 RUN_ID_PARAMETER,
-                query_parameter("after", unsigned_integer, "The number of the last event that the caller knows."),
+                query_parameter(
+                    "after",
+                    unsigned_integer,
+                    "The number of the last event that the caller has received.",
+                ),
                 query_parameter(
                     "output",
                     boolean,
@@ -299,7 +303,7 @@ impl OperationDescription {
                 },
                 SuccessResponse {
                     status: 204,
-                    condition: "The run has ended, and the caller knows all events.",
+                    condition: "The run has ended, and the caller has received all events.",
                     content: ResponseContent::NoContent,
                 },
             ],
@@ -333,7 +337,7 @@ impl OperationDescription {
             responses: &[
                 SuccessResponse {
                     status: 200,
-                    condition: "The output up to its end, or nothing.",
+                    condition: "The complete output, or nothing.",
                     content: ResponseContent::Bytes,
                 },
                 SuccessResponse { status: 206, condition: "A part of the output.", content: ResponseContent::Bytes },
@@ -360,7 +364,7 @@ impl OperationDescription {
             responses: &[
                 SuccessResponse {
                     status: 200,
-                    condition: "The output up to its end, or nothing.",
+                    condition: "The complete output, or nothing.",
                     content: ResponseContent::Bytes,
                 },
                 SuccessResponse { status: 206, condition: "A part of the output.", content: ResponseContent::Bytes },
@@ -427,7 +431,7 @@ impl OperationDescription {
             method: Method::Delete,
             path: "/v1/exec/{id}",
             summary: "Ask a command to end",
-            description: "Answers immediately; the answer to `exec` reports the end of the command.",
+            description: "Answers immediately; the response of `exec` reports the end of the command.",
             parameters: &[path_parameter(
                 "id",
                 schema_for::<ExecId>,
@@ -456,11 +460,11 @@ impl OperationDescription {
             id: "askGate",
             method: Method::Post,
             path: "/v1/gate",
-            summary: "Ask whether a tree is verified",
-            description: "Nothing runs. `pass` contains the answer.",
+            summary: "Check whether a tree is verified",
+            description: "Runs nothing. `pass` contains the result.",
             parameters: &[],
             body: request_body::<GateAsked>(),
-            responses: &[json_response::<GateAnswer>(200, "The answer, for a pass or a failure.")],
+            responses: &[json_response::<GateAnswer>(200, "The result, for a pass or a failure.")],
         },
         Self {
             operation: Operation::VerifySql,

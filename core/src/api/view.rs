@@ -336,7 +336,7 @@ pub struct Submitted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// It queued a new run.
+    /// The daemon queued a new run.
     Queued,
     /// The same run was already queued or running.
     Joined,

@@ -44,7 +44,7 @@ codes! { CommandCode;
     Usage, 1, "command::usage",
         "The command line names something that does not exist, or its arguments contradict each other.",
         "A guess could verify the wrong tree, or nothing at all.",
-        "Read the `hint:` line; `proctor help COMMAND` lists what a command takes.",
+        "Read the `hint:` line; `proctor help COMMAND` lists the arguments of a command.",
         "$ proctor run --profile pr --repo ~/src/project";
     Environment, 2, "command::environment",
         "This machine or this installation lacks something that the command needs.",
@@ -79,7 +79,7 @@ codes! { CommandCode;
     Lost, 8, "daemon::lost",
         "The connection to the daemon was lost during a run, so the result is unknown.",
         "A run without a known result is not a pass.",
-        "Ask for the run's status when a daemon answers again, or repeat the run.",
+        "Query the run's status when a daemon is available again, or repeat the run.",
         "$ proctor status 20260102T030405Z-1";
     Unheard, 9, "daemon::unheard",
         "The command was interrupted before the daemon reported the ID of the run.",
@@ -89,7 +89,7 @@ codes! { CommandCode;
     LeftRunning, 10, "daemon::left_running",
         "The command was interrupted, but the run continues: another request had asked for it before.",
         "The first client is still waiting for the result.",
-        "Leave the run alone, or cancel it for every client.",
+        "Let the run continue, or cancel it for every client.",
         "$ proctor cancel 20260102T030405Z-1";
     NeverBegan, 11, "daemon::never_began",
         "The run ended before it started, for instance because the daemon stopped while the run was queued.",

@@ -151,7 +151,7 @@ codes! { EngineCode;
         "`--last-failed` was given, but Proctor has no recorded run of this profile without a changeset for this \
          repository.",
         "Proctor does not know which skills passed, so it cannot leave any out.",
-        "Run the whole profile once. A daemon and each `--state-dir` know only their own runs.",
+        "Run the whole profile once. A daemon and each `--state-dir` have only their own runs.",
         "$ proctor run\n$ proctor run --last-failed";
     PartialChangeset, 221, "engine::partial_changeset",
         "`--last-failed` cannot be combined with a changeset.",

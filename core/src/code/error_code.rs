@@ -20,7 +20,7 @@ pub struct CodeExplanation {
     pub meaning: &'static str,
     /// The reason why this is an error.
     pub reason: &'static str,
-    /// What to do.
+    /// The suggested fix.
     pub remedy: &'static str,
     /// An example: lines of a spec, a config or a shell.
     pub example: &'static str,

@@ -12,7 +12,7 @@ codes! { GateCode;
     RunUnderWay, 302, "gate::run_under_way",
         "A run is using the changeset at the moment.",
         "The run is replacing the changeset's documents.",
-        "Wait until the run ends, then ask again.",
+        "Wait until the run ends, then repeat the command.",
         "$ proctor gate --changeset 009_x";
     StatusUnreadable, 303, "gate::status_unreadable",
         "`05-status.json` cannot be read, or Proctor's entries in it are malformed.",
@@ -20,7 +20,7 @@ codes! { GateCode;
         "Fix the file in an editor, then run the profile.",
         "$ jq . changes/009_x/05-status.json";
     VersionUnknown, 304, "gate::version_unknown",
-        "A document has a format version that this program does not know.",
+        "A document has a format version that this program does not support.",
         "Its content cannot be interpreted.",
         "Use the newer Proctor that wrote it, or run the profile with this one.",
         "$ proctor --version";

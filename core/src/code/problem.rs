@@ -6,7 +6,7 @@ use crate::api::ProblemType;
 codes! { ProblemType;
     InvalidRequest, 501, "request::invalid",
         "The request is invalid: its body is not JSON, has an unknown field, or has an invalid value.",
-        "A guess could run something else.",
+        "A guess could run something else than requested.",
         "Read the detail; `schemas/openapi.json` describes every request.",
         "$ curl --unix-socket $SOCK http://p/v1/runs -H 'Content-Type: application/json' \\\n    -d '{\"repo\": \"/home/a/project\", \"profile\": \"pr\"}'";
     Forbidden, 502, "request::forbidden",
@@ -16,7 +16,7 @@ codes! { ProblemType;
         "$ ls -ld /home/a/project";
     NotFound, 503, "request::not_found",
         "The requested run, step, document or path does not exist.",
-        "Another one would be a wrong answer.",
+        "An answer about another item would be wrong.",
         "List the available ones.",
         "$ proctor status --all";
     MethodNotAllowed, 504, "request::method_not_allowed",

@@ -6,7 +6,7 @@ use crate::decision::verdict::InconclusiveReason;
 codes! { InconclusiveReason;
     Toolchain, 401, "run::toolchain",
         "A toolchain check failed: a tool is missing or has another version.",
-        "Results from the wrong tool say nothing about the tree, so no skill was started.",
+        "Results from the wrong tool prove nothing about the tree, so no skill was started.",
         "Install the required tool, or ask the operator to make it visible to steps (`tool_mounts`).",
         "toolchains:\n  rust: { required: [{ cmd: [\"cargo\", \"--version\"], version: \">=1.80\" }] }";
     TreeChanged, 402, "run::tree_changed",

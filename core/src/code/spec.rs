@@ -165,8 +165,8 @@ codes! { Code;
         "Close the quote, or write a list.",
         "cmd: [\"grep\", \"it's\", \"README.md\"]";
     Zero, 133, "spec::zero",
-        "A limit is 0, which would let nothing run.",
-        "Every step would fail at once.",
+        "A limit is 0, so no step could run.",
+        "Every step would fail immediately.",
         "Omit the limit to use the default, or set a larger one.",
         "timeout_ms: 60000";
     UnknownNeed, 134, "spec::unknown_need",

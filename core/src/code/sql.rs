@@ -48,8 +48,8 @@ codes! { SqlCode;
         "SELEC name FROM customers";
     OtherDialect, 608, "sql::other_dialect",
         "The statement uses the syntax of another engine.",
-        "This engine does not know the syntax, or gives it another meaning.",
-        "Write it as the advice shows.",
+        "This engine does not support the syntax, or gives it another meaning.",
+        "Write it as the suggestion shows.",
         "SELECT * FROM t LIMIT 10, 20";
     TooDeep, 609, "sql::too_deep",
         "The nesting of the statement is deeper than the limit.",

@@ -61,7 +61,7 @@ pub struct Difference {
     pub kind: DifferenceKind,
     /// The location: empty for the run, otherwise a skill or `skill/step`.
     pub at: String,
-    /// The field; empty if the kind determines it.
+    /// The name of the field; empty if the kind determines the field.
     pub field: String,
     /// The value in the first run; `null` if it is missing there.
     pub before: Option<String>,

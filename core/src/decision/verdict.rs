@@ -9,7 +9,7 @@ use crate::model::outcome::Outcome;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every step ran to its end on the recorded tree and succeeded.
+    /// Every step ran to completion on the recorded tree and succeeded.
     Passed,
     /// A check failed.
     Failed,

@@ -69,7 +69,7 @@ pub struct CacheEvidence {
     pub trust: CacheTrust,
     /// The initial contents; `null` if the cache was empty.
     pub base: Option<CacheBase>,
-    /// How the steps saw it.
+    /// How the steps saw the cache.
     pub form: CacheShown,
     /// The outcome of the skill's changes.
     pub end: CacheEnd,
@@ -82,9 +82,9 @@ pub struct CacheEvidence {
 /// The initial contents of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheBase {
-    /// The sha256 of its manifest, which lists its layers with their digests.
+    /// The sha256 of the manifest, which lists its layers with their digests.
     pub id: Sha256Hex,
-    /// The trust scope from which it was read.
+    /// The trust scope from which the base was read.
     pub scope: String,
 }
 

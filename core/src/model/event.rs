@@ -131,7 +131,7 @@ pub enum RunEvent {
     SkillFinished {
         /// The skill.
         skill: SkillName,
-        /// The combined outcome of its steps.
+        /// The combined outcome of the steps.
         outcome: Outcome,
         /// The effective tier.
         tier: Tier,

@@ -44,7 +44,7 @@ pub enum Termination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFault {
-    /// An earlier event prevented it, such as a failed step; not an error of this command.
+    /// An earlier event, such as a failed step, prevented the start; not an error of this command.
     NotReached,
     /// The program does not exist or is not executable.
     ProgramMissing,
@@ -116,15 +116,15 @@ impl Termination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran to its end with the expected result.
+    /// The step ran to completion with the expected result.
     Passed,
-    /// It ran to its end with an unexpected result.
+    /// The step ran to completion with an unexpected result.
     Failed,
-    /// It exceeded its timeout.
+    /// The step exceeded its timeout.
     TimedOut,
-    /// It changed protected files.
+    /// The step changed protected files.
     Drifted,
-    /// It was not reached.
+    /// The step was not started.
     Skipped,
     /// The run was cancelled.
     Cancelled,

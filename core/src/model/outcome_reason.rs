@@ -16,7 +16,9 @@ pub fn step_reason(step: &StepEvidence) -> String {
     let end = termination_reason(step);
     match step.outcome {
         Outcome::Drifted => format!("{}; {end}", drift_phrase(step)),
-        Outcome::Inconclusive if step.termination.exit_code().is_some() => format!("no honest answer, although {end}"),
+        Outcome::Inconclusive if step.termination.exit_code().is_some() => {
+            format!("no reliable result, although {end}")
+        }
         _ => match step.forbidden_leak() {
             Some(leaked) => format!("{} (leaks: fail); {end}", leaked.phrase()),
             None => end,
@@ -29,7 +31,7 @@ pub fn check_reason(check: &CheckEvidence) -> String {
     match (&check.demand, &check.version_read) {
         _ if check.step.outcome != Outcome::Passed => step_reason(&check.step),
         (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
-        (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is demanded"),
+        (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is required"),
         (VersionDemand::Any, _) => "the check does not hold".to_owned(),
     }
 }

@@ -187,7 +187,7 @@ pub enum BadArgv {
     #[error("the command is empty")]
     Empty,
     /// A word contains a NUL byte, which the kernel does not allow in arguments.
-    #[error("an argument holds a NUL byte")]
+    #[error("an argument contains a NUL byte")]
     Nul,
 }
 
@@ -356,9 +356,9 @@ impl ReadOnly {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaks {
-    /// They are not detected or reported.
+    /// The processes are not detected or reported.
     Ignore,
-    /// They are recorded and reported as a warning.
+    /// The processes are recorded and reported as a warning.
     #[default]
     Warn,
     /// The step fails.

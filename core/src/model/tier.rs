@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Tier(u8);
 
 impl Tier {
-    /// Anyone may run it.
+    /// Anyone may run the skill.
     pub const ONE: Self = Self(1);
     /// Needs trust.
     pub const TWO: Self = Self(2);

@@ -33,7 +33,7 @@ pub struct Attestation {
     pub version: u32,
     /// The subject of the run.
     pub subject: Subject,
-    /// The contents of its status file, which include the sha256 of each evidence document.
+    /// The contents of the status file, which include the sha256 of each evidence document.
     pub last_run: LastRun,
     /// The sha256 of the identities of the tools that the run found, as far as they are known; absent if they are
     /// unknown.

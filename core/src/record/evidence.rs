@@ -210,7 +210,7 @@ pub struct StreamEvidence {
     pub bytes: u64,
     /// Number of bytes that are kept in the store.
     pub kept_bytes: u64,
-    /// True if the stream was read to its end; `false` if a process kept it open past the deadline.
+    /// True if the stream was read completely; `false` if a process kept it open past the deadline.
     pub complete: bool,
     /// Number of places in the stored and shown output where a secret of the caller was removed.
     pub redacted: u64,
@@ -397,7 +397,7 @@ mod exit_code_field {
 
 /// A document that contains the hash of its stable part.
 pub trait Document: Serialize {
-    /// Returns whether the outputs of its commands belong to the stable part.
+    /// Returns whether the outputs of the commands belong to the stable part.
     fn outputs_are_stable(&self) -> bool;
     /// Returns the `sha256` field.
     fn digest_field_mut(&mut self) -> &mut Sha256Hex;

@@ -90,7 +90,7 @@ pub struct SkillRecord {
     pub planned: Vec<StepName>,
     /// The steps that have an outcome, in order.
     pub steps: Vec<StepEvidence>,
-    /// The combined outcome of its steps; `null` if the skill has not ended.
+    /// The combined outcome of the steps; `null` if the skill has not ended.
     pub outcome: Option<Outcome>,
     /// The effective tier; `null` if the skill has not ended.
     pub tier: Option<Tier>,
@@ -98,7 +98,7 @@ pub struct SkillRecord {
     pub reason: String,
     /// The time of the skill, as observed by the process that recorded the run; `null` if it never began.
     pub span: Option<Span>,
-    /// The times of the attempts of its steps, in the order in which they began.
+    /// The times of the attempts of the steps, in the order in which they began.
     pub attempts: Vec<AttemptSpan>,
 }
 
@@ -128,7 +128,7 @@ pub struct AttemptSpan {
 pub struct Finished {
     /// The verdict.
     pub verdict: Verdict,
-    /// The highest effective tier of its skills.
+    /// The highest effective tier of the skills.
     pub tier: Tier,
     /// The exit code of `proctor run`.
     pub exit_code: u8,

@@ -88,7 +88,7 @@ pub enum LastRunError {
     #[error(transparent)]
     Status(#[from] StatusError),
     /// The version of the object is unknown.
-    #[error("its `verification.last_run` has version {0}, but this program knows {VERSION}")]
+    #[error("its `verification.last_run` has version {0}, but this program supports {VERSION}")]
     Version(String),
     /// The object does not have the expected structure.
     #[error("its `verification.last_run` is malformed: {0}")]

@@ -28,8 +28,8 @@ pub struct UnverifiedInputs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnverifiedInput {
-    /// Its path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no
-    /// slash at its end.
+    /// The path relative to the repository. Bytes that are not UTF-8 are written as `\xNN`; a directory has no slash at
+    /// its end.
     pub path: String,
     /// The type of the input.
     pub kind: InputKind,
@@ -37,7 +37,7 @@ pub struct UnverifiedInput {
     pub files: u64,
     /// The sum of their sizes, in bytes.
     pub bytes: u64,
-    /// The digest of its contents; `null` if it was not read.
+    /// The digest of the contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
     /// The visibility of the input to the steps.
     pub shown: InputShown,
@@ -64,7 +64,7 @@ pub enum InputKind {
 pub enum InputShown {
     /// The input was copied along with the tree; the steps see the copy.
     Copied,
-    /// The steps do not see it.
+    /// The steps do not see the input.
     LeftOut,
 }
 

@@ -71,7 +71,7 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
     commands.iter().for_each(|command| text.push_str(&format!("{command}\n")));
     if !left_out.is_empty() {
         let more = count(left_out.len(), "more annotation");
-        text.push_str(&format!("{more}, of which GitHub shows no more here; the summary names them\n"));
+        text.push_str(&format!("{more}, which GitHub does not show here; the summary lists them\n"));
     }
     let partial = if input.is_partial() { "partial run " } else { "" };
     text.push_str(&format!("proctor: {partial}{}\n", input.verdict().as_str()));

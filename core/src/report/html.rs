@@ -47,7 +47,7 @@ pub struct PageRun<'a> {
     pub name: &'a str,
     /// The record of the run, or the reason why it is missing.
     pub result: Result<&'a RunRecord, &'a str>,
-    /// The reports of its steps' tools.
+    /// The reports of the steps' tools.
     pub tool_reports: &'a [ToolReport],
 }
 

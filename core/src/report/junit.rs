@@ -82,10 +82,9 @@ fn check_case(check: &CheckEvidence) -> TestCase {
     if !check.satisfied {
         let read = check.version_read.as_deref().unwrap_or("no version");
         status = TestCaseStatus::non_success(NonSuccessKind::Error);
-        status.set_type("toolchain").set_message(xml_attribute(&format!(
-            "the check does not hold: {}; it read {read}",
-            outcome_reason(&check.step)
-        )));
+        status
+            .set_type("toolchain")
+            .set_message(xml_attribute(&format!("the check failed: {}; it read {read}", outcome_reason(&check.step))));
     }
     let mut case = TestCase::new(xml_attribute(&check.step.planned.cmd.to_string()), status);
     case.set_classname(check.toolchain.as_str());
@@ -116,7 +115,7 @@ fn skill_suite(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Repo
     }
     let has_ended = |name: &StepName| skill.steps.iter().any(|step| step.planned.name == *name);
     for name in skill.planned.iter().filter(|name| !has_ended(name)) {
-        let reason = if skill.reason.is_empty() { "its turn did not come" } else { &skill.reason };
+        let reason = if skill.reason.is_empty() { "it was never started" } else { &skill.reason };
         let mut case = skipped_case(name.as_str(), reason);
         case.set_classname(skill.skill.as_str());
         suite.add_test_case(case);
@@ -227,14 +226,14 @@ fn proctor_suite(prefix: &str, record: &RunRecord) -> Option<TestSuite> {
     for (rerun, skill) in
         record.partial_rerun().iter().flat_map(|rerun| rerun.left_out.iter().map(move |skill| (rerun, skill)))
     {
-        let message = format!("left out of a partial run: it passed in run {}", rerun.after);
+        let message = format!("skipped in a partial run: it passed in run {}", rerun.after);
         suite.add_test_case(skipped_case(skill.as_str(), &message));
     }
     let is_explained = suite.errors > 0
         || record.steps().any(|(_, step)| is_problem(step))
         || record.checks.iter().any(|check| !check.satisfied);
     if verdict != Verdict::Passed && !is_explained {
-        let message = format!("the verdict is {}, but no step ran that explains it", verdict.as_str());
+        let message = format!("the verdict is {}, but no recorded step explains it", verdict.as_str());
         suite.add_test_case(error_case("verdict", verdict.as_str(), &message, &message));
     }
     (suite.tests > 0).then_some(suite)

@@ -31,7 +31,7 @@ pub struct ReportedRun {
     pub commit: Option<ReportedCommit>,
     /// The result of the run.
     pub result: RunResult,
-    /// The reports that its steps declare, in the order of the plan.
+    /// The reports that the steps declare, in the order of the plan.
     pub tool_reports: Vec<ToolReport>,
 }
 
@@ -40,7 +40,7 @@ pub struct ReportedRun {
 pub struct ReportedCommit {
     /// The full id of the commit.
     pub id: String,
-    /// The first line of its message.
+    /// The first line of the message.
     pub subject: String,
 }
 
@@ -86,7 +86,7 @@ pub enum ToolReportContent {
     Read(Vec<u8>),
     /// The step wrote no such file.
     Missing,
-    /// The file is not available; the phrase says why.
+    /// The file is not available; the phrase gives the reason.
     Unavailable(String),
 }
 

@@ -93,7 +93,7 @@ pub(super) fn change_kind_text(kind: ChangeKind) -> &'static str {
         ChangeKind::Modified => "modified",
         ChangeKind::Deleted => "deleted",
         ChangeKind::ModeChanged => "mode changed",
-        ChangeKind::TypeChanged => "became another kind of file",
+        ChangeKind::TypeChanged => "changed its type",
     }
 }
 

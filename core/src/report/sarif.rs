@@ -124,7 +124,7 @@ impl SarifBudget {
     fn fit_tool_run(&mut self, found: NamedSarifRun, runs: &mut Vec<Value>) -> Option<String> {
         let NamedSarifRun { run, name } = found;
         let broken = (run.invalid_results > 0).then(|| {
-            format!("{} results of {name} break the schema of SARIF 2.1.0 and were left out", run.invalid_results)
+            format!("{} results of {name} violate the schema of SARIF 2.1.0 and were left out", run.invalid_results)
         });
         runs.extend(self.fit_run(run.run_object, run.results, &name));
         broken

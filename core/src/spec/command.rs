@@ -29,7 +29,7 @@ pub enum CommandSyntaxError {
     #[error("the command is empty")]
     Empty,
     /// A word contains a NUL byte.
-    #[error("an argument holds a NUL byte")]
+    #[error("an argument contains a NUL byte")]
     Nul,
     /// A quote is not closed, or a backslash ends the line.
     #[error("the command ends inside a quote")]

@@ -234,7 +234,7 @@ impl Decode for String {
 fn scalar_text(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<String> {
     match &node.value {
         YamlValue::Scalar { text, .. } if text.contains('\0') => {
-            let message = "text here cannot hold a NUL character";
+            let message = "a text cannot contain a NUL character";
             report.add(Diagnostic::error(Code::BadValue, node.span, message));
             None
         }
@@ -320,7 +320,7 @@ fn decode_integer(node: &Node<'_>, max: u64, report: &mut DiagnosticCollector) -
         return None;
     };
     if number > max {
-        let message = format!("{number} is too large; {max} is the most that is allowed here");
+        let message = format!("{number} is too large; the maximum is {max}");
         report.add(Diagnostic::error(Code::BadValue, node.span, message));
         return None;
     }

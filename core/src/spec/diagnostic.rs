@@ -116,7 +116,7 @@ codes! {
     NeedsShell,
     /// A command string that cannot be split into words.
     BadCommand,
-    /// A limit of zero; nothing could run with it.
+    /// A limit of zero, with which a step could not run.
     Zero,
     /// A skill needs a skill that does not exist.
     UnknownNeed,

@@ -16,7 +16,7 @@ use crate::sql::sql_policy::Dialect;
 pub struct AdhocCommand {
     /// The command.
     pub cmd: Argv,
-    /// The directory in which it runs, relative to the repository.
+    /// The directory in which the command runs, relative to the repository.
     pub workdir: Option<RelPath>,
     /// Timeout, in milliseconds.
     pub timeout_ms: Option<u64>,

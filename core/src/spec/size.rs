@@ -26,7 +26,7 @@ pub enum SizeParseError {
     #[error("a size is a whole number of bytes, or one with a unit such as `512MiB` or `10MB`")]
     Malformed,
     /// The size does not fit into 64 bits.
-    #[error("the size is over 16 EiB")]
+    #[error("the size is larger than 16 EiB")]
     TooLarge,
 }
 

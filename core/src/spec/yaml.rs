@@ -139,7 +139,7 @@ pub(crate) fn parse_file<'a>(
 fn validate_text(kind: YamlFileKind, bytes: &[u8]) -> Result<&str, Box<Diagnostic>> {
     let noun = kind.noun();
     if bytes.len() > MAX_BYTES {
-        let message = format!("the {noun} has {} bytes; {MAX_BYTES} are allowed", bytes.len());
+        let message = format!("the {noun} has {} bytes, but at most {MAX_BYTES} are allowed", bytes.len());
         return Err(Box::new(Diagnostic::without_span(Code::TooLarge, message)));
     }
     let text = match std::str::from_utf8(bytes) {
@@ -375,7 +375,7 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
         let Some((nodes, bytes)) =
             anchored_value.measure_within(MAX_NODES - self.nodes, MAX_ALIAS_BYTES - self.alias_bytes)
         else {
-            let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here repeat too much");
+            let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here expand to too many values");
             return Err(self.stop(problem.hint("use fewer aliases")));
         };
         let value = anchored_value.value.clone();

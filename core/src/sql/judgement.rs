@@ -57,7 +57,7 @@ pub enum StageState {
     Passed,
     /// The stage found an error.
     Rejected,
-    /// The stage could not run to its end.
+    /// The stage could not run to completion.
     Failed,
     /// The stage did not run; the record gives the reason.
     Skipped,
@@ -83,9 +83,9 @@ pub struct StatementView {
     /// What it does: `read`, `write`, `schema`, `transaction`, `setting`, `attach`, `other`; `unknown` if binding
     /// failed.
     pub kind: String,
-    /// The tables and views that it reads or writes, sorted.
+    /// The tables and views that the statement reads or writes, sorted.
     pub tables: Vec<String>,
-    /// The functions that it calls, sorted.
+    /// The functions that the statement calls, sorted.
     pub functions: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ pub enum Ground {
 pub struct SqlColumn {
     /// The name of the column.
     pub name: String,
-    /// The declared type of the column, if the engine knows one.
+    /// The declared type of the column, if the engine reports one.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub kind: Option<String>,
 }
@@ -125,7 +125,7 @@ pub struct Touched {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlExecution")]
 pub struct SqlExecution {
-    /// The data on which it was run.
+    /// The data on which the statement was run.
     pub ground: Ground,
     /// The columns of the result.
     pub columns: Vec<SqlColumn>,
@@ -246,10 +246,10 @@ pub fn render_feedback(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> St
         SqlVerdict::Reject => {
             "This SQL was rejected before it ran. Correct every error and answer with the whole statement.\nErrors:\n"
         }
-        SqlVerdict::Ok | SqlVerdict::Error => "This SQL has errors, and not all of it was judged.\nErrors:\n",
+        SqlVerdict::Ok | SqlVerdict::Error => "This SQL has errors, and only part of it was judged.\nErrors:\n",
     };
     let of_warnings = match (errors.is_empty(), verdict) {
-        (false, _) => "Warnings, which may be wrong; change the statement only where one is right:\n",
+        (false, _) => "Warnings, which may be wrong; change the statement only if a warning is right:\n",
         (true, SqlVerdict::Ok) => {
             "This SQL can run, but it may not be what was asked for. Change it only where a warning is right.\nWarnings:\n"
         }

@@ -177,7 +177,7 @@ pub struct SqlDiagnostic {
     pub id: ErrorCode,
     /// The severity of the finding.
     pub severity: SqlSeverity,
-    /// The stage that found it.
+    /// The stage that reported the finding.
     pub stage: StageName,
     /// The problem, in one sentence.
     pub message: String,
@@ -233,8 +233,8 @@ impl SqlDiagnostic {
         Self { severity: SqlSeverity::Note, ..Self::error(stage, code, message) }
     }
 
-    /// Returns the finding, with a warning of at least this confidence turned into an error. P0663 stays a warning:
-    /// it says which stages the caller left out, and nothing about the statement.
+    /// Returns the finding, with a warning of at least this confidence turned into an error. P0663 remains a warning:
+    /// it lists the stages that the caller left out, and does not concern the statement.
     #[must_use]
     pub fn with_reject_threshold(mut self, confidence: Option<Percent>) -> Self {
         let reaches_threshold = confidence.is_some_and(|least| self.confidence >= least.get());

@@ -71,7 +71,7 @@ pub struct RunTimes {
     pub base_ms: u64,
     /// The time of the request for the run, in milliseconds since 1970.
     pub requested_ms: u64,
-    /// The time of its last event, in milliseconds since 1970.
+    /// The time of the last event, in milliseconds since 1970.
     pub ended_ms: u64,
     /// The time that it waited in the queue, in milliseconds; `None` if there was no queue.
     pub queued_ms: Option<u64>,
@@ -181,7 +181,7 @@ impl SpanBuilder<'_> {
         attributes.push_flag("proctor.check.satisfied", check.satisfied);
         attributes.add_step(step);
         let why = match step.outcome {
-            Outcome::Passed => "the version is not the one that is demanded".to_owned(),
+            Outcome::Passed => "the version is not the required one".to_owned(),
             _ => step_error(step),
         };
         TraceSpan {

@@ -26,9 +26,9 @@ pub struct ErrorExcerpt {
 /// The number of lines to show around an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExcerptContext {
-    /// Lines before it.
+    /// Lines before the error.
     pub before: usize,
-    /// Lines after it.
+    /// Lines after the error.
     pub after: usize,
 }
 

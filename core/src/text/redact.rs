@@ -119,7 +119,7 @@ impl SecretFinder {
     /// Returns `None` if there are no secrets.
     fn new(shapes: Vec<Vec<u8>>) -> Option<Self> {
         let longest = shapes.iter().map(Vec::len).max()?;
-        // Not a DFA: each short-lived process would have to build the complete transition table.
+        // The automaton is not a DFA: each short-lived process would have to build the complete transition table.
         let mut builder = AhoCorasick::builder();
         let all = builder.kind(Some(AhoCorasickKind::ContiguousNFA)).build(&shapes).ok()?;
         let any = packed::Searcher::new(&shapes);

@@ -19,7 +19,7 @@ fn is_format_control(c: char) -> bool {
     )
 }
 
-/// Replaces format controls by visible escapes (`\u{202e}`). Control characters stay, so colour sequences survive.
+/// Replaces format controls by visible escapes (`\u{202e}`). Control characters are kept, so colour sequences survive.
 pub fn escape_format_controls(text: &str) -> std::borrow::Cow<'_, str> {
     if !text.contains(is_format_control) {
         return text.into();

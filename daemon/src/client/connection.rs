@@ -58,7 +58,7 @@ fn connection_broken(address: &DaemonAddress, error: &hyper::Error) -> ClientErr
     ClientError::ConnectionBroken { socket: address.socket.clone(), reason: error.to_string() }
 }
 
-/// Connects and checks whose daemon it is before sending anything.
+/// Connects and checks the owner of the daemon before sending anything.
 pub(super) async fn connect(address: &DaemonAddress) -> Result<UnixStream, ClientError> {
     let began = Instant::now();
     loop {

@@ -152,7 +152,7 @@ impl HistoryFiles {
         aside.sort();
         for (_, name) in &aside[..aside.len().saturating_sub(MAX_DAMAGED_FILES)] {
             if let Err(error) = self.damaged.remove(name) {
-                tracing::debug!(%error, "what was moved aside stays");
+                tracing::debug!(%error, "a file that was moved aside cannot be removed");
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ fn check_single_link(directory: &Directory, file: &File, name: &str) -> Result<(
     if fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1 {
         return Ok(());
     }
-    let source = io::Error::other("it is not a regular file, or has several names");
+    let source = io::Error::other("it is not a regular file, or has several hard links");
     Err(StoreError::Io { action: "use", path: full_path(directory, name), source })
 }
 

@@ -46,14 +46,14 @@ pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Re
         Ok(None) => return Ok(LogRecovery::default()),
         Err(error) if is_transient(&error) => return Err(error.into()),
         Err(error) => {
-            tracing::warn!(%run, %error, "a log cannot be read and is moved out of the way");
+            tracing::warn!(%run, %error, "a log cannot be read and is moved to another directory");
             return quarantine_log(files, run);
         }
     };
     match folded.run.is_some() {
         true => repair_log(files, run, folded, clock),
         false if is_damaged(&folded) => quarantine_log(files, run),
-        // The daemon was killed before the caller learned of the run.
+        // The daemon was killed before it reported the run to the caller.
         false => remove_log(files, run),
     }
 }

@@ -104,11 +104,11 @@ enum UnusableIndex {
     /// There is no index yet.
     #[error("there is none")]
     Missing,
-    /// SQLite cannot read it.
+    /// SQLite cannot read the index.
     #[error("it is damaged ({source}); it was moved to `{moved_to}`")]
     Damaged { source: rusqlite::Error, moved_to: String },
-    /// Another version of Proctor wrote it.
-    #[error("it is of version {0}, and {SCHEMA_VERSION} is wanted")]
+    /// Another version of Proctor wrote the index.
+    #[error("it has version {0}, but version {SCHEMA_VERSION} is expected")]
     OtherVersion(i32),
 }
 

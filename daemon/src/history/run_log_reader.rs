@@ -53,7 +53,7 @@ impl RunLogReader {
                 return Ok(if large { self.damage("a line is larger than any event") } else { LogLine::Torn });
             }
             if event_number(&self.line) != Some(self.seq + 1) {
-                return Ok(self.damage("a line does not have the number that follows"));
+                return Ok(self.damage("the number of a line does not follow the previous number"));
             }
             if self.seq + 1 > after {
                 break;
@@ -133,7 +133,7 @@ pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
             LogLine::Torn => LogTail::Torn,
             LogLine::Damaged(reason) => LogTail::Damaged(reason),
             LogLine::Event(_) if folded.is_finished() => {
-                LogTail::Damaged("after its end, there are more events".to_owned())
+                LogTail::Damaged("events follow the end of the run".to_owned())
             }
             LogLine::Event(logged) => {
                 match &mut folded.run {

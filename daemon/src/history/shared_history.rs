@@ -79,7 +79,7 @@ impl SharedHistory {
         } else {
             RunIndex::open(&self.files)?
         };
-        tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is brought up to their logs");
+        tracing::warn!(rebuilt = rebuilt.as_deref(), "the index of runs is updated from their logs");
         sync_index(&self.files, &mut index, |run| match self.pending_ends().get(run) {
             Some(unended) => Ok(Some(CompleteLog { run: unended.run.clone(), bytes: UNKNOWN_LOG_BYTES, key: None })),
             None => self.read_log(run).or_else(|error| {
@@ -98,7 +98,7 @@ impl SharedHistory {
         match index.put(run, log_bytes) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(run = %run.id, %error, "the index of runs is behind their logs");
+                tracing::warn!(run = %run.id, %error, "the index of runs is older than their logs");
                 *slot = state_after_error(&error);
                 false
             }

@@ -158,7 +158,7 @@ impl AcceptLoop {
             let grace_end = state.grace_end();
             if grace_end.is_none() {
                 self.metrics.count_refused_connection(ConnectionRefusal::Evicted);
-                debug!(uid = state.uid(), "a connection makes room for another");
+                debug!(uid = state.uid(), "an idle connection was closed to accept another one");
                 state.evict();
             }
             grace_end

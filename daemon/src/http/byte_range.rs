@@ -36,10 +36,10 @@ impl RequestedRange {
         let offset = head.query.parse_with("offset", "a number of bytes", parse_number)?;
         let limit = head
             .query
-            .parse_with("limit", "a number of bytes from 1 on", |text| parse_number(text).filter(|n| *n > 0))?;
+            .parse_with("limit", "a number of bytes, at least 1", |text| parse_number(text).filter(|n| *n > 0))?;
         if offset.is_some() || limit.is_some() {
             if head.headers.contains_key(http::header::RANGE) {
-                let detail = "`offset` and `limit` exclude the header `Range`".to_owned();
+                let detail = "`offset` and `limit` cannot be combined with the header `Range`".to_owned();
                 return Err(invalid_request(detail).with_hint("send one of them"));
             }
             return Ok(Self::Part { offset: offset.unwrap_or(0), limit: limit.unwrap_or(u64::MAX) });

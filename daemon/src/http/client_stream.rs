@@ -24,7 +24,7 @@ pub(super) struct ClientStream {
     write_timeout: Duration,
     /// Write deadline; it runs while the client has not accepted all bytes.
     write_deadline: Option<Pin<Box<Sleep>>>,
-    /// Response sent in place of the one that `hyper` generates.
+    /// Response sent instead of the one that `hyper` generates.
     replacement: Option<Bytes>,
     /// Bytes read since the last response.
     head_read: HeadRead,
@@ -135,18 +135,14 @@ fn unreadable_head_problem(response: &[u8], head: HeadRead) -> Option<Problem> {
     let status = response.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     match status {
         b"400" => {
-            let problem = Problem::new(ProblemType::InvalidRequest, "the request is not one of HTTP/1.1");
+            let problem = Problem::new(ProblemType::InvalidRequest, "the request does not use HTTP/1.1");
             Some(problem.with_hint("use an HTTP client such as `curl --unix-socket`"))
         }
         b"414" | b"431" => {
             let HeadRead { bytes, lines } = head;
             Some(match () {
-                () if bytes >= MAX_HEAD => {
-                    head_too_large(&format!("is larger than {MAX_HEAD} bytes, the most there are"))
-                }
-                () if lines > MAX_FIELDS => {
-                    head_too_large(&format!("has more than {MAX_FIELDS} fields, the most there are"))
-                }
+                () if bytes >= MAX_HEAD => head_too_large(&format!("is larger than {MAX_HEAD} bytes, the maximum")),
+                () if lines > MAX_FIELDS => head_too_large(&format!("has more than {MAX_FIELDS} fields, the maximum")),
                 // A head that was read while an earlier request was being answered was not counted.
                 () if lines == 0 => {
                     head_too_large(&format!("is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields"))

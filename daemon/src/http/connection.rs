@@ -57,7 +57,7 @@ pub(super) async fn serve(
     let stream = match stream.into_std().and_then(QuietStream::new) {
         Ok(stream) => stream,
         Err(error) => {
-            warn!(uid = state.uid(), "a connection cannot be registered, and ends: {error}");
+            warn!(uid = state.uid(), "a connection cannot be registered and is closed: {error}");
             return;
         }
     };
@@ -123,12 +123,12 @@ async fn respond(
 fn head_problem<B>(request: &hyper::Request<B>) -> Option<Problem> {
     let hosts = request.headers().get_all(HOST).iter().count();
     if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
-        let detail = format!("a request of HTTP/1.1 has one `Host`, and this one has {hosts}");
+        let detail = format!("an HTTP/1.1 request must have exactly one `Host`, but this one has {hosts}");
         return Some(Problem::new(ProblemType::InvalidRequest, detail).with_hint("send `Host: localhost`"));
     }
     let fields: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     let line = request.method().as_str().len() + request.uri().to_string().len();
-    (fields + line > MAX_HEAD).then(|| head_too_large(&format!("is larger than {MAX_HEAD} bytes, the most there are")))
+    (fields + line > MAX_HEAD).then(|| head_too_large(&format!("is larger than {MAX_HEAD} bytes, the maximum")))
 }
 
 /// Routes a request. A panic of a handler, which is logged, ends only its own request.
@@ -137,7 +137,8 @@ async fn route_request(router: Router, request: Request) -> Response {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(_) => {
-            let problem = Problem::new(ProblemType::Internal, "a bug in proctor ended this request; the log has more");
+            let problem =
+                Problem::new(ProblemType::Internal, "a bug in proctor ended this request; the log has more details");
             response::problem_response(&problem)
         }
     }

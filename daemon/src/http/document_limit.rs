@@ -27,20 +27,20 @@ impl Default for DocumentLimit {
 }
 
 impl DocumentLimit {
-    /// Reserves a place before the document is read.
+    /// Reserves capacity for a document before it is read.
     ///
     /// # Errors
     /// The caller's limit is reached.
     pub(super) fn reserve(&self, caller: Caller) -> Result<DocumentPermit, Problem> {
         self.0.try_acquire(caller, 1).map(|part| DocumentPermit { _part: part }).ok_or_else(|| {
-            let detail = format!("{MAX_DOCUMENTS} documents and patches are on their way to you already");
-            Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when they have been read")
+            let detail = format!("{MAX_DOCUMENTS} documents and patches are already being sent to you");
+            Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again after they have been received")
         })
     }
 }
 
 impl DocumentPermit {
-    /// Attaches the place to `bytes`: it is released when the last clone is dropped.
+    /// Attaches the reservation to `bytes`: it is released when the last clone is dropped.
     pub(super) fn attach(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(PermittedBytes { bytes, _permit: self })
     }

@@ -170,8 +170,8 @@ impl LiveOutputBody {
 /// The path names no output.
 pub(super) fn output_from_path(head: &RequestHead) -> Result<RequestedOutput, Problem> {
     let (unit, stream) = (head.segment("unit"), head.segment("stream"));
-    let no_unit = || not_found(format!("a run has `steps` and `checks`, and no {}", quoted(unit)));
-    let no_stream = || not_found(format!("a step has `stdout` and `stderr`, and no {}", quoted(stream)));
+    let no_unit = || not_found(format!("a run has `steps` and `checks`, but no {}", quoted(unit)));
+    let no_stream = || not_found(format!("a step has `stdout` and `stderr`, but no {}", quoted(stream)));
     let (unit, stream) =
         (OutputUnit::from_plural(unit).ok_or_else(no_unit)?, StdStream::from_name(stream).ok_or_else(no_stream)?);
     Ok(RequestedOutput::Output(OutputId { unit, n: step_number(head)?, stream }))
@@ -183,7 +183,7 @@ pub(super) fn output_from_path(head: &RequestHead) -> Result<RequestedOutput, Pr
 /// The path names no report.
 pub(super) fn report_from_path(head: &RequestHead) -> Result<RequestedOutput, Problem> {
     let word = head.segment("format");
-    let no_format = || not_found(format!("a step has reports `junit` and `sarif`, and no {}", quoted(word)));
+    let no_format = || not_found(format!("a step has reports `junit` and `sarif`, but no {}", quoted(word)));
     let format = ReportFormat::from_name(word).ok_or_else(no_format)?;
     Ok(RequestedOutput::Report(ReportId { n: step_number(head)?, format }))
 }
@@ -191,7 +191,7 @@ pub(super) fn report_from_path(head: &RequestHead) -> Result<RequestedOutput, Pr
 fn step_number(head: &RequestHead) -> Result<u32, Problem> {
     let named = head.segment("n");
     let n = parse_number(named).and_then(|n| u32::try_from(n).ok());
-    n.ok_or_else(|| not_found(format!("{} is the number of no step", quoted(named))))
+    n.ok_or_else(|| not_found(format!("no step has the number {}", quoted(named))))
 }
 
 fn to_usize(count: u64) -> usize {
@@ -243,7 +243,7 @@ fn content_range(part: &Bounds<u64>, length: u64) -> HeaderValue {
 }
 
 fn unsatisfiable(length: u64) -> Response {
-    let detail = format!("the output has {length} bytes, and none in that range");
+    let detail = format!("the output has {length} bytes, but none in that range");
     let mut response = response::problem_response(&Problem::new(ProblemType::RangeNotSatisfiable, detail));
     response.headers_mut().insert(CONTENT_RANGE, content_range(&(0..0), length));
     response

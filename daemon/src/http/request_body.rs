@@ -40,7 +40,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(
 fn check_json_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     let unsupported = |detail| Problem::new(ProblemType::UnsupportedMediaType, detail);
     if headers.contains_key(CONTENT_ENCODING) {
-        return Err(unsupported("the body is encoded; send it as it is".to_owned()));
+        return Err(unsupported("the body has a content encoding; send it without one".to_owned()));
     }
     let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());
     let mut parts = kind.as_deref().unwrap_or_default().split(';').map(str::trim);
@@ -61,10 +61,9 @@ pub(crate) async fn read_body(body: Body) -> Result<Bytes, Problem> {
 }
 
 async fn read_limited(body: Body, max_bytes: usize) -> Result<Bytes, Problem> {
-    let too_large = || {
-        Problem::new(ProblemType::TooLarge, format!("the body is larger than {max_bytes} bytes, the most there are"))
-    };
-    let unframed = || invalid_request("the body ended before its end, or is not framed as HTTP/1.1 has it".to_owned());
+    let too_large =
+        || Problem::new(ProblemType::TooLarge, format!("the body is larger than {max_bytes} bytes, the maximum"));
+    let unframed = || invalid_request("the body is truncated, or its framing is not valid HTTP/1.1".to_owned());
     // A declared length over the limit is refused without reading.
     if body.size_hint().lower() > max_bytes as u64 {
         return Err(too_large());
@@ -98,7 +97,7 @@ fn parse_problem(error: &serde_json::Error) -> Problem {
     let cut: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
     let ellipsis = if cut.len() < message.len() { " …" } else { "" };
     let shown = escape_output(cut.as_bytes()).replace('\n', "\\n");
-    invalid_request(format!("the body is not what is expected here: {shown}{ellipsis}"))
+    invalid_request(format!("the body does not have the expected form: {shown}{ellipsis}"))
 }
 
 /// Number of keys of an object that are compared linearly before further keys are hashed.

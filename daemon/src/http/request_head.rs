@@ -70,7 +70,7 @@ impl RequestHead {
             return Err(invalid_request(format!("the header `{name}` occurs twice")));
         }
         let text =
-            value.map(|value| value.to_str().map_err(|_| invalid_request(format!("the header `{name}` is no text"))));
+            value.map(|value| value.to_str().map_err(|_| invalid_request(format!("the header `{name}` is not text"))));
         text.transpose()
     }
 

@@ -75,7 +75,8 @@ async fn respond(
         .map_err(|error| invalid_request(format!("the path cannot be read: {error}")))
         .and_then(|path| RequestHead::from_request(outline, path, request));
     let answered = match head {
-        // On the heap: it is as large as the largest of all operations, and the router moves the future of a route.
+        // The future is on the heap: it is as large as the largest of all operations, and the router moves the future
+        // of a route.
         Ok((head, body)) => Box::pin(handlers::handle(app, outline.operation, &head, body)).await,
         Err(problem) => Err(problem),
     };
@@ -90,7 +91,10 @@ async fn method_not_allowed(request: Request) -> Response {
         return response::allowed_methods(None);
     }
     let (method, path) = (quoted(request.method().as_str()), quoted(request.uri().path()));
-    response::problem_response(&Problem::new(ProblemType::MethodNotAllowed, format!("{path} is not for {method}")))
+    response::problem_response(&Problem::new(
+        ProblemType::MethodNotAllowed,
+        format!("{path} does not support {method}"),
+    ))
 }
 
 async fn path_not_found(request: Request) -> Response {

@@ -275,7 +275,7 @@ async fn new_connection_is_not_evicted_before_idle_ones() {
     assert!(read_all(&mut late).await.ends_with("\r\n\r\nhere"), "it was answered");
     transport.wait_for_open(3).await;
 
-    // They can be closed after the grace period.
+    // The connections can be closed after the grace period.
     transport.assert_serves().await;
     assert_eq!(read_all(&mut idle).await, "");
     drop((waiting, more));

@@ -45,7 +45,7 @@ pub(super) async fn release_memory_when_idle(service: &Service, mut connections:
         service.wait_until_idle(QUIET_PERIOD).await;
         while let Ok(Ok(())) = timeout(QUIET_PERIOD, connections.changed()).await {}
         if tokio::task::spawn_blocking(proctor_runner::trim_memory).await.is_err() {
-            tracing::error!("giving memory back ended badly");
+            tracing::error!("releasing memory failed unexpectedly");
         }
         tokio::select! {
             () = service.wait_until_busy() => {}

@@ -21,10 +21,10 @@ impl Reloader {
         Self { config_path: named, environment: around, log }
     }
 
-    /// Reads the config anew.
+    /// Reads the config again.
     ///
     /// # Errors
-    /// The config is invalid, or the file of the `old` one is gone.
+    /// The config is invalid, or the file of the `old` one no longer exists.
     pub(super) fn read_config(&self, old: &ResolvedSettings) -> Result<ResolvedSettings, InstallationError> {
         let found = installation::load_operator_config(self.config_path.as_deref(), &self.environment)?;
         match &old.config {

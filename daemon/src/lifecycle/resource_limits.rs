@@ -9,6 +9,6 @@ pub(super) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("the limit of open files stays as it is: {error}");
+        warn!("the limit of open files cannot be raised: {error}");
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn reloading() {
 /// Reports that the daemon is shutting down, which takes at most `bound`.
 pub(super) fn stopping(bound: Duration) {
     let bound = u32::try_from(bound.as_micros()).unwrap_or(u32::MAX);
-    let status = NotifyState::Status("ending: runs that are under way may go on for a while");
+    let status = NotifyState::Status("shutting down: active runs may continue for a while");
     send_states(&[NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(bound), status]);
 }
 
@@ -62,7 +62,7 @@ async fn run_watchdog(service: Arc<Service>, every: Duration) {
         if timeout(every / 2, service.is_responsive()).await == Ok(true) {
             send_states(&[NotifyState::Watchdog]);
         } else {
-            error!("the owner of the runs does not answer; the service manager ends us where that lasts");
+            error!("the run manager does not answer; if this lasts, the service manager stops the daemon");
         }
     }
 }

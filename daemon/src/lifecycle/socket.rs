@@ -221,11 +221,11 @@ impl ReservedPath {
         };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::Socket {
-            let reason = format!("there is {} in its place", describe_file_type(kind));
+            let reason = format!("{} is at its path", describe_file_type(kind));
             return Err(unusable(&self.path, reason, "move it away, or name another socket with `--socket`"));
         }
         if stat.st_uid != rustix::process::geteuid().as_raw() {
-            let reason = format!("there is a socket of user {} in its place", stat.st_uid);
+            let reason = format!("a socket of user {} is at its path", stat.st_uid);
             return Err(unusable(&self.path, reason, "name another one with `--socket`"));
         }
         self.is_stale()
@@ -326,7 +326,7 @@ impl ListeningSocket {
     pub(super) fn set_permissions(&self, admitted: &AllowedUsers) {
         let Some(own) = &self.own else { return };
         if let Err(error) = own.reserved_path.set_permissions(admitted) {
-            warn!("who may reach the socket stays as it was: {error}");
+            warn!("the permissions of the socket cannot be changed: {error}");
         }
     }
 
@@ -334,7 +334,7 @@ impl ListeningSocket {
     pub(super) fn remove(self) {
         let Some(OwnSocket { reserved_path: place, identity }) = self.own else { return };
         if place.identity() != Some(identity) {
-            warn!("what lies in the place of the socket is not ours, and stays");
+            warn!("the file at the path of the socket belongs to another program and is kept");
             return;
         }
         if let Err(error) = unlinkat(&place.dir, &place.name, AtFlags::empty()) {

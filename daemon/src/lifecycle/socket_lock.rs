@@ -1,5 +1,4 @@
-//! Lock file next to a socket. Of two daemons that want the same path, one gets the lock, and the other reports its
-//! holder.
+//! Lock file next to a socket. If two daemons use the same path, one gets the lock, and the other reports its holder.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 /// Maximum number of bytes read from the file: more than any process ID has.
 const MAX_PID: u64 = 32;
 
-/// An acquired lock, released when it is dropped. The file stays, because removing it could remove the lock of a
+/// An acquired lock, released when it is dropped. The file is kept, because removing it could remove the lock of a
 /// successor.
 #[derive(Debug)]
 pub(super) struct SocketLock {

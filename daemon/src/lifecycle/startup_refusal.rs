@@ -28,7 +28,7 @@ const MAX_READ: usize = 1 << 20;
 /// Answers all connections with 503 during [`REFUSAL_TIME`]. The daemon's own user and root also get the reason.
 pub(super) fn refuse_connections(listener: &UnixListener, error: &LifecycleError) {
     if let Err(error) = listener.set_nonblocking(true) {
-        return warn!("connections get no answer: {error}");
+        return warn!("connections cannot be accepted: {error}");
     }
     let until = Instant::now() + REFUSAL_TIME;
     while is_readable(listener, until) {

@@ -1,8 +1,8 @@
 //! Limits the log file that `proctor daemon start` opens as standard error.
 //!
 //! A full file is renamed, replacing the previous one, and a new file is created. A kill in between leaves one file
-//! fewer but loses no line. If standard error is anything else (a terminal, the journal, a file with its own
-//! rotation), it is left alone.
+//! fewer but loses no line. If standard error is anything else (a terminal, the journal, a file with its own rotation),
+//! it is not rotated.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ impl RotatingLogFile {
         }
         self.size = 0;
         if let Err(error) = self.rotate() {
-            warn!("the file of the log is full and cannot be put aside: {error}");
+            warn!("the log file is full and cannot be rotated: {error}");
         }
     }
 

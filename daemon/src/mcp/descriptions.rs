@@ -43,7 +43,7 @@ fn result_reason(run: &RunView) -> String {
 
 fn progress(run: &RunView) -> String {
     let ended = run.steps.iter().filter(|step| step.outcome.is_some()).count();
-    format!("the run is under way, {ended} of {} steps have ended", run.steps.len())
+    format!("the run is in progress, {ended} of {} steps have ended", run.steps.len())
 }
 
 fn failure(run: &RunView) -> String {
@@ -70,7 +70,7 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
         InconclusiveReason::TreeChanged => "the tree was edited during the run",
         InconclusiveReason::Interrupted => "the run was cancelled or interrupted",
         InconclusiveReason::Sandbox => "the sandbox could not be set up as required",
-        InconclusiveReason::TierAboveLimit => "a skill is above the tier that may run",
+        InconclusiveReason::TierAboveLimit => "the tier of a skill is above the accepted maximum",
         InconclusiveReason::LayerConflict => "two skills that a third skill needs changed the same path",
         InconclusiveReason::ApplyFailed => "a step's changes could not be applied to the work tree",
         InconclusiveReason::Internal => "an internal operation failed",

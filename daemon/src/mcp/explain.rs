@@ -147,7 +147,7 @@ fn run_facts(run: &RunView) -> Vec<String> {
     let mut facts: Vec<String> =
         run.doubts.iter().map(|record| descriptions::describe_doubt(record.doubt).to_owned()).collect();
     facts.dedup();
-    facts.extend(run.cancelled_by.iter().map(|_| "a caller asked it to end".to_owned()));
+    facts.extend(run.cancelled_by.iter().map(|_| "a caller requested its cancellation".to_owned()));
     facts
         .extend(run.problem.iter().map(|problem| format!("{}: {}", problem.kind.title(), hints::for_problem(problem))));
     let unpassed =
@@ -164,9 +164,9 @@ fn run_facts(run: &RunView) -> Vec<String> {
 
 fn verdict_rule(verdict: Option<Verdict>) -> &'static str {
     match verdict {
-        Some(Verdict::Passed) => "passed: every step passed, and nothing is in doubt",
+        Some(Verdict::Passed) => "passed: every step passed, and there is no reason for doubt",
         Some(Verdict::Failed) => "failed: a step ran, and its result shows a problem in the tree",
-        _ => "inconclusive: nothing failed, and yet not everything ran to its end as it must; this verifies nothing",
+        _ => "inconclusive: no step failed, but not everything ran to completion as required; this verifies nothing",
     }
 }
 
@@ -187,10 +187,10 @@ fn add_event_facts(event: &RunEvent, facts: &mut Vec<String>, details: &mut Vec<
 fn add_step_facts(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, details: &mut Vec<String>) {
     let named = format!("{}/{}", safe_name(skill), safe_name(step.planned.name.as_str()));
     if step.flaky {
-        facts.push(format!("{named} passed only when it was tried again: it is flaky"));
+        facts.push(format!("{named} passed only on a later attempt: it is flaky"));
     }
     if let Some(leaked) = &step.leaked {
-        facts.push(format!("{named} left {} behind, which the sandbox killed", leaked.count_phrase()));
+        facts.push(format!("{named} left {} running, which the sandbox killed", leaked.count_phrase()));
         facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::LEAK_HINT)));
         details.push(format!("{named} {}", leaked.phrase()));
     }
@@ -256,7 +256,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::NothingRecorded => "no run of this profile is recorded",
         GateCode::RunUnderWay => "a run is in progress",
         GateCode::StatusUnreadable => "the status file cannot be read, or was not written by Proctor",
-        GateCode::VersionUnknown => "a document has a format version that this program does not know",
+        GateCode::VersionUnknown => "a document has a format version that this program does not support",
         GateCode::CitesNothing => "the last run cites no evidence",
         GateCode::OtherProfile => "the last run used another profile",
         GateCode::OtherChangeset => "the evidence belongs to another changeset",
@@ -268,7 +268,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::IgnoresUnrecorded => "the last run does not record the ignore rules outside the tree",
         GateCode::RunFailed => "the last run failed",
         GateCode::RunInconclusive => "the last run was inconclusive",
-        GateCode::RunPartial => "the last run left skills of the profile out",
+        GateCode::RunPartial => "the last run did not run all skills of the profile",
         GateCode::TierTooHigh => "the last run's tier is higher than the accepted maximum",
         GateCode::CacheTooWide => "a cache started with content of a wider scope than the accepted one",
         GateCode::InputsUnverified => "steps of the last run could see files that its snapshot does not cover",

@@ -19,17 +19,17 @@ const BY_CODE: [(&str, &str); 14] = [
     ),
     ("engine::no_earlier_run", "verify the whole profile once: leave out `skills`."),
     ("engine::partial_changeset", "leave out `changeset_id` or `skills`."),
-    ("engine::best_effort_forbidden", "the operator decides that in `proctord.toml`."),
+    ("engine::best_effort_forbidden", "the operator sets this limit in `proctord.toml`."),
     ("engine::state_in_repository", "the operator must move the state directory out of the repository."),
     ("request::invalid", ARGUMENTS),
     ("request::not_found", "antigravity_verify starts a run; `resources/list` lists the runs."),
     ("request::forbidden", "use a repository or a run that belongs to the caller."),
-    ("request::unprocessable", "correct what the details name, then call again."),
+    ("request::unprocessable", "correct the errors in the details, then call again."),
     ("request::too_many", "wait until runs have ended, or cancel runs with antigravity_verify_cancel."),
     ("request::too_large", "send less."),
     (
         "request::unavailable",
-        "`proctor daemon status` reports the state of the daemon, `proctor doctor` that of the machine.",
+        "`proctor daemon status` reports the state of the daemon, and `proctor doctor` the state of the machine.",
     ),
 ];
 

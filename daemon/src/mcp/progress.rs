@@ -77,7 +77,7 @@ fn event_message(event: &RunEvent) -> Option<String> {
             format!("{} runs, attempt {attempt}", step_name(skill, step))
         }
         RunEvent::StepTerminating { skill, step, reason: EndReason::Timeout, .. } => {
-            format!("{} ran out of time and is being ended", step_name(skill, step))
+            format!("{} ran out of time and is being stopped", step_name(skill, step))
         }
         RunEvent::StepTerminating { skill, step, reason: EndReason::Cancelled, .. } => {
             format!("{} is being cancelled", step_name(skill, step))

@@ -15,17 +15,17 @@ const MAX_URI: usize = 1024;
 
 /// URI templates, each with a name and a description.
 pub(super) const TEMPLATES: [(&str, &str, &str); 3] = [
-    ("proctor://runs/{run_id}", "run", "A run: its verdict, its steps, and where their outputs and evidence are."),
+    ("proctor://runs/{run_id}", "run", "A run: its verdict, its steps, and the URIs of their outputs and evidence."),
     (
         "proctor://runs/{run_id}/{unit}/{n}/{stream}{?offset}",
         "output",
-        "What a step or toolchain check printed, from a byte on. `unit` is `steps` or `checks`, `n` its number from \
-         0, `stream` is `stdout` or `stderr`.",
+        "The output of a step or toolchain check, from a byte offset on. `unit` is `steps` or `checks`, `n` its number \
+         from 0, `stream` is `stdout` or `stderr`.",
     ),
     (
         "proctor://runs/{run_id}/evidence/{file}{?offset}",
         "evidence",
-        "A document of a run's evidence, from a byte on, such as `verify.lint.json`.",
+        "A document of a run's evidence, from a byte offset on, such as `verify.lint.json`.",
     ),
 ];
 

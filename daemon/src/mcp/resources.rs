@@ -49,7 +49,7 @@ fn run_resource(run: &RunSummary) -> Resource {
     let verdict = run.verdict.map_or(run.state.as_str(), proctor_core::decision::verdict::Verdict::as_str);
     Resource::new(ResourceUri::Run(run.id.clone()).to_string(), format!("run {}", run.id))
         .with_description(format!(
-            "profile {}, {verdict}, asked for at {}",
+            "profile {}, {verdict}, requested at {}",
             safe_name(run.asked.profile.as_str()),
             run.queued_at
         ))

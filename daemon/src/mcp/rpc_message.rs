@@ -70,7 +70,7 @@ pub(super) fn parse_message(bytes: &[u8]) -> Result<Option<ClientJsonRpcMessage>
     })?;
     let Value::Object(members) = &message else {
         let hint = if message.is_array() { "; batches are not supported" } else { "" };
-        return Err(fault(ErrorCode::INVALID_REQUEST, format!("a message is an object{hint}").into()));
+        return Err(fault(ErrorCode::INVALID_REQUEST, format!("a message must be an object{hint}").into()));
     };
     let is_answer =
         !members.contains_key("method") && (members.contains_key("result") || members.contains_key("error"));

@@ -126,7 +126,7 @@ fn failing_steps(run: &RunView, tails: &[OutputTail], mut budget: usize) -> Vec<
 
 fn show_output(run: &RunView, tail: &OutputTail, end: &UntrustedText) -> Output {
     let (unit, stream) = (tail.output.unit.as_str(), tail.output.stream.as_str());
-    let about = format!("the end of {stream} of {unit} {}, {} bytes in all", tail.output.n, tail.bytes);
+    let about = format!("the end of {stream} of {unit} {}, {} bytes in total", tail.output.n, tail.bytes);
     let uri = ResourceUri::Output(run.id.clone(), tail.output, 0).to_string();
     Output { stream, bytes: tail.bytes, end: (!end.is_empty()).then(|| end.with_marks(&about)), uri }
 }
@@ -144,7 +144,7 @@ fn untrusted_details(run: &RunView) -> UntrustedText {
         }
         lines.extend(changed_paths(unit_name, step));
     }
-    lines.extend(run.cancelled_by.iter().map(|by| format!("it was asked to end by {by}")));
+    lines.extend(run.cancelled_by.iter().map(|by| format!("its cancellation was requested by {by}")));
     UntrustedText::from_text(&lines.join("\n"))
 }
 

@@ -87,7 +87,7 @@ impl ServerAccess for SocketAccess {
     fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
         let parts = extensions.get::<http::request::Parts>();
         let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
-        caller.copied().ok_or_else(|| ErrorData::internal_error("it is not known who asks", None))
+        caller.copied().ok_or_else(|| ErrorData::internal_error("the caller is unknown", None))
     }
 
     fn backend(&self, caller: Caller) -> Self::Backend {
@@ -148,7 +148,7 @@ impl<D: ServerAccess> ServerHandler for McpServer<D> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let unknown = || ErrorData::invalid_params("there is no such tool; tools/list names them", None);
+        let unknown = || ErrorData::invalid_params("there is no such tool; tools/list lists the tools", None);
         let tool = McpTool::from_name(&request.name).ok_or_else(unknown)?;
         let caller = self.access.caller(&context.extensions)?;
         let Some(_permit) = self.calls.try_acquire(caller, 1) else { return Ok(too_many_calls().into()) };
@@ -193,7 +193,7 @@ impl<D: ServerAccess> ServerHandler for McpServer<D> {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let caller = self.access.caller(&context.extensions)?;
         let Some(_permit) = self.calls.try_acquire(caller, 1) else {
-            return Err(ErrorData::internal_error("too many calls of yours are under way; try again later", None));
+            return Err(ErrorData::internal_error("too many of your calls are in progress; try again later", None));
         };
         resources::read_resource(&self.access.backend(caller), &request.uri).await.map(Into::into)
     }

@@ -75,7 +75,7 @@ fn reason(judgement: &Judgement, ordered: &[&SqlDiagnostic]) -> String {
         SqlVerdict::Ok if ordered.iter().any(|found| found.severity == SqlSeverity::Warning) => {
             format!("OK with warnings, under the policy `{policy}`: {first}")
         }
-        SqlVerdict::Ok => format!("OK: nothing speaks against it, under the policy `{policy}`."),
+        SqlVerdict::Ok => format!("OK: no problem was found under the policy `{policy}`."),
         SqlVerdict::Reject => format!("REJECTED: {first}"),
         SqlVerdict::Error => format!("NOT JUDGED: {first}"),
     }

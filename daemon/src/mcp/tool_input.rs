@@ -257,7 +257,7 @@ impl From<LogStream> for StdStream {
 /// Reason why the arguments of a call are not valid. Each message is a sentence.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgumentError {
-    /// They do not have the form of the tool's arguments.
+    /// The arguments do not have the form that the tool requires.
     #[error("{}", reword_for_tools(&.0.to_string()))]
     Malformed(#[source] serde_json::Error),
     #[error("`repo_root` is missing")]
@@ -266,11 +266,11 @@ pub(super) enum ArgumentError {
     NoRunOrRepository,
     #[error("`run_id` and `repo_root` exclude each other")]
     RunAndRepository,
-    #[error("`{name}` has {length} bytes, and {max} at most are taken")]
+    #[error("`{name}` has {length} bytes, but at most {max} are allowed")]
     TooLong { name: &'static str, length: usize, max: usize },
-    #[error("`{name}` has {count} names, and {MAX_NAMES} at most are taken")]
+    #[error("`{name}` has {count} names, but at most {MAX_NAMES} are allowed")]
     TooManyNames { name: &'static str, count: usize },
-    #[error("`wait_s` is {seconds}; 0 to {} are allowed", MAX_WAIT.as_secs())]
+    #[error("`wait_s` is {seconds}; the allowed range is 0 to {}", MAX_WAIT.as_secs())]
     LongWait { seconds: u64 },
     #[error("`{0}` is longer than {MAX_PATH} bytes")]
     LongPath(&'static str),

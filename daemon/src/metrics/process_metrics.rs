@@ -27,9 +27,14 @@ impl ProcessGauges {
         started.set(std::time::Duration::from_millis(started_ms).as_secs_f64());
         to.register_with_unit("process_resident_memory", "Resident memory", Unit::Bytes, gauges.resident.clone());
         to.register("process_open_fds", "Open file descriptors", gauges.open_fds.clone());
-        to.register("process_max_fds", "How many file descriptors may be open", gauges.max_fds.clone());
+        to.register("process_max_fds", "Maximum number of open file descriptors", gauges.max_fds.clone());
         to.register("process_threads", "Threads", gauges.threads.clone());
-        to.register_with_unit("process_start_time", "When the process began, since 1970", Unit::Seconds, started);
+        to.register_with_unit(
+            "process_start_time",
+            "Start time of the process, in seconds since 1970",
+            Unit::Seconds,
+            started,
+        );
         gauges
     }
 

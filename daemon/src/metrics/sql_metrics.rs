@@ -60,13 +60,13 @@ impl SqlMetrics {
 
     pub(super) fn register(&self, to: &mut Registry) {
         to.register("proctor_sql_judgements", "Judgements of SQL for callers, by verdict", self.judged.clone());
-        let help = "Requests for judgements of SQL that were refused, by the reason";
+        let help = "Rejected requests for judgements of SQL, by reason";
         to.register("proctor_sql_refused", help, self.refused.clone());
-        let help = "Requests for judgements of SQL that wait for a worker and that are judged";
+        let help = "Waiting and active requests for judgements of SQL";
         to.register("proctor_sql_requests", help, self.requests.clone());
-        let help = "How long requests for judgements of SQL waited for a worker";
+        let help = "Time that requests for judgements of SQL waited for a worker";
         to.register_with_unit("proctor_sql_wait", help, Unit::Seconds, self.wait.clone());
-        let help = "How long judgements of SQL took without the wait for a worker, by verdict";
+        let help = "Duration of judgements of SQL without the wait for a worker, by verdict";
         to.register_with_unit("proctor_sql_judgement", help, Unit::Seconds, self.duration.clone());
     }
 

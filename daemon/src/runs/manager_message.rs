@@ -36,7 +36,7 @@ pub struct RunAdmission {
     pub job: RunJob,
 }
 
-/// A run that the owner knows.
+/// A run that the owner tracks.
 pub enum FoundRun {
     /// The run is active or has just ended.
     Live(Arc<LiveRun>),

@@ -119,7 +119,7 @@ impl RunManager {
                     Some(message) => self.handle(message),
                     None => {
                         is_open = false;
-                        self.cancel_all("proctor: the daemon is gone");
+                        self.cancel_all("proctor: the daemon has stopped");
                     }
                 },
                 Ok(()) = self.limits.changed() => {
@@ -268,7 +268,7 @@ impl RunManager {
         self.request_bytes = self.request_bytes.saturating_sub(owned.request_bytes);
         if panicked {
             tracing::error!(run = %owned.live.id(), "what conducts a run broke");
-            end_unrecorded(&owned.live, "a part of proctor broke, so there is no result; please report it");
+            end_unrecorded(&owned.live, "an internal part of proctor failed, so there is no result; please report it");
             owned.live.mark_ended();
         }
         let run = owned.live.current();
@@ -361,7 +361,7 @@ fn too_many(full: QueueFull) -> Problem {
 
 /// Returns the problem for an `Idempotency-Key` that belongs to another request.
 pub(crate) fn key_conflict(run: &RunId) -> Problem {
-    let detail = format!("this `Idempotency-Key` was used for another request, which the run `{run}` meets");
+    let detail = format!("this `Idempotency-Key` was already used for another request, which started the run `{run}`");
     Problem::new(ProblemType::Conflict, detail).with_hint("use a new key for a new request")
 }
 

@@ -213,7 +213,7 @@ impl RunRecorder {
 
     /// Logs and publishes the last events.
     fn conclude(mut self, course: RunExecution, history: &History, live: &LiveRun) {
-        let waited = "the run was interrupted while it waited for its turn";
+        let waited = "the run was interrupted while it waited in the queue";
         let (end, pass) = match course {
             RunExecution::NotStarted => (self.log_interrupted(live, waited, None), None),
             RunExecution::Ran { how, end, took, pass } => (self.final_event(*how, end, took, history, live), pass),
@@ -244,7 +244,7 @@ impl RunRecorder {
                 }
                 self.log_inconclusive_reason(
                     InconclusiveReason::Internal,
-                    "a part of proctor broke, so there is no result; please report it",
+                    "an internal part of proctor failed, so there is no result; please report it",
                     live,
                 );
                 live.inconclusive_end(EXIT_INCONCLUSIVE, Some(took))
@@ -276,7 +276,7 @@ impl RunRecorder {
             Some(PatchResult::Refused(_)) | None => return,
         };
         if let Err(error) = kept {
-            tracing::error!(run = %live.id(), %error, "the patch of a run cannot be kept");
+            tracing::error!(run = %live.id(), %error, "the patch of a run cannot be stored");
         }
     }
 
@@ -286,7 +286,7 @@ impl RunRecorder {
         let ended = self.log.map(|log| log.finish(end));
         let passed = ended.as_ref().is_some_and(|ended| ended.view.verdict == Some(Verdict::Passed));
         if let Some(Err(error)) = pass.filter(|_| !passed).map(|pass| pass.withdraw()) {
-            tracing::error!(run = %live.id(), %error, "the status of a run that did not pass still says that it did");
+            tracing::error!(run = %live.id(), %error, "the status file of a run that did not pass still reports a pass");
         }
         match ended {
             Some(ended) => live.publish(ended.events),
@@ -315,7 +315,7 @@ pub(super) fn end_unrecorded(live: &LiveRun, message: &str) {
 
 /// Returns the problem for too many held request bytes.
 pub(super) fn request_bytes_exceeded(limit: usize) -> Problem {
-    let detail = format!("the environments of the runs that wait hold more than {limit} bytes");
+    let detail = format!("the environments of the waiting runs have more than {limit} bytes");
     Problem::new(ProblemType::TooManyRequests, detail).with_hint("try again when some of them have ended")
 }
 

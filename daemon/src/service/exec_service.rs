@@ -96,7 +96,7 @@ impl Service {
         if self.exec_queue.cancel(id, may_cancel) {
             return Ok(());
         }
-        let detail = format!("no command `{id}` is under way");
+        let detail = format!("no command `{id}` is running");
         Err(Problem::new(ProblemType::NotFound, detail)
             .with_hint("if it has ended, the answer to its request has the result"))
     }
@@ -182,7 +182,8 @@ fn worktree_claim(step: &PlannedStep, repo: &std::path::Path) -> RepoClaim {
 }
 
 fn new_exec_id() -> Result<ExecId, Problem> {
-    let internal = |error: String| Problem::new(ProblemType::Internal, format!("a command gets no name: {error}"));
+    let internal =
+        |error: String| Problem::new(ProblemType::Internal, format!("no id can be assigned to a command: {error}"));
     let mut random = [0; 16];
     let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     filled.map_err(|errno| internal(errno.to_string()))?;
@@ -299,7 +300,7 @@ fn failed_event(problem: Problem) -> ExecEvent {
 }
 
 fn internal_error() -> Problem {
-    Problem::new(ProblemType::Internal, "a part of proctor broke while the command ran")
+    Problem::new(ProblemType::Internal, "an internal part of proctor failed while the command ran")
         .with_hint("please report it; the daemon's log has the details")
 }
 

@@ -148,7 +148,7 @@ impl Service {
         }
         if let Some(file) = &request.database {
             if caller.uid != self.caller_policy.daemon_uid() {
-                let detail = format!("the daemon does not open `{file}` for another user than its own");
+                let detail = format!("the daemon opens `{file}` only for its own user");
                 return Err(Problem::new(ProblemType::Forbidden, detail)
                     .with_hint("`proctor sql verify --db FILE` checks it as your user, without the daemon"));
             }
@@ -199,7 +199,7 @@ fn no_report(step: &StepView, requested: ReportId, found: Option<&ReportEvidence
     let name = format!("`{}/{}`", step.skill, step.name);
     let detail = match found.and_then(ReportEvidence::problem) {
         Some(problem) => format!("{name}: {problem}"),
-        None => format!("{name} has left no {} report, or declares none", requested.format.as_str()),
+        None => format!("{name} wrote no {} report, or declares none", requested.format.as_str()),
     };
     Problem::new(ProblemType::NotFound, detail)
         .with_hint("`found_reports` of the step lists its reports; docs/spec.md describes supported reports")
@@ -216,24 +216,21 @@ pub(super) fn no_step(id: &RunId, output: OutputId) -> Problem {
 fn no_patch(run: &RunView) -> Problem {
     let id = &run.id;
     if run.asked.changes == ChangesAsked::Applied {
-        return Problem::new(ProblemType::NotFound, format!("no patch was asked for with the run `{id}`"))
-            .with_hint("ask for a run with `changes: patch`");
+        return Problem::new(ProblemType::NotFound, format!("no patch was requested for the run `{id}`"))
+            .with_hint("request a run with `changes: patch`");
     }
     match run.verdict {
-        None => {
-            Problem::new(ProblemType::NotFound, format!("the run `{id}` has not ended, so that it has no patch yet"))
-                .with_hint("wait for its end")
-        }
+        None => Problem::new(ProblemType::NotFound, format!("the run `{id}` has not ended, so it has no patch yet"))
+            .with_hint("wait for its end"),
         Some(_) => {
-            let lost = || format!("what the steps of the run `{id}` changed is not kept as a patch");
+            let lost = || format!("the changes of the steps of the run `{id}` are not stored as a patch");
             Problem::new(ProblemType::Unprocessable, run.patch_refused.clone().unwrap_or_else(lost))
-                .with_hint("its evidence names what was changed")
+                .with_hint("its evidence lists the changes")
         }
     }
 }
 
 fn not_ended(id: &RunId, step: &StepView) -> Problem {
-    let detail =
-        format!("`{}/{}` of the run `{id}` has not ended, so that it has no output yet", step.skill, step.name);
-    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_finished`")
+    let detail = format!("`{}/{}` of the run `{id}` has not ended, so it has no output yet", step.skill, step.name);
+    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its event `step_finished`")
 }

@@ -38,9 +38,9 @@ pub(super) struct SqlQueueLimits {
 /// Reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SqlQueueRefusal {
-    /// This many requests of the caller wait already.
+    /// This many requests of the caller are already waiting.
     CallerFull(usize),
-    /// This many requests of all callers wait already.
+    /// This many requests of all callers are already waiting.
     Full(usize),
     /// No worker became free within the maximum waiting time.
     Late,
@@ -239,12 +239,12 @@ impl SqlQueueRefusal {
             Self::CallerFull(count) => (
                 ProblemType::TooManyRequests,
                 SqlQueueCode::Full,
-                format!("{count} of your SQL requests wait already, the most that the daemon accepts"),
+                format!("{count} of your SQL requests are already waiting, the maximum"),
             ),
             Self::Full(count) => (
                 ProblemType::TooManyRequests,
                 SqlQueueCode::Full,
-                format!("{count} SQL requests of all callers wait already, the most that the daemon accepts"),
+                format!("{count} SQL requests of all callers are already waiting, the maximum"),
             ),
             Self::Late => (
                 ProblemType::Unavailable,

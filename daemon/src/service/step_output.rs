@@ -165,9 +165,8 @@ fn live_stream(live: &LiveStep, stream: StdStream) -> &LiveStream {
 }
 
 fn not_started(id: &RunId, step: &StepView) -> Problem {
-    let detail =
-        format!("`{}/{}` of the run `{id}` has not begun, so that it has no output yet", step.skill, step.name);
-    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its `step_started`, or ask with `follow=true`")
+    let detail = format!("`{}/{}` of the run `{id}` has not started, so it has no output yet", step.skill, step.name);
+    Problem::new(ProblemType::NotFound, detail).with_hint("wait for its event `step_started`, or use `follow=true`")
 }
 
 /// The output of a run's steps as events. A reader that falls behind loses bytes and learns how many.

@@ -265,7 +265,7 @@ async fn resolve_commit(engine: &Engine, repo: &Path, rev: &str) -> Result<Strin
     match (named.pop(), named.is_empty()) {
         (Some(commit), true) => Ok(commit.id),
         _ => {
-            let detail = format!("`rev` must name one commit, and `{}` does not", display_path(rev.as_bytes()));
+            let detail = format!("`rev` must name one commit, but `{}` does not", display_path(rev.as_bytes()));
             Err(Problem::new(ProblemType::Unprocessable, detail)
                 .with_hint("send a separate request for each commit of a range"))
         }
@@ -355,7 +355,7 @@ impl SubmissionCheck {
     /// the run reports the reason.
     fn tools_digest(&self, plan: &Plan) -> Option<Sha256Hex> {
         let found = self.engine.tools_digest(&self.repo, plan);
-        found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds")).ok()
+        found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use")).ok()
     }
 
     fn worktree_use(&self, plan: &Plan) -> WorktreeUse {
@@ -517,9 +517,10 @@ fn declares_above_tier_one(plan: &Plan) -> bool {
 }
 
 fn not_approved(changeset: &ChangesetId) -> Problem {
-    let detail = format!("the run is above tier 1, and the changeset `{changeset}` is not approved for that");
+    let detail = format!("the run is above tier 1, and the changeset `{changeset}` is not approved for it");
     Problem::new(ProblemType::Unprocessable, detail).with_hint(format!(
-        "a person approves it by a file `changes/{changeset}/APPROVED`; the operator demands it by `daemon.approve_tier2`"
+        "a person approves it with a file `changes/{changeset}/APPROVED`; the operator requires this with \
+            `daemon.approve_tier2`"
     ))
 }
 

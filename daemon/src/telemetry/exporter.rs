@@ -185,7 +185,7 @@ impl SpanExporter {
                     let rejected = rejected.min(spans);
                     self.metrics.count_spans(SpanResult::Exported, spans - rejected);
                     if rejected > 0 {
-                        self.record_failure(rejected, "the receiver refused a part of the spans");
+                        self.record_failure(rejected, "the receiver rejected some of the spans");
                     }
                     return;
                 }

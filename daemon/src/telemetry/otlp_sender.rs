@@ -52,7 +52,7 @@ pub enum SenderError {
     #[error("the certificates of `OTEL_EXPORTER_OTLP_CERTIFICATE` cannot be read: {0}")]
     Unreadable(#[source] std::io::Error),
     /// The certificate file contains no certificate.
-    #[error("the file of `OTEL_EXPORTER_OTLP_CERTIFICATE` holds no certificate in PEM")]
+    #[error("the file of `OTEL_EXPORTER_OTLP_CERTIFICATE` contains no certificate in PEM format")]
     NoCertificate,
 }
 
@@ -79,7 +79,7 @@ impl OtlpSender {
     pub(super) async fn send(self: &Arc<Self>, request: Vec<u8>) -> SendResult {
         let sender = Arc::clone(self);
         let posted = tokio::task::spawn_blocking(move || sender.post(&request)).await;
-        posted.unwrap_or_else(|error| SendResult::Refused { why: format!("the export ended badly: {error}") })
+        posted.unwrap_or_else(|error| SendResult::Refused { why: format!("the export failed unexpectedly: {error}") })
     }
 
     fn post(&self, request: &[u8]) -> SendResult {
@@ -121,9 +121,9 @@ fn interpret_response(
         (429 | 502 | 503 | 504, _) => {
             let after = after.and_then(|seconds| seconds.trim().parse().ok()).map(Duration::from_secs);
             let after = after.map(|after| after.min(MAX_RETRY_AFTER));
-            SendResult::Retry { why: format!("{receiver} answers with status {status}"), after }
+            SendResult::Retry { why: format!("{receiver} returned status {status}"), after }
         }
-        (status, _) => SendResult::Refused { why: format!("{receiver} answers with status {status}") },
+        (status, _) => SendResult::Refused { why: format!("{receiver} returned status {status}") },
     }
 }
 
@@ -145,7 +145,7 @@ fn error_reason(error: &ureq::Error) -> String {
         ureq::Error::ConnectionFailed => "no connection".to_owned(),
         ureq::Error::Rustls(error) => format!("TLS: {error}"),
         ureq::Error::BodyExceedsLimit(_) => "the answer is too long".to_owned(),
-        _ => "the answer is no HTTP, or the connection broke".to_owned(),
+        _ => "the answer is not HTTP, or the connection was lost".to_owned(),
     }
 }
 

@@ -36,7 +36,7 @@ impl Chunk {
         unsafe { (self.connection.api().data_chunk_get_size)(self.raw) }
     }
 
-    /// Returns the size of its values in bytes: the length of each text, and eight bytes for other values.
+    /// Returns the size of all values in bytes: the length of each text, and eight bytes for other values.
     pub fn byte_size(&self) -> u64 {
         let columns = self.column_count();
         (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.byte_size(self.row_count(), 0)).sum()

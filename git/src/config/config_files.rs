@@ -50,7 +50,7 @@ pub(crate) fn read_attributes(path: &Path) -> Option<Vec<u8>> {
 pub(crate) fn gitfile_target(path: &Path) -> Result<PathBuf, GitError> {
     let bytes = read_bounded(path, POINTER_BYTES)?.unwrap_or_default();
     let Some(target) = bytes.strip_prefix(b"gitdir:") else {
-        return Err(config_error(path, "it does not say `gitdir: <path>`".into(), "run `git worktree repair`"));
+        return Err(config_error(path, "it does not contain `gitdir: <path>`".into(), "run `git worktree repair`"));
     };
     Ok(resolve(path, target))
 }
@@ -74,7 +74,7 @@ fn resolve(pointer: &Path, target: &[u8]) -> PathBuf {
 
 /// A config file for libgit2, without includes.
 pub(crate) struct ConfigFile {
-    /// The path from which libgit2 reads it.
+    /// The path from which libgit2 reads the file.
     pub(crate) path: PathBuf,
     /// The text with all included files inserted; `None` if there are no includes, so that the original file is
     /// read.
@@ -147,7 +147,7 @@ pub(crate) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path,
 /// A format that libgit2 cannot read.
 pub(crate) struct UnsupportedFormat {
     pub(crate) what: &'static str,
-    /// How to avoid the format.
+    /// How to avoid the unsupported format.
     pub(crate) mend: &'static str,
     pub(crate) objects: ObjectFormat,
 }
@@ -167,7 +167,8 @@ pub(crate) fn find_unsupported_format(config: &git2::Config) -> Option<Unsupport
     if lower("extensions.objectformat").is_some_and(|format| format != "sha1") {
         return foreign(
             "the sha256 object format",
-            "`git init --object-format=sha1` elsewhere, and carry the history over with `git fast-export --all | git fast-import`",
+            "`git init --object-format=sha1` elsewhere, and transfer the history with `git fast-export --all | git \
+                fast-import`",
             ObjectFormat::Sha256,
         );
     }

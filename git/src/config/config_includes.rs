@@ -106,7 +106,7 @@ fn parse_settings(file: &Path, bytes: &[u8]) -> Result<Vec<ConfigSetting>, GitEr
         config_error(
             file,
             format!("line {line} is not a setting"),
-            "fix that line; `git config --list --show-origin` names it",
+            "fix that line; `git config --list --show-origin` shows it",
         )
     })
 }

@@ -32,7 +32,7 @@ pub enum PathEntry {
     Missing,
 }
 
-/// Why a file was not hashed.
+/// The reason why a file was not hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnreadReason {
     /// The file is larger than the bound.

@@ -15,9 +15,9 @@ impl From<RepoPath> for String {
     }
 }
 
-/// A text is no path in hex.
+/// The text is not a hex-encoded path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a path in hex")]
+#[error("`{0}` is not a hex-encoded path")]
 pub struct InvalidRepoPath(pub String);
 
 impl TryFrom<String> for RepoPath {

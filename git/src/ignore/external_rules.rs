@@ -21,12 +21,12 @@ use crate::repository::open_repository::{OpenRepository, libgit2_error};
 /// A file or setting outside a tree that affects which paths are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternalRules {
-    /// Its kind: `info/exclude`, `core.excludesFile` or `core.ignoreCase`. For a repository inside the tree, its
-    /// path and a colon precede the kind.
+    /// The kind: `info/exclude`, `core.excludesFile` or `core.ignoreCase`. For a repository inside the tree, its path
+    /// and a colon precede the kind.
     pub name: String,
     /// The file that contains the rules or the setting.
     pub file: PathBuf,
-    /// The sha256 of its rules: each line that contains a rule, after git's trimming, with a line feed.
+    /// The sha256 of the rules: each line that contains a rule, after git's trimming, with a line feed.
     pub rules_sha256: Sha256Hex,
 }
 

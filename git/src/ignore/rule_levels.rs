@@ -51,7 +51,7 @@ pub(crate) enum SkippedRules<'a> {
     None,
     /// The skipped files of an index that was read before, by path.
     Known(&'a HashMap<Vec<u8>, Oid>),
-    /// They are looked up in the index.
+    /// The ignore files are looked up in the index.
     InIndex,
 }
 

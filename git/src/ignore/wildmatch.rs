@@ -37,14 +37,14 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], mode: WildmatchMode) -> bool 
     matcher.match_rest(0, 0).is_ok()
 }
 
-/// Why the rest of a pattern does not match the rest of a text.
+/// The reason why the rest of a pattern does not match the rest of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mismatch {
-    /// It does not match at this position.
+    /// The pattern does not match at this position.
     Here,
-    /// It does not match at any later position either, unless a `**` moves past a slash.
+    /// The pattern does not match at any later position either, unless a `**` moves past a slash.
     BeforeSlash,
-    /// It does not match at any later position.
+    /// The pattern does not match at any later position.
     Anywhere,
 }
 

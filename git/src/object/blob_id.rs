@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// A file as a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blob {
-    /// The id of its raw bytes.
+    /// The id of the raw bytes.
     pub id: ObjectId,
     /// True if it contains bytes that git would convert in a text file.
     pub convertible: bool,

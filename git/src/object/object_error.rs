@@ -4,14 +4,14 @@ use git2::{ObjectType, Oid};
 
 use crate::object::object_id::{ObjectId, ObjectKind};
 
-/// Why an object could not be read.
+/// The reason why an object could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
-    /// libgit2 could not read it.
+    /// libgit2 could not read the object.
     #[error("{}", .0.message())]
     Libgit2(#[from] git2::Error),
     /// Libgit2 supports only ids of another format.
-    #[error("{id} is no id of this repository")]
+    #[error("{id} is not an id of this repository")]
     ForeignId {
         /// The id.
         id: ObjectId,
@@ -25,7 +25,7 @@ pub(crate) enum ObjectError {
     #[error("an object is a {0}")]
     UnknownKind(ObjectType),
     /// The bytes of the object do not have the form of its kind.
-    #[error("the {} {id} is not in the form of one", kind.as_str())]
+    #[error("the {} {id} is malformed", kind.as_str())]
     Malformed {
         /// The kind: a commit or a tag.
         kind: ObjectKind,

@@ -94,7 +94,7 @@ impl From<ObjectId> for String {
     }
 }
 
-/// A text is no object id.
+/// The text is not an object id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no object id")]
 pub struct InvalidObjectId(pub String);

@@ -16,16 +16,16 @@ pub enum CommitMismatch {
     #[error(transparent)]
     InvalidId(#[from] InvalidObjectId),
     /// The tree does not name the commit of a submodule.
-    #[error("its tree does not name the commit {0} of a submodule")]
+    #[error("its tree does not contain the commit {0} of a submodule")]
     UnnamedSubmodule(ObjectId),
     /// Files belong to no repository of the commit.
-    #[error("it has files that belong to no repository of it")]
+    #[error("it has files that belong to none of its repositories")]
     StrayFiles,
     /// The bytes of a commit have another id.
-    #[error("what was read as the commit {0} is another object")]
+    #[error("the object that was read as the commit {0} has another id")]
     OtherCommit(ObjectId),
     /// The bytes of a commit do not have the form of a commit.
-    #[error("the commit {0} is not in the form of one")]
+    #[error("the commit {0} is malformed")]
     MalformedCommit(ObjectId),
     /// A name is not allowed in a tree.
     #[error("a path in the tree of the commit {commit} {problem}")]
@@ -36,7 +36,7 @@ pub enum CommitMismatch {
         problem: &'static str,
     },
     /// The files of a commit make another tree.
-    #[error("what was read as the tree of the commit {0} is another tree")]
+    #[error("the object that was read as the tree of the commit {0} has another id")]
     OtherTree(ObjectId),
 }
 

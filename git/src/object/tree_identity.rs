@@ -113,7 +113,7 @@ mod tests {
         let files = [(&b"a/b"[..], 0o100_664), (b"a/c", 0o100_755), (b"d", 0o120_000)];
         let files = files.map(|(path, mode)| TreeFile { path, mode, id });
         let entry = |mode: &str, name: &str| [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_bytes()].concat();
-        // Not sorted, and with a leading zero in a mode.
+        // The objects are not sorted, and a mode has a leading zero.
         let odd = [entry("0100755", "c"), entry("100664", "b")].concat();
         assert!(!is_canonical(&object_parser::parse_tree(format, &odd).expect("a tree"), &odd));
         let canonical = [entry("100664", "b"), entry("100755", "c")].concat();

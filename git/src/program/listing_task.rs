@@ -99,7 +99,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &RepositoryPaths) -> Result
     indexes.push(Arc::new(own.index));
     while let Some((path, recorded)) = pending.pop() {
         if nested.len() >= MAX_NESTED {
-            return Err(too_many(places, MAX_NESTED, "repositories inside it, in a format of git that is read slowly"));
+            return Err(too_many(places, MAX_NESTED, "repositories inside it, in a git format that is slow to read"));
         }
         let mut commit = recorded.map(|id| id.to_string());
         if reader.is_repository(&path)? {
@@ -168,9 +168,10 @@ impl ProgramListingReader<'_> {
         let parts = ScriptOutput::parse(&printed).ok_or_else(|| failed(MALFORMED_OUTPUT.to_owned()))?;
         let index = parts.index(at).ok_or_else(|| failed(MALFORMED_OUTPUT.to_owned()))?;
         let untracked =
-            parts.paths("untracked").ok_or_else(|| failed("git cannot tell what is untracked".to_owned()))?;
+            parts.paths("untracked").ok_or_else(|| failed("git cannot determine the untracked files".to_owned()))?;
         let committed = parts.committed_paths().ok_or_else(|| failed("git cannot read the tree of HEAD".to_owned()))?;
-        let ignored = parts.paths("ignored").ok_or_else(|| failed("git cannot tell what is ignored".to_owned()))?;
+        let ignored =
+            parts.paths("ignored").ok_or_else(|| failed("git cannot determine the ignored files".to_owned()))?;
         let mut inside = Vec::new();
         for entry in &index.entries {
             let path = paths::join(at, &entry.path.0);
@@ -256,7 +257,7 @@ pub(crate) fn is_repository(top: BorrowedFd<'_>, path: &[u8]) -> std::io::Result
     })
 }
 
-const MALFORMED_OUTPUT: &str = "the `git` program answered in words that are not understood";
+const MALFORMED_OUTPUT: &str = "the answer of the `git` program has an unknown format";
 
 fn too_many(places: &RepositoryPaths, limit: usize, what: &str) -> GitError {
     GitError::TooMany { path: places.worktree.clone(), limit, what: what.to_owned() }

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use crate::object::object_id::{ObjectFormat, ObjectId, ObjectKind, object_id};
 use crate::program::script_output::ScriptOutput;
 
-/// Why the output of the `git` program cannot be used.
+/// The reason why the output of the `git` program cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramOutputError {
     /// The output is malformed.
-    #[error("the `git` program answered in words that are not understood")]
+    #[error("the answer of the `git` program has an unknown format")]
     Malformed,
     /// The program could not list the refs.
     #[error("git cannot list its refs")]

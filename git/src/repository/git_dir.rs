@@ -1,7 +1,7 @@
 //! Writes the git directory of a private copy. It is complete except for the objects, which are borrowed.
 //!
-//! It contains no hooks and none of the repository's settings: git in a step can read history, refs and the index,
-//! and runs no program.
+//! The directory contains no hooks and none of the repository's settings: git in a step can read history, refs and the
+//! index, and runs no program.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -83,7 +83,7 @@ fn config(format: ObjectFormat, ignore_case: bool) -> String {
 fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
     let bytes = objects.as_os_str().as_bytes();
     if bytes.contains(&b'\n') {
-        return Err(io::Error::other("git cannot borrow objects from a directory whose path holds a line break"));
+        return Err(io::Error::other("git cannot borrow objects from a directory whose path contains a line break"));
     }
     Ok([bytes, b"\n"].concat())
 }

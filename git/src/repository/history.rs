@@ -25,12 +25,12 @@ pub(crate) enum HistoryBackend<'t> {
     /// Objects from libgit2, everything else from the `git` program. If the program has not been asked yet, the
     /// error contains the format that requires it.
     Libgit2Objects(Repository, Result<ProgramOutput<'t>, GitError>),
-    /// The `git` program alone.
+    /// Only the `git` program.
     Program(ProgramOutput<'t>),
 }
 
 impl<'t> RepositoryHistory<'t> {
-    /// Opens the repository whose work tree is `path`. `told` is the output of the `git` program, if it was asked.
+    /// Opens the repository whose work tree is `path`. `told` is the output of the `git` program, if it was run.
     pub(crate) fn open(path: &Path, program_output: Option<&'t [u8]>) -> Result<Self, GitError> {
         let checked = CheckedRepository::check(path)?;
         let places = checked.paths.clone();
@@ -76,7 +76,7 @@ impl<'t> RepositoryHistory<'t> {
     /// Returns the output of the `git` program if libgit2 cannot read the refs.
     ///
     /// # Errors
-    /// The program has not been asked.
+    /// The program has not been run.
     pub(crate) fn program_output(&self) -> Result<Option<&ProgramOutput<'t>>, GitError> {
         match &self.backend {
             HistoryBackend::Libgit2(_) => Ok(None),
@@ -104,7 +104,7 @@ impl<'t> RepositoryHistory<'t> {
 pub(crate) fn open_objects_only(common_dir: &Path) -> Result<Repository, git2::Error> {
     let objects = Odb::new()?;
     let place = common_dir.join("objects");
-    let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is no text"))?;
+    let place = place.to_str().ok_or_else(|| git2::Error::from_str("its path is not text"))?;
     objects.add_disk_alternate(place)?;
     Repository::from_odb(objects)
 }

@@ -164,7 +164,7 @@ fn find_git_dir(worktree: &Path) -> Result<PathBuf, GitError> {
         return Err(GitError::Unsupported {
             path: worktree.to_owned(),
             what: "a symbolic link as `.git`".into(),
-            mend: "replace it by a file that says `gitdir: <path>`".into(),
+            mend: "replace it by a file that contains `gitdir: <path>`".into(),
         });
     }
     canonical(&if found.is_dir() { dot_git } else { gitfile_target(&dot_git)? })

@@ -50,7 +50,7 @@ fn resolve_tip(history: &RepositoryHistory<'_>, objects: &ObjectReader<'_>, id: 
             path: history.paths.worktree.clone(),
             revision: id.to_owned(),
             problem: "there is no such object in this repository".to_owned(),
-            mend: "`git fsck` says what is missing".to_owned(),
+            mend: "`git fsck` lists missing objects".to_owned(),
         }),
     }
 }

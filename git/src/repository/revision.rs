@@ -23,7 +23,7 @@ const NAMESPACES: [&str; 3] = ["refs/tags/", "refs/heads/", "refs/remotes/"];
 pub(crate) fn resolve(history: &RepositoryHistory<'_>, text: &str, limit: usize) -> Result<Vec<NamedCommit>, GitError> {
     let question = RevisionQuery { history, text };
     if !is_well_formed(text) {
-        let mend = "name a commit as `git rev-parse` takes it, such as `HEAD`, `main~2`, `v1.0` or an id";
+        let mend = "name a commit in the syntax of `git rev-parse`, such as `HEAD`, `main~2`, `v1.0` or an id";
         return Err(question.error("it is no revision", mend));
     }
     let ids = match (&history.backend, history.program_output()?) {
@@ -97,7 +97,7 @@ impl RevisionQuery<'_> {
         let shown = escape_output(text.as_bytes());
         self.error(
             format!("`{shown}` names nothing in `{}`", self.history.worktree().display()),
-            "`git log --oneline --all` lists its commits; what only a remote has must be fetched first",
+            "`git log --oneline --all` lists its commits; fetch commits that exist only in a remote",
         )
     }
 
@@ -110,7 +110,7 @@ impl RevisionQuery<'_> {
 
     fn ambiguous_error(&self, names: &[Vec<u8>]) -> GitError {
         let names: Vec<String> = names.iter().map(|name| format!("`{}`", escape_output(name))).collect();
-        self.error(format!("it is ambiguous: {}", names.join(", ")), "write the one that is meant in full")
+        self.error(format!("it is ambiguous: {}", names.join(", ")), "write the full name of the intended ref")
     }
 
     /// Returns the commits of a walk, if their number is within the limit.
@@ -121,8 +121,8 @@ impl RevisionQuery<'_> {
                 "put the newer end last: `main..HEAD` selects the commits of HEAD that main does not have",
             )),
             many if many > limit => Err(self.error(
-                format!("the range holds more than {limit} commits"),
-                "verify it in parts, or name its last commit alone",
+                format!("the range contains more than {limit} commits"),
+                "verify it in parts, or name only its last commit",
             )),
             _ => Ok(found),
         }
@@ -209,7 +209,7 @@ impl Libgit2Lookup<'_> {
         match error.code() {
             ErrorCode::Ambiguous => {
                 let shown = escape_output(text.as_bytes());
-                self.query.error(format!("`{shown}` begins the ids of several objects"), "write more of the id")
+                self.query.error(format!("several ids of objects begin with `{shown}`"), "write more digits of the id")
             }
             ErrorCode::NotFound | ErrorCode::InvalidSpec | ErrorCode::UnbornBranch | ErrorCode::GenericError => {
                 self.query.not_found_error(text)

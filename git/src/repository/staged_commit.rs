@@ -32,7 +32,7 @@ pub(crate) fn add_staged_commit(top: &OpenRepository, wanted: &CommitRef) -> Res
     let Some(index) = &wanted.staged else { return Ok(()) };
     match staged_commit(top, index)?.id == wanted.id {
         true => Ok(()),
-        false => Err(staged_error(top, "something else is staged by now", "commit again")),
+        false => Err(staged_error(top, "the index was changed in between", "commit again")),
     }
 }
 
@@ -73,7 +73,10 @@ fn read_index(top: &OpenRepository, wanted: &StagedIndex) -> Result<Index, GitEr
     if !found.as_ref().is_none_or(is_ours) {
         return Err(staged_error(
             top,
-            &format!("`{}` is no index of the repository's owner", display_path(file.as_os_str().as_encoded_bytes())),
+            &format!(
+                "`{}` is not an index that belongs to the repository's owner",
+                display_path(file.as_os_str().as_encoded_bytes())
+            ),
             "unset `GIT_INDEX_FILE`",
         ));
     }
@@ -100,7 +103,7 @@ fn check_merged(top: &OpenRepository, index: &Index) -> Result<(), GitError> {
     let sides = conflicts.flatten().filter_map(|conflict| conflict.our.or(conflict.their).or(conflict.ancestor));
     let named: Vec<String> =
         sides.take(MAX_NAMED_CONFLICTS).map(|entry| format!("`{}`", display_path(&entry.path))).collect();
-    let problem = format!("there are paths in conflict, such as {}", named.join(", "));
+    let problem = format!("there are unmerged paths, such as {}", named.join(", "));
     Err(staged_error(top, &problem, "resolve them, and add them; `git status` lists them"))
 }
 

@@ -44,7 +44,7 @@ pub fn start_watchdog() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a refusal instead of the blocked thread, and ends the process.
+/// Writes a refusal on behalf of the blocked thread, and ends the process.
 fn refuse_and_exit(mut out: &File, path: &Path) -> ! {
     let answer = GitAnswer::Refused { why: not_regular_error(path) };
     std::process::exit(i32::from(answer_frames::write_answer(&mut out, &answer).is_err()))

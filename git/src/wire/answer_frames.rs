@@ -133,11 +133,11 @@ fn write_frame(out: &mut dyn Write, tag: u8, parts: &[&[u8]]) -> io::Result<()> 
     out.flush()
 }
 
-/// Why an answer of the helper cannot be used.
+/// The reason why an answer of the helper cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     /// The bytes are not valid frames.
-    #[error("its answer is not understood")]
+    #[error("its answer is malformed")]
     Malformed,
     /// The JSON of the answer is invalid.
     #[error(transparent)]
@@ -146,7 +146,7 @@ pub enum AnswerError {
     #[error("it answered another question")]
     OtherQuestion,
     /// More frames follow the answer.
-    #[error("it says more than its answer")]
+    #[error("it sent data after its answer")]
     AfterAnswer,
     /// The caller cannot use a frame, and stops the exchange.
     #[error("the caller stopped the exchange")]

@@ -49,7 +49,7 @@ const INPUT_PATH: &str = "/run/proctor/input";
 /// Directory of the inputs of running tasks, in the state directory.
 pub(crate) const INPUTS_DIR: &str = "inputs";
 
-/// Why a task of `git` has no output.
+/// The reason why a task of `git` has no output.
 #[derive(Debug, thiserror::Error)]
 enum GitTaskError {
     /// The sandbox cannot be created.
@@ -71,16 +71,16 @@ enum GitTaskError {
     #[error(transparent)]
     Argv(#[from] BadArgv),
     /// The sandbox cannot be watched.
-    #[error("git cannot be watched in its sandbox: {0}")]
+    #[error("git cannot be monitored in its sandbox: {0}")]
     Watch(#[from] io::Error),
     /// Killed processes did not end.
-    #[error("what git had started could not be ended")]
+    #[error("the processes that git started could not be ended")]
     ProcessesRemain,
     /// The task took too long.
     #[error("git took longer than {} s", TASK_TIMEOUT.as_secs())]
     TimedOut,
     /// The task reached a limit.
-    #[error("git was ended for the limit `{0:?}`")]
+    #[error("git was ended because of the limit `{0:?}`")]
     LimitReached(LimitKind),
     /// A control of the sandbox is not available.
     #[error("git has no sandbox: `{}` cannot be enforced: {message}", control.as_str())]
@@ -98,7 +98,7 @@ enum GitTaskError {
     LargeOutput,
 }
 
-/// Why the input of a task cannot be written.
+/// The reason why the input of a task cannot be written.
 #[derive(Debug, thiserror::Error)]
 enum GitInputError {
     /// The state directory cannot be written.
@@ -182,7 +182,7 @@ impl SandboxedGit {
         };
         let tolerated = config.operator.may_miss.clone();
         let (repo, checkout, git) = match &places.checkout_of {
-            // At the path at which the steps of a run see it.
+            // The repository appears at the path at which the steps of a run see it.
             Some(OriginalRepository { seen_at, objects }) => {
                 (seen_at, Some(places.worktree.clone()), prepared_tree::copy_git_dirs(seen_at, objects, Vec::new()))
             }
@@ -286,7 +286,7 @@ impl Drop for GitTaskInput {
         let removed = files.collect::<Result<(), Errno>>();
         let removed = removed.and_then(|()| rustix::fs::unlinkat(self.parent.as_fd(), &self.name, AtFlags::REMOVEDIR));
         if let Err(error) = removed {
-            tracing::warn!(%error, input = self.name, "the input of git stays in the state directory");
+            tracing::warn!(%error, input = self.name, "the input file of git cannot be removed from the state directory");
         }
     }
 }
@@ -297,7 +297,7 @@ struct GitTaskWatch {
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
     output: GitOutput,
-    /// Why the task did not finish.
+    /// The reason why the task did not finish.
     failure: Option<GitTaskError>,
     processes_ended: bool,
 }

@@ -326,9 +326,9 @@ fn all_commands(plan: &Plan) -> Vec<&PlannedStep> {
 /// How much of a directory its identity covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IdentityScope {
-    /// Its device and inode.
+    /// The device and inode.
     InodeOnly,
-    /// Its mode, size and times too, which change with its entries.
+    /// Also the mode, size and times, which change with the entries.
     Content,
 }
 
@@ -348,7 +348,7 @@ fn shebang_line(path: &Path) -> Option<String> {
 /// leaves the identity unchanged. `None` if the file is outside the tree or too large, or cannot be read.
 fn tree_file_identity(tree: &Path, path: &Path) -> Option<String> {
     let real = fs::canonicalize(path).ok().filter(|real| real.starts_with(tree))?;
-    // The path may refer to something else by now. `O_NONBLOCK` keeps the open from waiting for a FIFO's writer.
+    // The path may now refer to another file. `O_NONBLOCK` keeps the open from waiting for a FIFO's writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(&real, flags, Mode::empty()).ok()?);
     let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= MAX_TREE_FILE)?;

@@ -44,7 +44,7 @@ struct Dispatcher<'a> {
     task_skills: HashMap<task::Id, usize>,
 }
 
-/// Why a skill does not run.
+/// The reason why a skill does not run.
 struct SkillRefusal {
     reason: String,
     inconclusive_reason: Option<InconclusiveReason>,
@@ -149,7 +149,7 @@ impl Dispatcher<'_> {
         let wanted = needed_tier(planned);
         if wanted > self.options.max_tier {
             let reason = format!(
-                "it is of tier {wanted}, and this run may use up to tier {}; say `--max-tier {wanted}` to run it",
+                "it is of tier {wanted}, but the maximum tier of this run is {}; use `--max-tier {wanted}` to run it",
                 self.options.max_tier
             );
             return Some(SkillRefusal { reason, inconclusive_reason: Some(InconclusiveReason::TierAboveLimit) });
@@ -157,7 +157,7 @@ impl Dispatcher<'_> {
         if self.options.fail_fast
             && let Some((name, outcome)) = self.first_ended_with(|outcome| outcome != Outcome::Passed)
         {
-            return refused(format!("`{name}` {}, and `--fail-fast` was asked for", describe_outcome(outcome)));
+            return refused(format!("`{name}` {}, and `--fail-fast` was given", describe_outcome(outcome)));
         }
         if let Some((name, outcome)) = self.failed_need(index) {
             return refused(format!("it needs `{name}`, which {}", describe_outcome(outcome)));
@@ -201,7 +201,8 @@ impl Dispatcher<'_> {
         let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
         let (first, second) = (&self.plan.skills[a].name, &self.plan.skills[b].name);
         format!(
-            "it needs `{first}` and `{second}`, which both touched {}{rest}; let one of them need the other, or write elsewhere",
+            "it needs `{first}` and `{second}`, which both touched {}{rest}; make one of them need the other, or write \
+                to different paths",
             named.join(", ")
         )
     }

@@ -318,7 +318,7 @@ impl Engine {
             return;
         }
         if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
-            tracing::warn!(%error, "how long the steps took could not be kept");
+            tracing::warn!(%error, "the durations of the steps could not be stored");
         }
     }
 
@@ -486,7 +486,7 @@ impl Engine {
         let (repo, snapshots) = (repo.to_path_buf(), Arc::clone(&self.snapshots));
         let work = tokio::task::spawn_blocking(move || snapshots.take(&repo));
         work.await
-            .map_err(|error| EngineError::Internal(format!("the snapshot ended badly: {error}")))?
+            .map_err(|error| EngineError::Internal(format!("the snapshot failed unexpectedly: {error}")))?
             .map_err(Into::into)
     }
 
@@ -498,7 +498,7 @@ impl Engine {
         }
         let launcher = Arc::clone(&self.launcher);
         let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
-        let made = work.await.map_err(|error| EngineError::Internal(format!("the place for layers: {error}")))?;
+        let made = work.await.map_err(|error| EngineError::Internal(format!("the run space: {error}")))?;
         Ok(made?)
     }
 

@@ -85,7 +85,8 @@ impl RunObservations {
             self.skills.iter().filter(|skill| skill.summary.outcome == Outcome::Passed && skill.tier > max_tier);
         let message = |skill: &SkillEvidence| {
             format!(
-                "skill `{}` passed with tier {}, and this run accepts up to tier {max_tier}; say `--max-tier {}` to accept it",
+                "skill `{}` passed with tier {}, but this run accepts at most tier {max_tier}; use `--max-tier {}` to \
+                    accept it",
                 skill.skill, skill.tier, skill.tier
             )
         };
@@ -327,7 +328,7 @@ pub(crate) async fn write_documents(
         // The status may be in place although its sync failed. Withdrawing it prevents a pass that was never
         // reported.
         Some(Err(error)) => {
-            tracing::error!(run = %facts.run_id, %error, "the status of a run that did not pass may say that it did");
+            tracing::error!(run = %facts.run_id, %error, "the status file of a run that did not pass may report a pass");
         }
     }
     Some(failed(error))

@@ -149,7 +149,7 @@ pub fn require_whole_profile(
 /// The skills of the profile to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkillSelection {
-    /// All of them.
+    /// All skills of the profile.
     All,
     /// The skills that did not pass in the last run without a changeset, and the skills that they need; all skills
     /// if every one passed.
@@ -159,9 +159,9 @@ pub enum SkillSelection {
 /// The initial content of the caches of a run's skills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheMode {
-    /// The content that earlier passes left. A skill that passes commits its cache.
+    /// Caches start with the content from earlier passes. A skill that passes commits its cache.
     Persistent,
-    /// Nothing. The caches are discarded after the run.
+    /// Caches start empty and are discarded after the run.
     Empty,
 }
 
@@ -239,9 +239,9 @@ pub struct ExecRequest {
 pub struct ExecOutput {
     /// The record of the command and its verdict.
     pub step: JudgedCommand,
-    /// The stored part of its standard output.
+    /// The stored part of the standard output.
     pub stdout: Vec<u8>,
-    /// The stored part of its standard error.
+    /// The stored part of the standard error.
     pub stderr: Vec<u8>,
 }
 

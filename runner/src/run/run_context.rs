@@ -101,9 +101,9 @@ impl StepTrace {
 /// The handling of the changes of `read_only: off` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeMode {
-    /// They are applied to the worktree.
+    /// The changes are applied to the worktree.
     Apply,
-    /// They stay in their layers, where later steps see them.
+    /// The changes are kept in their layers, where later steps see them.
     KeepInLayers,
 }
 
@@ -308,7 +308,8 @@ impl RunContext {
     fn prepare_sandbox(&self, stack: &LayerStack, policy: &Policy) {
         let facts = &self.tree.repository.facts;
         if let Err(error) = self.launcher.warm(&self.space, &stack.lowers(), facts, policy, 1) {
-            tracing::debug!(%error, "no sandbox is prepared for the next command; it gets a new one");
+            tracing::debug!(%error, "no sandbox could be prepared for the next command; a new one will be created for \
+                it");
         }
     }
 
@@ -328,7 +329,7 @@ impl RunContext {
     pub(crate) async fn emit(&self, mut event: RunEvent) {
         self.redactor().redact_event(&mut event);
         if self.events.send(event).await.is_err() {
-            tracing::debug!("the receiver of the run's events is gone");
+            tracing::debug!("the receiver of the run's events no longer exists");
         }
     }
 

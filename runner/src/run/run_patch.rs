@@ -20,7 +20,7 @@ use crate::step::skill_runner::SkillRun;
 /// Maximum number of paths that a message names.
 const MAX_NAMED_PATHS: usize = 10;
 
-/// Why the changes of a run cannot be written as a patch.
+/// The reason why the changes of a run cannot be written as a patch.
 #[derive(Debug, thiserror::Error)]
 enum RunPatchError {
     /// Git does not report which paths of a layer are ignored.

@@ -122,7 +122,7 @@ struct AttemptObservations {
     processes_ended: bool,
 }
 
-/// Follows `running` to its end. Calls `notify` with the reason when it asks the attempt to end.
+/// Follows `running` until it ends. Calls `notify` with the reason when it asks the attempt to end.
 pub(crate) async fn supervise(
     running: RunningSandbox,
     step: &PlannedStep,
@@ -137,7 +137,10 @@ pub(crate) async fn supervise(
     let (out, err) = match (running.stdout.try_clone(), running.stderr.try_clone()) {
         (Ok(out), Ok(err)) => (out, err),
         (Err(error), _) | (_, Err(error)) => {
-            return AttemptResult::not_started(StartFault::Internal, format!("no descriptors are left: {error}"));
+            return AttemptResult::not_started(
+                StartFault::Internal,
+                format!("no file descriptors are available: {error}"),
+            );
         }
     };
     let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
@@ -152,7 +155,7 @@ pub(crate) async fn supervise(
             (observed, duration, sandbox)
         }
         Err(error) => {
-            let reason = format!("the sandbox's control channel cannot be watched: {error}");
+            let reason = format!("the sandbox's control channel cannot be monitored: {error}");
             (AttemptObservations::internal_failure(reason), Duration::ZERO, None)
         }
     };
@@ -222,7 +225,7 @@ async fn observe_until_end(
                 Err(error) => {
                     // Without the channel, the end of the processes cannot be detected, so the attempt does not
                     // count as gone.
-                    tracing::error!(%error, "the sandbox's control channel broke");
+                    tracing::error!(%error, "the sandbox's control channel failed");
                     send_kill(&control.running);
                     return observed;
                 }
@@ -396,7 +399,7 @@ impl AttemptObservations {
             },
             (None, None, Some(status)) => self.command_termination(status, exit_code, step),
             (None, None, None) => Termination::NotStarted {
-                reason: "the sandbox ended without telling how the command ended; something outside killed it"
+                reason: "the sandbox ended without a result of the command; a process outside the sandbox killed it"
                     .to_owned(),
                 fault: StartFault::Internal,
             },

@@ -13,14 +13,14 @@ use tokio::task::JoinError;
 /// of which is the repository.
 const MAX_LAYERS: usize = 499;
 
-/// Why a layer cannot be put on a stack.
+/// The reason why a layer cannot be put on a stack.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LayerStackError {
     /// Git does not report which paths of the layer are ignored.
     #[error(transparent)]
     Git(#[from] GitError),
     /// The task that stacks the layer panicked.
-    #[error("stacking the layer ended badly: {0}")]
+    #[error("stacking the layer failed unexpectedly: {0}")]
     Task(#[from] JoinError),
 }
 
@@ -60,8 +60,8 @@ impl LayerStack {
     pub(crate) fn too_many_layers_message(&self) -> Option<String> {
         (self.layers.len() > MAX_LAYERS).then(|| {
             format!(
-                "{} steps before it have left something, and a step stands on {MAX_LAYERS} layers at most; have fewer \
-                 steps write, or let skills `needs` each other so that not all are seen",
+                "{} earlier steps wrote files, but a step can be based on at most {MAX_LAYERS} layers; reduce the \
+                 number of steps that write, or declare `needs` so that fewer layers are visible",
                 self.layers.len()
             )
         })

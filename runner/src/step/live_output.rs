@@ -38,9 +38,9 @@ struct LiveSteps {
 pub struct LiveStep {
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Its standard output.
+    /// The standard output of the attempt.
     pub stdout: LiveStream,
-    /// Its standard error.
+    /// The standard error of the attempt.
     pub stderr: LiveStream,
 }
 

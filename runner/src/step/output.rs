@@ -56,7 +56,7 @@ impl Outputs {
             return Ok(vec![]);
         }
         if stream.redacted > 0
-            // A redaction mark may be longer than the secret, so `kept_bytes` is no bound.
+            // A redaction mark may be longer than the secret, so `kept_bytes` is not an upper bound.
             && let Some(bytes) = self.objects.read(&stream.sha256, StoredForm::Redacted, u64::MAX)?
         {
             return Ok(bytes);
@@ -211,7 +211,7 @@ impl OutputCapture {
             return self.finish(complete);
         }
         tokio::task::spawn_blocking(move || self.finish(complete)).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "the end of an output could not be kept");
+            tracing::error!(%error, "the end of an output could not be stored");
             StreamEvidence { complete: false, ..StreamEvidence::empty() }
         })
     }
@@ -325,7 +325,7 @@ impl RedactedWriter {
         match written.and_then(|()| writer.finish(sha256, kept).map_err(|error| error.to_string())) {
             Ok(()) => (self.kept, secrets),
             Err(error) => {
-                tracing::warn!(%error, "an output is not kept");
+                tracing::warn!(%error, "an output cannot be stored");
                 (0, 0)
             }
         }
@@ -333,7 +333,7 @@ impl RedactedWriter {
 }
 
 fn discard_object(error: impl std::fmt::Display) -> StoredObject {
-    tracing::warn!(%error, "an output, or the rest of it, is not kept");
+    tracing::warn!(%error, "an output, or the rest of it, cannot be stored");
     StoredObject::Failed
 }
 

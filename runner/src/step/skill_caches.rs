@@ -28,13 +28,13 @@ const MAX_NAMED_PATHS: usize = 5;
 /// The identity under which caches are stored, and the scopes that a run reads.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheScopes {
-    /// The user who asks for the run.
+    /// The user who requested the run.
     pub(crate) caller: u32,
     /// User who owns the files of caches on disk.
     pub(crate) owner: u32,
     /// The repository's path, as text.
     pub(crate) repository: String,
-    /// The trust scopes that the run writes and reads.
+    /// The trust scopes that the run writes to and reads from.
     pub(crate) trust: TrustScopes,
 }
 

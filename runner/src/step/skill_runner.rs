@@ -21,14 +21,14 @@ pub(crate) struct SkillRun {
     pub(crate) steps: Vec<StepEvidence>,
     /// True if a step of the skill ran and its layer is reliable.
     pub(crate) has_run: bool,
-    /// The layers that the steps left, oldest first, except those put back for reuse.
+    /// The layers with the writes of the steps, oldest first, except layers that are reused.
     pub(crate) layers: Vec<Arc<StackedLayer>>,
     /// The layers whose changes were applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<StackedLayer>, Vec<Vec<u8>>)>,
     pub(crate) snapshots: SkillSnapshots,
     pub(crate) span: TimeRange,
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
-    /// Why the skill did not run; empty if it did.
+    /// The reason why the skill did not run; empty if it did.
     pub(crate) reason: String,
     /// The evidence of the skill's caches, set after the verdict.
     pub(crate) caches: Vec<CacheEvidence>,
@@ -88,7 +88,7 @@ pub(crate) fn skip(context: &RunContext, stack: &LayerStack, skill: &PlannedSkil
     run
 }
 
-/// Why a step is not reached.
+/// The reason why a step is not reached.
 enum StepBlocker {
     Cancelled,
     EarlierStep(String, Outcome),

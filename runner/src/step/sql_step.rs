@@ -65,12 +65,12 @@ impl SqlProgram {
         proctor_sql::check::matching_paths(check, below)
     }
 
-    /// Returns the additional mounts of such a step.
+    /// Returns the additional mounts of a step that judges SQL.
     pub(crate) fn mounts(&self, dialect: Dialect) -> impl Iterator<Item = &ToolMount> {
         std::iter::once(&self.program).chain(self.library.iter().filter(move |_| dialect == Dialect::Duckdb))
     }
 
-    /// Returns the files that affect the results of such a step.
+    /// Returns the files that affect the results of a step that judges SQL.
     pub(crate) fn files(&self, dialect: Dialect) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.program.at)
             .chain(self.library_candidates.iter().filter(move |_| dialect == Dialect::Duckdb))

@@ -60,7 +60,7 @@ impl ExpectedReports {
             states.collect::<Vec<_>>()
         });
         let states = work.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the reports of a step ended badly");
+            tracing::error!(%error, "reading the reports of a step failed unexpectedly");
             vec![ReportState::Refused { reason: ReportFault::Unreadable }; declared.len()]
         });
         let evidence = |(ReportFile { format, path }, state)| ReportEvidence { format, path, state };

@@ -43,7 +43,7 @@ pub(crate) struct StepRun {
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
 }
 
-/// Why a step has no command to run.
+/// The reason why a step has no command to run.
 #[derive(Debug, thiserror::Error)]
 enum StepCommandError {
     /// The files to check cannot be selected.
@@ -54,7 +54,7 @@ enum StepCommandError {
     Argv(#[from] BadArgv),
 }
 
-/// Why the changes of a step cannot be judged or applied.
+/// The reason why the changes of a step cannot be judged or applied.
 #[derive(Debug, thiserror::Error)]
 enum StepChangesError {
     /// The layer cannot be read.
@@ -64,10 +64,10 @@ enum StepChangesError {
     #[error(transparent)]
     Drift(#[from] DriftError),
     /// The file system of the layer is not known.
-    #[error("how they were found is not known: {0}")]
+    #[error("the method of the scan is unknown: {0}")]
     Method(#[source] io::Error),
     /// The task that reads the layer panicked.
-    #[error("reading the layer ended badly: {0}")]
+    #[error("reading the layer failed unexpectedly: {0}")]
     ReadTask(#[source] JoinError),
     /// The changes cannot be written to the worktree.
     #[error(transparent)]
@@ -230,7 +230,7 @@ async fn remove_layer(layer: Layer<Sealed>) {
 
 fn log_removal_failure(result: Result<(), SandboxError>) {
     if let Err(error) = result {
-        tracing::warn!(%error, "the layer of an attempt stays until the run ends");
+        tracing::warn!(%error, "the layer of an attempt cannot be removed before the run ends");
     }
 }
 
@@ -299,7 +299,8 @@ async fn judge_step_attempt(
         inconclusive_reasons: vec![],
     };
     if !judged.result.processes_ended {
-        let problem = "a process of it could not be ended, so what it wrote cannot be trusted; look for it with `ps`, and report this";
+        let problem = "one of its processes could not be ended, so its files cannot be trusted; look for the process \
+            with `ps`, and report this";
         judged.mark_inconclusive(
             InconclusiveReason::Internal,
             format!("{}: {problem}", step_path(&skill.name, &step.name)),
@@ -311,7 +312,7 @@ async fn judge_step_attempt(
         return judged;
     }
     if judged.outcome == Outcome::Passed && !(judged.result.stdout.complete && judged.result.stderr.complete) {
-        let problem = "something outside of it still holds its output open, so what was read may not be all";
+        let problem = "a process outside of it still holds its output open, so the output may be incomplete";
         judged.mark_inconclusive(
             InconclusiveReason::Internal,
             format!("{}: {problem}", step_path(&skill.name, &step.name)),

@@ -101,10 +101,10 @@ fn failure_message(check: &CheckEvidence) -> String {
     let problem = match (&check.step.outcome, &check.demand, &check.version_read) {
         (Outcome::Passed, VersionDemand::Range { range }, Some(version)) => {
             let pre = if version.contains('-') { " (a pre-release satisfies only a range that names one)" } else { "" };
-            format!("`{command}` says {version}, and `{range}` is required{pre}")
+            format!("`{command}` reports version {version}, but `{range}` is required{pre}")
         }
         (Outcome::Passed, VersionDemand::Range { range }, None) => {
-            format!("`{command}` names no version, and `{range}` is required")
+            format!("`{command}` reports no version, but `{range}` is required")
         }
         (Outcome::Failed, ..) if check.step.forbidden_leak().is_some() => {
             let leaked = check.step.forbidden_leak().map(LeakedProcesses::phrase).unwrap_or_default();

@@ -81,7 +81,7 @@ pub(crate) struct BaseLookup {
     pub(crate) base: Option<LockedBase>,
     /// Id of the current base of the run's own scope, whether it is usable or not.
     own_base_id: Option<Sha256Hex>,
-    /// Why a stored base was not used.
+    /// The reason why a stored base was not used.
     pub(crate) reason: Option<String>,
 }
 
@@ -260,7 +260,7 @@ impl CacheStore {
             .descend(&scope.directory_name())
             .map(|directory| fs::utimensat(&directory, SCOPE_FILE, &times, fs::AtFlags::SYMLINK_NOFOLLOW));
         if let Err(error) = noted {
-            tracing::debug!(%error, "it could not be noted that a cache was used");
+            tracing::debug!(%error, "the use of a cache could not be recorded");
         }
     }
 
@@ -413,7 +413,7 @@ fn remove_directory(parent: &Directory, name: &str) {
     let Ok(c_name) = CString::new(name) else { return };
     match proctor_sandbox::remove_dir(parent.as_fd(), &c_name) {
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => tracing::debug!(%error, name, "the rest of a cache could not be removed"),
+        Err(error) => tracing::debug!(%error, name, "the remaining files of a cache could not be removed"),
     }
 }
 

@@ -121,7 +121,7 @@ impl Directory {
             return Err(StoreError::Symlink { path: self.path_of(name) });
         }
         if (stat.st_dev, stat.st_ino) != held.identity()? {
-            let source = std::io::Error::other("another one was put in its place");
+            let source = std::io::Error::other("another object was put at its path");
             return Err(StoreError::Io { action: "write into", path: self.path_of(name), source });
         }
         Ok(())
@@ -361,7 +361,7 @@ impl Directory {
         }
         let ours = fs::fstat(&self.fd).map_err(StoreError::io("stat", &self.name))?;
         let owner = (Some(Uid::from_raw(ours.st_uid)), Some(Gid::from_raw(ours.st_gid)));
-        fs::fchown(file, owner.0, owner.1).map_err(StoreError::io("give the owner to a file in", &self.name))
+        fs::fchown(file, owner.0, owner.1).map_err(StoreError::io("change the owner of a file in", &self.name))
     }
 
     fn inherit_owner(&self, parent: &Self) -> Result<(), StoreError> {

@@ -60,7 +60,7 @@ pub(crate) struct StagedConclusion<'a> {
 /// for example because a later run replaced it.
 ///
 /// # Errors
-/// It is not a regular file, its path contains a symlink, it is larger than `limit`, or it cannot be read.
+/// The document is not a regular file, its path contains a symlink, it is larger than `limit`, or it cannot be read.
 pub fn recorded_document(
     directory: &Path,
     file: &str,
@@ -168,7 +168,7 @@ impl RunDocumentDir {
     /// the records cannot be read.
     pub(crate) fn newest_other_run(&self, own: &RunId, plan: &Plan) -> Option<RunId> {
         let newest = self.attestations.newest_run(&self.subject(&plan.profile));
-        let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be looked up"));
+        let newest = newest.inspect_err(|error| tracing::debug!(%error, "earlier runs cannot be read"));
         newest.ok().flatten().map(|run| run.run_id).filter(|newest| newest != own)
     }
 
@@ -196,7 +196,7 @@ impl RunDocumentDir {
     pub(crate) fn record_no_result(&self, no_result: &LastRun) {
         let run = &no_result.run_id;
         if let Err(error) = self.write_status(no_result) {
-            tracing::warn!(%run, %error, "the status file does not show that the run came to no result");
+            tracing::warn!(%run, %error, "the status file does not show that the run had no result");
         }
         let subject = self.subject(&no_result.profile);
         let passed = self.attestations.read_for_tree(&subject, &no_result.snapshot);

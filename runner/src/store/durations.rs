@@ -39,7 +39,7 @@ impl StepDurations {
             Ok(None) => Self::default(),
             Ok(Some(bytes)) => serde_json::from_slice(&bytes).map(Self).unwrap_or_default(),
             Err(error) => {
-                tracing::debug!(%error, "how long the steps took last cannot be read");
+                tracing::debug!(%error, "the durations of the steps of the last run cannot be read");
                 Self::default()
             }
         }

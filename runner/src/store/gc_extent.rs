@@ -3,8 +3,8 @@
 /// The copies and caches to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GcExtent {
-    /// Those beyond the limits.
+    /// Only data beyond the limits.
     Excess,
-    /// All that no run holds.
+    /// All data that no run uses.
     All,
 }

@@ -18,7 +18,7 @@ const COMPRESSION_LEVEL: i32 = 1;
 /// The part of an output that an object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoredForm {
-    /// All of it.
+    /// The whole output.
     Whole,
     /// The bytes before a cut.
     Cut,

@@ -389,7 +389,7 @@ impl<'a> PrivateCopies<'a> {
         let own = directory.ensure_with_mode(OWN_DIR, 0o700)?;
         if let Some(MirrorOwner { uid, gid }) = self.owner {
             fchown(&own, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-                .map_err(StoreError::io("give to the step's user", own.name()))?;
+                .map_err(StoreError::io("change the owner to the step's user", own.name()))?;
         }
         Ok(CopyGeneration { directory, own_dir: own, number })
     }

@@ -16,7 +16,7 @@ use crate::cgroup::location_state::LocationState;
 /// The first process of a group is PID 1 of the sandbox, which is proctor's own.
 const OWN_PROCESSES: u64 = 1;
 /// Text of the record for version 1, until PID 1 subtracts these buffers.
-pub(crate) const SEPARATE_SOCKET_BUFFERS: &str = "buffers of network sockets counted apart";
+pub(crate) const SEPARATE_SOCKET_BUFFERS: &str = "buffers of network sockets are counted separately";
 /// The largest number that `pids.max` accepts: the kernel's `PID_MAX_LIMIT`.
 const MAX_PIDS: u64 = 4 << 20;
 
@@ -235,7 +235,7 @@ impl AttemptCgroup {
     }
 
     /// Removes the group, as dropping it does. A group whose last task has not left yet is removed later: with the
-    /// next group, with the seat, or by the next owner.
+    /// next group, with the location, or by the next owner.
     pub fn remove(self) {
         drop(self);
     }
@@ -374,7 +374,7 @@ fn open_join_fd(dir: &Path, version: CgroupVersion) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Returns a room of plain files, which imitate the kernel's control files.
+    /// Returns a directory of plain files that imitate the kernel's control files.
     fn fake_tree_cgroup(version: CgroupVersion, files: &[(&str, &str)]) -> (tempfile::TempDir, TreeCgroup) {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join("tasks"), "").expect("write");

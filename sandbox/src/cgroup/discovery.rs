@@ -14,7 +14,7 @@ use super::{systemd_scope, v1_trees};
 use crate::cgroup::location_state::{LocationState, UsedTree, lock_ignoring_poison};
 use crate::cgroup::unusable::{CgroupUnusable, DiscoveryPaths, name};
 
-/// A location where this process may create groups for attempts. Clones share the location; it is given up when the
+/// A location where this process may create groups for attempts. Clones share the location; it is released when the
 /// last clone and the last group are dropped.
 #[derive(Debug, Clone)]
 pub struct CgroupLocation(Arc<LocationState>);
@@ -25,17 +25,17 @@ pub struct CgroupLocation(Arc<LocationState>);
 pub struct NoCgroupError {
     /// The attempts and their results.
     pub reason: String,
-    /// How to fix it.
+    /// How to fix the problem.
     pub hint: String,
 }
 
-/// The seat in use. A process is in one group of each tree, so all seats of a process are the same.
+/// The location in use. A process is in one group of each tree, so a process has only one location.
 static CURRENT: Mutex<Weak<LocationState>> = Mutex::new(Weak::new());
 
 impl CgroupLocation {
     /// Finds a location: this process's cgroup of v2 if it is the root or contains no other process; otherwise the
     /// trees of v1; otherwise a scope that systemd creates. In a cgroup of v2 other than the root, and in a scope,
-    /// this process moves into a child group; it moves back when the seat is given up. The search takes 2 s at most,
+    /// this process moves into a child group; it moves back when the location is dropped. The search takes at most 2 s,
     /// and a few milliseconds without systemd. Call it before starting any child: other processes in this cgroup are
     /// never moved, and make it unusable.
     ///
@@ -123,7 +123,7 @@ impl NoCgroupError {
     }
 }
 
-const MOUNT_HINT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; in a container, give it a cgroup namespace and a \
+const MOUNT_HINT: &str = "mount cgroup v2, writable, at /sys/fs/cgroup; a container needs a cgroup namespace and a \
                      writable /sys/fs/cgroup";
 fn read_memberships(roots: &DiscoveryPaths) -> Vec<CgroupMembership> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();

@@ -53,7 +53,7 @@ pub(super) struct UsedTree {
 /// Time limit for the removal of abandoned groups.
 pub(super) const SWEEP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long to wait for the last groups to become empty when the seat is dropped.
+/// Maximum time to wait for the last groups to become empty when this value is dropped.
 pub(super) const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Locks the mutex even if it is poisoned: the guarded data is always consistent.
@@ -98,7 +98,7 @@ impl DaemonCgroup {
     }
 }
 
-/// How long the daemon's group may stay busy after this process has left it.
+/// Maximum time for which the daemon's group may be busy after this process has left it.
 pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(super) const SUBTREE_CONTROL: &str = "cgroup.subtree_control";

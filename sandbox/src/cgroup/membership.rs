@@ -17,11 +17,11 @@ pub(super) enum CgroupVersion {
 /// The controllers of a tree that proctor uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Controllers {
-    /// It limits memory.
+    /// True if the tree limits memory.
     pub(super) memory: bool,
-    /// It limits processes.
+    /// True if the tree limits processes.
     pub(super) pids: bool,
-    /// It counts CPU time.
+    /// True if the tree counts CPU time.
     pub(super) cpu: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct CgroupMembership {
     pub(super) controllers: Controllers,
     /// The group's directory.
     pub(super) dir: PathBuf,
-    /// The mount point of its tree.
+    /// The mount point of the tree.
     pub(super) mount_point: PathBuf,
 }
 

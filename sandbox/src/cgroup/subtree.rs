@@ -45,11 +45,11 @@ impl Subtree {
                 }
             }
         }
-        let message = format!("other processes keep taking our directory in `{}` away", base.display());
+        let message = format!("other processes repeatedly remove Proctor's directory in `{}`", base.display());
         Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
     }
 
-    /// Returns its path.
+    /// Returns the path.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -154,7 +154,7 @@ fn lock(dir: &Path) -> io::Result<Option<OwnedFd>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
-    // It may have been removed before it was locked.
+    // The directory may have been removed before it was locked.
     let inode = rustix::fs::fstat(&opened)?.st_ino;
     Ok(fs::symlink_metadata(dir).is_ok_and(|now| now.ino() == inode).then_some(opened))
 }

@@ -23,7 +23,7 @@ const MAX_ERROR_OUTPUT: u64 = 4096;
 /// The manager of this machine's cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CgroupManager {
-    /// None: any process with write permission may use them.
+    /// No manager: any process with write permission may use the cgroups.
     Unmanaged,
     /// systemd: only cgroups that it delegates may be used.
     Systemd,

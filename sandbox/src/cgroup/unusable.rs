@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cgroup::membership::CgroupVersion;
 
-/// Why one option is not usable.
+/// The reason why one option is not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CgroupUnusable {
     #[error("cgroup v2: no mount shows this process's cgroup")]
@@ -62,7 +62,7 @@ impl CgroupUnusable {
     }
 }
 
-/// Returns whether systemd runs a service in the cgroup, as opposed to a scope or a session.
+/// Returns how to fix the problem, if there is better advice than to mount cgroup v2.
 pub(super) fn is_service(dir: &Path) -> bool {
     dir.extension().is_some_and(|extension| extension == "service")
 }
@@ -91,20 +91,21 @@ impl Default for DiscoveryPaths {
     }
 }
 
-pub(super) const BUS_HINT: &str = "let systemd answer: `loginctl enable-linger` starts the manager of a user's units, the package \
+pub(super) const BUS_HINT: &str = "make systemd available: `loginctl enable-linger` starts the manager of a user's units, the package \
                    `dbus-user-session` its bus; or start proctor alone in a cgroup that belongs to its user";
 
 pub(super) const CONTROLLERS_HINT: &str = "put `Delegate=cpu io memory pids` into `/etc/systemd/system/user@.service.d/delegate.conf`, \
                            below `[Service]`; without systemd, enable memory and pids in `cgroup.subtree_control` of \
-                           the cgroup above";
+                           the parent cgroup";
 
 pub(super) const SCOPE_HINT: &str = "start proctor by `systemd-run --user --scope -p Delegate=yes` (as root without `--user`), or \
                      alone in a cgroup that belongs to its user";
 
 pub(super) const UNIT_HINT: &str = "put `Delegate=yes` into the `[Service]` section of the unit that starts proctor";
 
-pub(super) const V1_HINT: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root make a group \
-                      for proctor's user in the memory and pids trees, give it away and move the shell into it";
+pub(super) const V1_HINT: &str = "boot the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), or have root \
+                      create a group for proctor's user in the memory and pids trees, change its owner and move the \
+                      shell into it";
 
 pub(super) fn name(version: CgroupVersion) -> &'static str {
     match version {

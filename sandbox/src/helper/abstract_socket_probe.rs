@@ -21,7 +21,7 @@ impl AbstractSocketProbe {
             rustix::net::listen(&listener, 1)?;
             Ok::<_, io::Error>(Self(listener))
         };
-        make().map_err(internal("make a socket that is to be refused"))
+        make().map_err(internal("create a socket that must be unreachable"))
     }
 
     /// Tries to connect to the socket, and records the answer. In the host's network namespace, only Landlock's
@@ -29,13 +29,13 @@ impl AbstractSocketProbe {
     pub(super) fn check(&self, enforcement: &mut Enforcement) -> Result<(), SetupFailure> {
         let control = Control::AbstractSockets;
         let reach = || Ok::<_, io::Error>(rustix::net::connect(&socket()?, &rustix::net::getsockname(&self.0)?));
-        match reach().map_err(internal("try to reach a socket of the outside"))? {
+        match reach().map_err(internal("try to connect to a socket outside of the sandbox"))? {
             Err(rustix::io::Errno::PERM) => {
-                enforcement.record_enforced(control, "Landlock; a socket of the outside refused");
+                enforcement.record_enforced(control, "Landlock; a connection to an outside socket was refused");
             }
             answer => enforcement.record_not_enforced_with_hint(
                 control,
-                format!("it shares the host's network, and a socket of the outside answered {answer:?}"),
+                format!("it shares the host's network, and a connection to an outside socket resulted in {answer:?}"),
                 "use a kernel with Landlock's scopes (ABI 6, Linux 6.12), or deny the network",
             ),
         }

@@ -90,7 +90,7 @@ fn wait_for_claim(prepared: &mut InitState<'_>, inbox: &mut CommandInbox) -> Res
             None => inbox.receive(&prepared.command_socket)?,
         }
     };
-    install_streams(std::mem::take(&mut inbox.streams)).map_err(internal("take the streams of the command"))?;
+    install_streams(std::mem::take(&mut inbox.streams)).map_err(internal("connect the streams of the command"))?;
     crate::helper::init_state::drop_unenforced_limits(&prepared.enforcement, &mut claim);
     Ok(claim)
 }
@@ -118,8 +118,7 @@ pub(super) fn open_ruleset_for_reuse(prepared: &mut InitState<'_>) {
 
 fn open_ruleset(prepared: &mut InitState<'_>, writable: &[PathBuf]) -> Result<(), SetupFailure> {
     let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
-    let (scratch, others) =
-        writable.split_first().ok_or_else(|| SetupFailure::internal("nothing is to be writable"))?;
+    let (scratch, others) = writable.split_first().ok_or_else(|| SetupFailure::internal("no path may be writable"))?;
     prepared.ruleset =
         Some(LandlockRuleset::new(scratch, others).map_err(refuse(Control::Landlock, "draw the second wall"))?);
     Ok(())
@@ -158,7 +157,9 @@ impl CommandSetup<'_> {
                 check_enforcement(&self.enforcement, self.prepared.request)?;
                 Err(execute(self.prepared, &self.claim.command, &mut self.enforcement))
             }
-            other => Err(SetupFailure::internal(format_args!("`{other}` does not belong into the command's process"))),
+            other => {
+                Err(SetupFailure::internal(format_args!("`{other}` is not an operation of the command's process")))
+            }
         }
     }
 
@@ -196,7 +197,7 @@ fn own_process_count(prepared: &InitState<'_>) -> u64 {
 
 /// Text for the record if the plan sets no memory limit.
 pub(super) const DEFAULT_MEMORY_NOTE: &str =
-    "the plan sets no bound; three quarters of the machine's memory are the most";
+    "the plan sets no limit, so the limit is three quarters of the machine's memory";
 
 fn set_limits(
     prepared: &InitState<'_>,
@@ -208,7 +209,7 @@ fn set_limits(
     match disk {
         // Recorded once the size of the layers is known.
         Limit::Max(bytes) => {
-            set_rlimit(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "bound the size of files"))?;
+            set_rlimit(Resource::Fsize, bytes).map_err(refuse(Control::DiskLimit, "limit the size of files"))?;
         }
         Limit::Unlimited => enforcement.record_not_requested(Control::DiskLimit, unbounded),
     }
@@ -234,7 +235,7 @@ fn set_limits(
     let own = own_process_count(prepared);
     let held = &claim.held;
     let memory_held = held.memory.as_deref().map(|how| match prepared.memory.group {
-        Some(_) => how.replace(SEPARATE_SOCKET_BUFFERS, "buffers of network sockets taken off by PID 1"),
+        Some(_) => how.replace(SEPARATE_SOCKET_BUFFERS, "buffers of network sockets are subtracted by PID 1"),
         None => how.to_owned(),
     });
     let (memory_held, pids_held) = (memory_held.as_deref(), held.pids.as_deref());
@@ -401,11 +402,11 @@ impl ExecCommand {
         let program = self.program.to_string_lossy();
         let message = match errno {
             Errno::ENOENT if whereabouts.is_empty() => {
-                format!("the program `{program}`, or the interpreter that it names, is not there")
+                format!("the program `{program}`, or its interpreter, does not exist")
             }
             Errno::ENOENT => format!("the program `{program}` is not{whereabouts}"),
             Errno::EACCES => format!("the program `{program}` may not be executed{whereabouts}"),
-            Errno::ENOEXEC => format!("`{program}` is no program: it has neither a known format nor a `#!` line"),
+            Errno::ENOEXEC => format!("`{program}` is not a program: it has neither a known format nor a `#!` line"),
             errno => format!("the program `{program}` cannot be executed: {errno:?} ({})", errno.desc()),
         };
         let fault = match errno {

@@ -111,7 +111,7 @@ impl CopyBaseline {
     /// Records the state by a method of the caller's choice: by stat data, or by hashing all files.
     ///
     /// # Errors
-    /// The same as those of [`CopyBaseline::take`].
+    /// The errors of [`CopyBaseline::take`].
     pub fn record_with(method: DriftMethod, tree: BorrowedFd<'_>) -> io::Result<Self> {
         let (mut latest, offset) = ((0, 0), clock_offset());
         let entries = scan(&tree_copier::reopen_readable(tree)?, method, &mut latest)?;
@@ -178,7 +178,7 @@ fn scan_directory(
     }
 }
 
-/// Hashes a regular file to its end. No process writes it at this time.
+/// Hashes a regular file completely. No process writes it at this time.
 fn hash_content(dir: &OwnedFd, name: &[u8]) -> io::Result<KnownContent> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -305,7 +305,7 @@ impl TargetDir<'_> {
     }
 
     /// Marks a directory that replaces another entry. On a file system without such attributes the mark is left out:
-    /// the replaced entry was no directory, so no content needs hiding.
+    /// the replaced entry was not a directory, so no content needs hiding.
     fn mark_opaque(&self, name: &[u8]) -> io::Result<()> {
         let dir = tree_copier::open_writable(self.open()?, name)?;
         match rustix::fs::fsetxattr(&dir, OPAQUE, b"y", XattrFlags::empty()) {

@@ -54,7 +54,7 @@ pub(super) fn list_pids() -> io::Result<BTreeSet<i32>> {
 /// PID namespace.
 fn own_pid_in_proc() -> io::Result<i32> {
     let link = std::fs::read_link("/proc/self")?;
-    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is no number"))
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| io::Error::other("/proc/self is not a number"))
 }
 
 /// Parses the fourth field of a stat line. The second field, the name in parentheses, may contain any characters.
@@ -136,7 +136,7 @@ fn reap_all() -> io::Result<ReapOutcome> {
     }
 }
 
-/// Sends a signal. A process that has ended in the meantime is no error.
+/// Sends a signal. A process that has ended in the meantime is not an error.
 fn send_signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, signal);

@@ -257,7 +257,7 @@ pub(super) fn apply(prepared: &mut InitState<'_>, op: &SetupOp) -> InitOpResult 
         SetupOp::Undumpable => make_undumpable(),
         // Marks a position in the list; the wait follows the last operation of this stage.
         SetupOp::AwaitCommand => Ok(()),
-        other => Err(SetupFailure::internal(format_args!("`{other}` does not belong into PID 1"))),
+        other => Err(SetupFailure::internal(format_args!("`{other}` is not an operation of PID 1"))),
     }
 }
 
@@ -322,7 +322,8 @@ fn leave_namespaces(prepared: &mut InitState<'_>, network: bool) -> InitOpResult
     for control in [Control::IpcNamespace, Control::UtsNamespace] {
         prepared.enforcement.record_enforced(control, "unshare");
     }
-    // In the new namespace, and before the system call filter is installed, which refuses such a socket.
+    // This comes after the namespace is created, and before the system call filter is installed, which refuses such a
+    // socket.
     if network && matches!(prepared.request.entry, CgroupEntry::None { .. }) {
         let sockets = SocketMemory::open().ok();
         prepared.memory = Rc::new(MemorySources { group: None, sockets });
@@ -476,7 +477,7 @@ fn new_limit_monitor(prepared: &InitState<'_>, claim: &ClaimRequest) -> LimitMon
 /// The signal with which the kernel ends the processes of the namespace.
 pub(super) const SIGKILL: u8 = 9;
 
-/// Sends SIGTERM to all processes except PID 1. A missing process is no error.
+/// Sends SIGTERM to all processes except PID 1. A missing process is not an error.
 fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }

@@ -163,7 +163,7 @@ fn verify_enforced(dir: &Path) -> io::Result<()> {
         Err(Errno::ACCESS) => Ok(()),
         answer => {
             let dir = dir.display();
-            Err(io::Error::other(format!("a device in {dir} is answered with {answer:?} and not with EACCES")))
+            Err(io::Error::other(format!("opening a device in {dir} returned {answer:?} instead of EACCES")))
         }
     }
 }
@@ -178,7 +178,7 @@ fn handle_restrict_error(error: RulesetError) -> io::Result<LandlockResult> {
             if source.raw_os_error() == Some(libc::E2BIG) =>
         {
             Ok(LandlockResult::Unavailable {
-                reason: "E2BIG: proctor itself runs inside as many Landlock domains as there can be".to_owned(),
+                reason: "E2BIG: proctor itself runs inside the maximum number of Landlock domains".to_owned(),
             })
         }
         error => Err(io::Error::other(error)),
@@ -188,10 +188,10 @@ fn handle_restrict_error(error: RulesetError) -> io::Result<LandlockResult> {
 fn absence_reason(kernel: LandlockStatus) -> String {
     match kernel {
         LandlockStatus::NotEnabled => {
-            "EOPNOTSUPP: Landlock is switched off (`lsm=` of the kernel's command line)".to_owned()
+            "EOPNOTSUPP: Landlock is disabled (`lsm=` of the kernel's command line)".to_owned()
         }
         LandlockStatus::NotImplemented => {
-            "this kernel has no Landlock, or a filter around proctor refuses it".to_owned()
+            "this kernel has no Landlock, or a seccomp filter of proctor's environment blocks it".to_owned()
         }
         LandlockStatus::Available { effective_abi, .. } => {
             format!(

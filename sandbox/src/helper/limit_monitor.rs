@@ -254,7 +254,7 @@ fn reaped_ticks() -> u64 {
 #[derive(Debug, PartialEq, Eq)]
 struct CpuTimes {
     own: u64,
-    /// The time of the children that it has reaped.
+    /// The time of the children that the process has reaped.
     children: u64,
     start: u64,
 }

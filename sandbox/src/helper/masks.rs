@@ -74,7 +74,7 @@ const SYS_MOUNTED: [&str; 8] = [
 pub(super) enum SysView {
     /// A fresh one, for the step's own network namespace.
     Fresh,
-    /// The host's, with everything mounted in it.
+    /// The host's `/sys`, with everything mounted in it.
     Host,
 }
 
@@ -128,7 +128,7 @@ fn mount_mask_dir() -> io::Result<()> {
     create_mask_file(mount.as_fd(), CLOSED_FILE, Mode::empty())?;
     create_mask_file(mount.as_fd(), EMPTY_FILE, Mode::from_raw_mode(0o444))?;
     rustix::fs::mkdirat(&mount, mask_path(EMPTY_DIR), Mode::from_raw_mode(0o555))?;
-    // Otherwise their owner, who may be the step, could change their modes.
+    // Without this change, the owner of the masks, who may be the step, could change their modes.
     sys::mount_setattr(mount.as_fd(), MountScope::Single, mounts::RDONLY, false, None)?;
     mounts::attach_at(mount.as_fd(), Path::new(MASK_DIR))
 }

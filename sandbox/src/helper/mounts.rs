@@ -93,7 +93,7 @@ impl TmpfsSize {
 pub(super) fn tmpfs(mode: u32, size: TmpfsSize) -> io::Result<OwnedFd> {
     let mut options = vec![MountOption("mode", format!("{mode:o}"))];
     options.extend(size.options());
-    // Without access times, which mere reading would change: a sandbox whose files were only read is reusable.
+    // Access times are off, because reading would change them: a sandbox whose files were only read is reusable.
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     new_filesystem("tmpfs", &options, attributes)
@@ -123,7 +123,7 @@ pub(super) fn create_dir_in(
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    // In a separate call from mkdir, since the umask restricts the mode of mkdir.
+    // The mode is set in a separate call from mkdir, since the umask restricts the mode of mkdir.
     rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
     open_beneath(dir, Path::new(name))
 }
@@ -270,7 +270,7 @@ pub(super) fn make_file(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<std::fs
 /// Opens a path below `dir` without following symbolic links.
 pub(super) fn open_beneath(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Without O_NOFOLLOW: together with O_PATH it would open a link in the last component itself.
+    // O_NOFOLLOW is left out: together with O_PATH it would open a link in the last component itself.
     let open = || rustix::fs::openat2(dir, path, PATH_FLAGS, Mode::empty(), resolve);
     // EAGAIN: a concurrent rename kept the kernel from verifying a `..` component. The paths here contain none, so a
     // retry succeeds.

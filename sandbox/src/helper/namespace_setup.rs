@@ -38,7 +38,7 @@ pub(super) struct NamespaceSetup<'a> {
     request: &'a SandboxRequest,
     /// The mount namespace that holds the layers.
     mount_ns: OwnedFd,
-    /// The user namespace that owns it, or (root) the one that maps owners.
+    /// The user namespace that owns the mount namespace, or (root) the one that maps owners.
     users: OwnedFd,
     /// The user namespace that maps the owner of root's caches to the step's user; `None` if both are the same.
     cache_owners: Option<OwnedFd>,
@@ -72,7 +72,7 @@ pub(super) struct NamespaceSetup<'a> {
 pub(super) struct RunNamespaces {
     /// The mount namespace that holds the layers.
     pub(super) mount_ns: OwnedFd,
-    /// The user namespace that owns it, or (root) the one that maps the owners of root's repository.
+    /// The user namespace that owns the mount namespace, or (root) the one that maps the owners of root's repository.
     pub(super) users: OwnedFd,
     /// The user namespace that maps the owner of root's caches, if the run has its own user id.
     pub(super) cache_owners: Option<OwnedFd>,
@@ -97,7 +97,7 @@ struct EarlyTree {
     made: DetachedOverlay,
     /// The mounts inside the overlay.
     attached: Vec<(PathBuf, OwnedFd)>,
-    /// The message about it that was sent to the command's process.
+    /// The message about the tree that was sent to the command's process.
     message: Option<wire::MountedTree>,
 }
 
@@ -141,7 +141,7 @@ pub(super) trait SetupPeers {
 /// How far concurrent work has progressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SetupProgress {
-    /// All of it is done.
+    /// All work is done.
     Complete,
     /// PID 1 has sent its final report, or has ended.
     InitEnded,
@@ -263,7 +263,7 @@ impl<'a> NamespaceSetup<'a> {
             SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
             // Marks a position in the list; the fork follows the last operation of this stage.
             SetupOp::StartInit => Ok(()),
-            other => Err(SetupFailure::internal(format_args!("`{other}` does not belong into the helper"))),
+            other => Err(SetupFailure::internal(format_args!("`{other}` is not an operation of the helper"))),
         }
     }
 

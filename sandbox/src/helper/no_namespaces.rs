@@ -33,10 +33,10 @@ pub(super) fn run_sandbox(
     request: &HostDirSandboxRequest,
     fds: &[OwnedFd],
 ) -> Result<(), SetupFailure> {
-    become_supervisor().map_err(internal("become the one that ends the step"))?;
+    become_supervisor().map_err(internal("set up the process that ends the step"))?;
     let user = request.sandbox.user;
     if user.is_set_up_by_root() {
-        shared::chown_streams(user).map_err(internal("give the step its streams"))?;
+        shared::chown_streams(user).map_err(internal("connect the step's streams"))?;
         rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
     pid_one::block_signals().map_err(internal("block signals"))?;
@@ -93,7 +93,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Host
     if supervisor::is_daemon_gone(control)? {
         supervisor::kill_init(&first);
     } else if let Some(channel) = &relay.socket {
-        // It may have died already, which is noticed below.
+        // The process may have died already, which is noticed below.
         drop(wire::forward(channel.as_fd(), GO_MESSAGE));
     }
     let waited = wait_for_first_process(control, &first, &mut relay, request);
@@ -193,10 +193,10 @@ fn record_missing_controls(enforcement: &mut Enforcement, request: &HostDirSandb
             "it sees the host's processes; Proctor's reaper finds its descendants and kills them".to_owned(),
         ),
         (Control::IpcNamespace, "it shares System V IPC and message queues with the host".to_owned()),
-        (Control::UtsNamespace, "it sees the host's name".to_owned()),
+        (Control::UtsNamespace, "it sees the host's hostname".to_owned()),
         (Control::CgroupNamespace, "it sees the host's control groups".to_owned()),
-        (Control::PrivateProc, "it sees the host's /proc, as modes and Landlock allow".to_owned()),
-        (Control::KernelFiles, "it sees the host's /proc and /sys, as their modes allow".to_owned()),
+        (Control::PrivateProc, "it sees the host's /proc, limited by file modes and Landlock".to_owned()),
+        (Control::KernelFiles, "it sees the host's /proc and /sys, limited by their file modes".to_owned()),
         (
             Control::PrivateTmp,
             "`TMPDIR` and `HOME` are private directories on the host's disk, without a size limit".to_owned(),
@@ -214,10 +214,10 @@ fn record_network_control(enforcement: &mut Enforcement, request: &HostDirSandbo
     let instead = match (request.sandbox.frame.network, is_filtered) {
         (Network::Allow, _) => return enforcement.record_not_requested(control, "the plan allows the network"),
         (Network::Deny, true) => {
-            "seccomp refuses sockets of the internet, the loopback device's too; Unix sockets of the host can be reached where \
-             their modes allow"
+            "seccomp refuses internet sockets, including the loopback device; Unix sockets of the host can be reached \
+             if their file modes permit it"
         }
-        (Network::Deny, false) => "nothing denies it the network",
+        (Network::Deny, false) => "no mechanism denies it the network",
     };
     enforcement.record_not_enforced_with_hint(control, format!("{instead} ({})", request.refusal), &request.hint);
 }

@@ -76,7 +76,7 @@ impl NamespaceBaseline {
         self.tables.iter().all(KernelTable::is_unchanged)
             && self.names == UtsNames::read()
             && traces.is_unchanged()
-            // Last, since the check increments the ids.
+            // This comes last, since the check increments the ids.
             && self.ids.is_unchanged()
     }
 }
@@ -203,7 +203,7 @@ fn read_table(table: &File) -> io::Result<Vec<u8>> {
             count => length += count,
         }
     }
-    Err(io::Error::other("a table is longer than a fresh one"))
+    Err(io::Error::other("a table is longer than in a fresh sandbox"))
 }
 
 #[cfg(test)]

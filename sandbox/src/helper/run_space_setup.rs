@@ -28,11 +28,11 @@ pub(super) fn create_run_space(control: BorrowedFd<'_>, request: &RunSpaceReques
             let own = PickedRunUser::pick(&request.at);
             let owner = own.as_ref().map_or(MAPPED_BASE, |own| own.id);
             let users = create_owner_namespace(&repository_owner_map(owner));
-            (users.map_err(refuse(Control::UserNamespace, "make the user namespace that maps owners"))?, own)
+            (users.map_err(refuse(Control::UserNamespace, "create the user namespace that maps owners"))?, own)
         }
         Some((uid, gid)) => {
             enter_namespaces(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS, Control::UserNamespace)?;
-            map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the own user and group"))?;
+            map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the caller's user and group"))?;
             (open_namespace("user").map_err(internal("open the user namespace"))?, None)
         }
     };
@@ -48,7 +48,7 @@ pub(super) fn create_run_space(control: BorrowedFd<'_>, request: &RunSpaceReques
     let no_cache_overlay = request.caches.as_deref().and_then(|dir| try_cache_overlay(dir).err());
     let no_cache_overlay = no_cache_overlay.map(|error| error.to_string());
     wire::send(control, &HelperMessage::Space { own_id, no_cache_overlay }, &fds)
-        .map_err(internal("hand out the place for the layers"))
+        .map_err(internal("pass on the descriptor of the run space"))
 }
 
 /// The host user that only one run's steps over root's repository have.
@@ -75,7 +75,7 @@ fn repository_owner_map(owner: u32) -> String {
 }
 
 fn enter_namespaces(flags: CloneFlags, control: Control) -> Result<(), SetupFailure> {
-    nix::sched::unshare(flags).map_err(refuse(control, "make a namespace for the run's layers"))
+    nix::sched::unshare(flags).map_err(refuse(control, "create a namespace for the run's layers"))
 }
 
 /// The other namespaces of an attempt, each with the control that depends on it.
@@ -113,7 +113,7 @@ fn try_namespaces() -> Result<(), SetupFailure> {
         let errno = i32::from_ne_bytes(*answer);
         if errno != 0 {
             let error = io::Error::from_raw_os_error(errno);
-            return Err(refuse(control, format_args!("make the {} of an attempt", control.as_str()))(error));
+            return Err(refuse(control, format_args!("create the {} of an attempt", control.as_str()))(error));
         }
     }
     Ok(())
@@ -191,7 +191,7 @@ fn create_owner_namespace(map: &str) -> io::Result<OwnedFd> {
     drop(theirs);
     let opened = map_and_open_namespace(&ours, pid, map);
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
-    // It may already have ended, because the namespace was refused.
+    // The process may already have ended, because the namespace was refused.
     let _ = rustix::process::kill_process(pid, Signal::KILL);
     rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
     opened

@@ -26,7 +26,7 @@ pub(crate) struct ScratchFingerprint(Vec<FileFingerprint>);
 struct FileFingerprint {
     path: PathBuf,
     stamp: ScratchFileStat,
-    /// The names of its extended attributes, except those of security modules.
+    /// The names of the extended attributes, except those of security modules.
     attributes: Vec<u8>,
     holds: FingerprintContent,
 }
@@ -70,7 +70,7 @@ impl ScratchFingerprint {
         let with_device = |path: &Path| Ok::<_, io::Error>((ScratchFileStat::read(path)?.device, path.to_owned()));
         let mut waiting = scratch.into_iter().map(with_device).collect::<io::Result<Vec<(u64, PathBuf)>>>()?;
         while let Some((device, path)) = waiting.pop() {
-            // Other mounts are no scratch space; their names are recorded in the parent directory.
+            // Other mounts are not scratch space; their names are recorded in the parent directory.
             if ScratchFileStat::read(&path)?.device != device {
                 continue;
             }
@@ -133,7 +133,7 @@ impl FingerprintContent {
             }
             libc::S_IFREG if stamp.size <= MAX_FILE_SIZE => Ok(Self::Bytes(fs::read(path)?)),
             libc::S_IFCHR => Ok(Self::Device(fs::symlink_metadata(path)?.rdev())),
-            _ => Err(io::Error::other("neither a directory nor a short file nor a device")),
+            _ => Err(io::Error::other("neither a directory, a short file nor a device")),
         }
     }
 }

@@ -83,29 +83,29 @@ const USER_NAMESPACES: &str = "allow user namespaces: on Ubuntu by a profile for
 pub(super) const LANDLOCK: &str =
     "boot with `lsm=…,landlock`, or use a kernel that has it (`CONFIG_SECURITY_LANDLOCK`)";
 /// Hint on the kernel's requirements for the system call filter.
-pub(super) const FILTER: &str = "use a kernel with seccomp (`CONFIG_SECCOMP_FILTER`); in a container, one whose own \
-    filter lets `seccomp` through";
+pub(super) const FILTER: &str = "use a kernel with seccomp (`CONFIG_SECCOMP_FILTER`); in a container, use a filter that \
+    permits `seccomp`";
 
 fn hint(control: Control, errno: Option<Errno>) -> &'static str {
     use Control as C;
     match (control, errno) {
         (C::SyscallFilter, _) => FILTER,
         (C::Landlock, _) => LANDLOCK,
-        (_, Some(Errno::ENOSYS)) => "this needs Linux 5.12 or newer, and a container that refuses none of its calls",
+        (_, Some(Errno::ENOSYS)) => "this needs Linux 5.12 or newer, and a container that does not refuse its calls",
         (C::UserNamespace | C::MountNamespace, _) => USER_NAMESPACES,
         (C::PrivateProc, Some(Errno::EPERM)) => {
             "the container masks parts of /proc: start it with `--security-opt systempaths=unconfined` or as a nested \
              container of its own user namespace, or run proctor outside of it"
         }
         (C::Layer, Some(Errno::ENODEV | Errno::EINVAL | Errno::EOPNOTSUPP)) => {
-            "layers need overlayfs with `userxattr` (Linux 5.12, `modprobe overlay`; more than 14 layers need 6.8), and a \
-             repository on a file system that can lie below an overlay"
+            "layers need overlayfs with `userxattr` (Linux 5.12, `modprobe overlay`; more than 14 layers need 6.8), and \
+             a repository on a file system that supports being a lower layer"
         }
         (_, Some(Errno::EPERM | Errno::EACCES)) => USER_NAMESPACES,
         (_, Some(Errno::ENOSPC | Errno::ENOMEM)) => {
             "free memory, or raise `limits.disk`, `user.max_mnt_namespaces` and `fs.mount-max`"
         }
-        _ => "run `proctor doctor`, and report what it prints if it finds nothing missing",
+        _ => "run `proctor doctor`, and report its output if no control is missing",
     }
 }
 

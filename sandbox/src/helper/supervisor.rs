@@ -30,15 +30,15 @@ pub(super) fn run_sandbox(
     mut fds: Vec<OwnedFd>,
 ) -> Result<(), SetupFailure> {
     if fds.len() < 4 {
-        return Err(SetupFailure::internal(format_args!("{} descriptors instead of 4 came along", fds.len())));
+        return Err(SetupFailure::internal(format_args!("{} descriptors were received instead of 4", fds.len())));
     }
     let cache_owners = request.maps_caches.then(|| fds.remove(2));
     if fds.len() < 4 {
-        return Err(SetupFailure::internal("the descriptor of the owners of caches did not come along"));
+        return Err(SetupFailure::internal("the descriptor of the owners of caches was not received"));
     }
     let (our_orders, orders) = (fds.remove(3), fds.remove(2));
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
-    // While devices can be opened.
+    // This comes while devices can still be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
     // Descriptor 0 is the control socket, of which only one descriptor may remain.
     rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
@@ -50,7 +50,7 @@ pub(super) fn run_sandbox(
     let enforcement = outer.enforcement();
 
     if request.user.is_set_up_by_root() {
-        command_process::chown_streams(request.user).map_err(internal("give the step its streams"))?;
+        command_process::chown_streams(request.user).map_err(internal("connect the step's streams"))?;
         // Otherwise lookups with the rights of another user would also have root's groups.
         rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
@@ -300,7 +300,7 @@ impl MessageRelay {
             }
             (None, false, WaitStatus::Code(code)) => {
                 let failure =
-                    SetupFailure::internal(format_args!("PID 1 of the step ended with {code} and without a word"));
+                    SetupFailure::internal(format_args!("PID 1 of the step ended with {code} and without a report"));
                 return Ok(Some(failure.into_message()));
             }
         };
@@ -382,7 +382,7 @@ impl ReusedSandbox {
     fn serve_next(self, control: BorrowedFd<'_>, relay: &MessageRelay) -> io::Result<AwaitedCommand<'static>> {
         let Some(claim) = wire::receive_claim(control)? else { return Ok(AwaitedCommand::Later(self)) };
         if claim.layers != self.tree.layers {
-            return Err(io::Error::other("another command came with other layers than the tree is made of"));
+            return Err(io::Error::other("a command was received with other layers than those of the tree"));
         }
         drop(wire::send_document(self.command_socket.as_fd(), &CommandMessage::Tree(Box::new(self.tree.clone())), &[]));
         relay.send_instructions(&InitInstructions {
@@ -440,7 +440,7 @@ pub(crate) fn is_daemon_gone(control: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 pub(super) fn kill_init(init: &OwnedFd) {
-    // It may already have ended.
+    // PID 1 may already have ended.
     let _ = rustix::process::pidfd_send_signal(init, Signal::KILL);
 }
 

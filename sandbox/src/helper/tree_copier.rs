@@ -146,7 +146,7 @@ impl TreeCopier {
         if !self.empty_dirs.contains(path) {
             self.copy_directory(source, &inner, outer.as_fd(), path, depth + 1)?;
         }
-        // Last, since the mode may remove write permission, and each new entry changes the times.
+        // This comes last, since the mode may remove write permission, and each new entry changes the times.
         self.set_metadata(outer.as_fd(), stat)
     }
 
@@ -210,7 +210,7 @@ pub(super) fn open_writable(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<O
     Ok(rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Removes the entry `name` in a tree of proctor's own, with all its contents; an absent entry is no error. It
+/// Removes the entry `name` in a tree of proctor's own, with all its contents; an absent entry is not an error. It
 /// recurses no deeper than a copy can be.
 pub(super) fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {

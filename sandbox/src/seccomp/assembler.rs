@@ -54,7 +54,7 @@ pub(super) const RETURN: u16 = 0x06;
 const MAX_JUMP: usize = u8::MAX as usize;
 
 #[cfg(target_endian = "big")]
-compile_error!("the halves of a seccomp argument lie the other way round on a big-endian machine");
+compile_error!("the halves of a seccomp argument are in the opposite order on a big-endian machine");
 
 impl SeccompWord {
     /// Returns the offset in `struct seccomp_data`: number, arch, instruction pointer (8 bytes), six arguments.

@@ -34,7 +34,7 @@ impl SimulatedCall {
         bytes.extend([0; 8]);
         bytes.extend(self.arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
         let at = usize::try_from(offset).unwrap();
-        assert_eq!(at % 4, 0, "the kernel takes aligned offsets alone");
+        assert_eq!(at % 4, 0, "the kernel accepts only aligned offsets");
         u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 }

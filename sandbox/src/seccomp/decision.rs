@@ -36,7 +36,7 @@ pub(super) enum SyscallDecision {
         values: &'static [u32],
         /// The decision if the word has one of these values.
         then: &'static SyscallDecision,
-        /// The decision if it has another value.
+        /// The decision if the word has another value.
         otherwise: &'static SyscallDecision,
     },
 }

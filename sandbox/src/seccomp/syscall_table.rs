@@ -12,7 +12,7 @@ use super::{argument_rules, numbers};
 /// A system call of this architecture.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syscall {
-    /// Its name in libc, including the prefix.
+    /// The name in libc, including the prefix.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests name the call that fails"))]
     pub(super) name: &'static str,
     /// Its number.

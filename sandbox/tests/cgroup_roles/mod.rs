@@ -51,7 +51,7 @@ fn print_location(roots: &DiscoveryPaths) -> CgroupTestResult {
     }
 }
 
-/// Prints the seat and group of this process, and gives them up when its input ends.
+/// Prints the location and group of this process, and drops them when the input ends.
 fn run_group_owner() -> CgroupTestResult {
     let seat = CgroupLocation::find()?;
     let group = seat.create_group()?;

@@ -56,7 +56,7 @@ const ROLES: [UserRole; 6] = [
 /// The reasons why tests of a role cannot run.
 #[derive(Debug, Default)]
 pub(crate) struct SkipReasons {
-    /// Why none of them can run.
+    /// The reason why none of them can run.
     reason: Option<String>,
     /// The controls that a sandbox of this role does not claim to enforce.
     controls: BTreeSet<Control>,
@@ -112,7 +112,7 @@ impl UserRole {
         }
     }
 
-    /// Returns why tests of this role cannot run on this machine.
+    /// Returns the reason why tests of this role cannot run on this machine.
     fn skip_reasons(self) -> SkipReasons {
         let because = |reason: String| SkipReasons { reason: Some(reason), ..SkipReasons::default() };
         if self.is_set_up_by_root() && !rustix::process::geteuid().is_root() {

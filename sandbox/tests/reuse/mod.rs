@@ -178,7 +178,7 @@ const LEFTOVER_CASES: &[(&str, &str)] = &[
 
 pub(crate) fn leftover_object_ends_sandbox(bench: &SandboxTestEnv) -> Result<(), Failed> {
     for (what, script) in LEFTOVER_CASES {
-        // In a sandbox that has served a command before, and in a new one.
+        // The test runs in a sandbox that has served a command before, and in a new one.
         for turn in ["first", "second"] {
             if turn == "second" {
                 // Packets of the kernel itself, such as the first one in a new network namespace, may occasionally

@@ -34,7 +34,7 @@ pub(super) fn write_changes(
     Err(writer.apply_error(trouble, &stuck))
 }
 
-/// Why a change was not carried out.
+/// The reason why a change was not carried out.
 enum WriteFailure {
     /// Another process changed the path after the check.
     Changed(Vec<u8>),
@@ -63,7 +63,7 @@ struct ChangeWriter<'a> {
     staging: StagingDir<'a>,
     /// Names in the staging directory, by path.
     staged: BTreeMap<Vec<u8>, String>,
-    /// In the order in which they were made.
+    /// Changes in the order in which they were made.
     done: Vec<AppliedChange>,
 }
 
@@ -251,7 +251,7 @@ impl ChangeWriter<'_> {
                 });
                 Ok(())
             }
-            // A directory stays if it contains an entry that is never removed.
+            // A directory remains if it contains an entry that is never removed.
             Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             Err(error) => Err(classify_error(path, error.into())),
         }

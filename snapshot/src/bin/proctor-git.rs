@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!(
-                "error: {error}\nhint: `proctor-git` is started by `proctor`; it reads a request on standard input"
+                "error: {error}\nhint: only `proctor` starts `proctor-git`, which reads a request from standard input"
             );
             ExitCode::FAILURE
         }

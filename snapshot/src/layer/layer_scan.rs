@@ -51,7 +51,7 @@ pub struct LayerScan {
     pub entries: BTreeMap<Vec<u8>, LayerEntry>,
     /// New directories that git ignores as a whole. Contains only directories that git was asked about.
     pub ignored: BTreeSet<Vec<u8>>,
-    /// How these directories were read.
+    /// How ignored directories were read.
     pub ignored_content: IgnoredContent,
     /// Report files of the step that are not part of the tree, set by
     /// [`exclude_reports`](Self::exclude_reports).
@@ -73,11 +73,11 @@ impl LayerScan {
 /// How a directory of the layer that git ignores as a whole is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IgnoredContent {
-    /// It is read like any other directory, since ignored files are compared or applied later.
+    /// The directory is read like any other directory, since ignored files are compared or applied later.
     #[default]
     Hashed,
     /// Only the names are read, to find paths that two skills both touched.
     Listed,
-    /// It is not entered.
+    /// The directory is not entered.
     Skipped,
 }

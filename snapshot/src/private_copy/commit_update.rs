@@ -42,7 +42,7 @@ pub struct CommitSource<'a> {
     pub helper: &'a GitHelper,
     /// The commit.
     pub commit: &'a CommitRef,
-    /// The entries of its tree.
+    /// The entries of the tree.
     pub tree: &'a CommitTree,
     /// If true, the trees of submodules are included.
     pub submodules: bool,
@@ -420,5 +420,5 @@ impl OpenBlob<'_> {
 
 /// Makes the error for pieces that were not requested.
 fn unexpected_pieces(path: &[u8]) -> MirrorError {
-    MirrorError::io(path, std::io::Error::other("proctor-git sent other files than it was asked for"))
+    MirrorError::io(path, std::io::Error::other("proctor-git sent other files than requested"))
 }

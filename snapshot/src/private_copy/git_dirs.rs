@@ -63,7 +63,7 @@ impl Mirror {
         history: &GitHistory,
     ) -> Result<Vec<BorrowedObjects>, MirrorError> {
         let listing = snapshot.listing.decode();
-        let listing = listing.ok_or_else(|| git_dir_error(b"", "the index is not known any more"))?;
+        let listing = listing.ok_or_else(|| git_dir_error(b"", "the index is no longer known"))?;
         let on_branch = snapshot.git.branch.as_ref().map(|branch| format!("ref: refs/heads/{branch}"));
         let head = on_branch.or_else(|| snapshot.git.head_commit.clone());
         let head = head.ok_or_else(|| git_dir_error(b"", "HEAD names neither a branch nor a commit"))?;

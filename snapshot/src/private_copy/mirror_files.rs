@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, openat};
 
 use crate::snapshot::snapshot_error::SnapshotError;
 
-/// Why a mirror cannot be used.
+/// The reason why a mirror cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
     /// A file of the mirror or of the tree could not be read or written.

@@ -11,7 +11,7 @@ use crate::entries::{EntryTree, ScannedKind};
 use crate::private_copy::mirror_files::{GIT_DIR_NAME, MAX_FILES, MirrorError};
 
 /// Removes the entries of the mirror at `paths`, and all directories that become empty. `paths` must be sorted. The
-/// directory of a repository stays unless it is one of the paths.
+/// directory of a repository is kept unless it is one of the paths.
 pub(super) fn remove_outdated(tree: BorrowedFd<'_>, held: &EntryTree, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
     let is_repository =
         |path: &[u8]| held.leaf_at_path(path).is_some_and(|leaf| leaf.found.kind == ScannedKind::Gitlink);
@@ -31,7 +31,7 @@ pub(super) fn remove_outdated(tree: BorrowedFd<'_>, held: &EntryTree, paths: &[V
 }
 
 /// Removes the file or empty directory at each of `paths`, and all directories that become empty. `paths` must be
-/// sorted. The directory of a repository in `covered` stays.
+/// sorted. The directory of a repository in `covered` is kept.
 pub(super) fn remove_paths(tree: BorrowedFd<'_>, covered: &EntryTree, paths: &[Vec<u8>]) -> Result<(), MirrorError> {
     let stays = |path: &[u8]| covered.leaf_at_path(path).is_some_and(|leaf| leaf.found.kind == ScannedKind::Gitlink);
     for path in paths.iter().rev() {

@@ -48,7 +48,8 @@ pub(super) fn take_incremental(
         Ok(now) => again.finish(&findings, now),
         Err(IncrementalFailure::Failed(error)) => Err(error),
         Err(IncrementalFailure::ListingNeeded(why)) => {
-            tracing::debug!(repo = %basis.worktree.display(), why, "git has to be asked what the tree covers");
+            tracing::debug!(repo = %basis.worktree.display(), why, "the set of covered paths must be read from git \
+                again");
             Ok(None)
         }
     }
@@ -66,7 +67,7 @@ impl ReuseBasis {
     }
 }
 
-/// Why no incremental snapshot can be taken.
+/// The reason why no incremental snapshot can be taken.
 enum IncrementalFailure {
     /// The known entries do not determine which paths are covered.
     ListingNeeded(&'static str),

@@ -22,7 +22,7 @@ pub(crate) struct ReuseBasis {
     pub(crate) worktree: PathBuf,
     /// Device and inode of the top directory. Timestamps on this device reveal every change.
     pub(crate) top: (u64, u64),
-    /// When git's files were read.
+    /// Time at which git's files were read.
     pub(crate) read_at: FileTime,
     /// The git files; `None` if git must be asked every time.
     pub(crate) sources: Option<Vec<GitSourceFile>>,

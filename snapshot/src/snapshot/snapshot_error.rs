@@ -2,7 +2,7 @@
 
 use proctor_git::error::GitError;
 
-/// Why a snapshot could not be taken.
+/// The reason why a snapshot could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The repository could not be read.

@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub entries: Arc<EntryTree>,
     /// Git's description of the same tree.
     pub git: GitFacts,
-    /// How the snapshot was taken, and how much work that was.
+    /// The method by which the snapshot was taken, and the amount of work for it.
     pub stats: SnapshotStats,
     /// The ignored files and directories whose parent directory is not ignored; sorted. The identity does not cover
     /// them.

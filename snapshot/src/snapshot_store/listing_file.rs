@@ -63,7 +63,7 @@ pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8
     Ok(Some(bytes))
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnusableFile {
     #[error("it is not a regular file")]

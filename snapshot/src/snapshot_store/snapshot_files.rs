@@ -55,7 +55,8 @@ impl SnapshotFiles {
     pub(super) fn save(&self, place: &Path, snapshot: &Snapshot) {
         let Some(bytes) = snapshot_encoding::encode(snapshot) else { return };
         if bytes.len() as u64 > FILE_BYTES {
-            tracing::debug!(repo = %place.display(), bytes = bytes.len(), "the snapshot is too large to be kept in a file");
+            tracing::debug!(repo = %place.display(), bytes = bytes.len(), "the snapshot is too large to be stored in a \
+                file");
             return;
         }
         let listing = match snapshot.basis.as_ref().map(|basis| &basis.listing) {

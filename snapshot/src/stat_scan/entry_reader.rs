@@ -27,7 +27,7 @@ pub(super) struct EntryReader<'a> {
     has_read: bool,
 }
 
-/// Why a name could not be examined.
+/// The reason why a name could not be examined.
 pub(super) enum EntryReadError {
     Io(io::Error),
     Unstable,

@@ -14,7 +14,7 @@ impl StatScan<'_> {
     /// Scans every blank.
     ///
     /// # Errors
-    /// The same as those of [`StatScan::scan_all`].
+    /// The errors of [`StatScan::scan_all`].
     pub(crate) fn fill(&self, blanks: UnfilledParts<'_>) -> Result<(Vec<FilledPart>, ScanCounts), SnapshotError> {
         let about = blanks.estimated_count();
         // Becomes `None` when a thread fails, so that the other threads stop.

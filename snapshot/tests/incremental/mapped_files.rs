@@ -33,7 +33,7 @@ for line in sys.stdin:
         watched.take()
     };
     let first = poke("A");
-    // Longer than any tick of the clock.
+    // The time is longer than any tick of the clock.
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
         assert_eq!(watched.take().id, first.id);

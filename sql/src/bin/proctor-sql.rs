@@ -36,7 +36,7 @@ fn check(json: &str, mut args: impl Iterator<Item = String>) -> ExitCode {
         match word.strip_prefix("--duckdb=") {
             Some(file) => library = Some(PathBuf::from(file)),
             None => {
-                eprintln!("error: `{word}` is no option of a check");
+                eprintln!("error: `{word}` is not an option of a check");
                 return ExitCode::from(2);
             }
         }

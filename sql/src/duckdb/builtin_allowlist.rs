@@ -76,13 +76,13 @@ const FILE_FUNCTION_AFFIXES: (&[&str], &[&str]) = (
 /// The resources that a function accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableFunctionAccess {
-    /// Only its arguments.
+    /// The function accesses only its arguments.
     ArgumentsOnly,
     /// The catalog.
     Catalog,
-    /// Files or the network.
+    /// The function accesses files or the network.
     Files,
-    /// Settings of the engine.
+    /// The function accesses settings of the engine.
     Settings,
     /// Unknown: the function is not listed here.
     Unknown,

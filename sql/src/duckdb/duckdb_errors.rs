@@ -87,7 +87,7 @@ impl ParsedError {
     /// Returns the first line of the message without its final punctuation.
     fn first_sentence(&self) -> String {
         let line = self.message.lines().next().unwrap_or_default().trim_end_matches(['!', '.']).trim();
-        if line.is_empty() { "the engine does not say why".to_owned() } else { line.to_owned() }
+        if line.is_empty() { "the engine does not report the reason".to_owned() } else { line.to_owned() }
     }
 
     /// Returns the title that DuckDB uses: `Binder Error`.

@@ -71,7 +71,7 @@ fn check_schema_changes(sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> 
             return Err(refusal_about(SqlCode::TableRefused, message, name));
         }
         if what.starts_with("alter") && allow_lists::allowed_columns(allow, name).is_some() {
-            let message = format!("it changes `{name}`, of which only some columns are on the list");
+            let message = format!("it changes `{name}`, but only some of its columns are on the list");
             return Err(refusal_about(SqlCode::ColumnRefused, message, name));
         }
     }

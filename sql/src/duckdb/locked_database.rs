@@ -105,7 +105,7 @@ fn open_file(library: &Library, file: &Path, request: &SqlRequest) -> Result<(Co
     let max_size = request.limits.memory / 4;
     if size > max_size {
         return Err(cannot(format!(
-            "has {size} bytes, and a write is tried on a copy in memory, of {max_size} bytes at most"
+            "has {size} bytes; a write is tested on a copy in memory, which can have at most {max_size} bytes"
         )));
     }
     copy_to_memory(library, file, &request.limits).map(|connection| (connection, true))

@@ -10,18 +10,18 @@ pub(super) enum QueryError {
     #[error(transparent)]
     DuckDb(#[from] DuckDbError),
     /// An internal query returns no row.
-    #[error("the engine gives no answer")]
+    #[error("the engine returned no answer")]
     NoAnswer,
     /// The plan of a statement is too large.
     #[error("Out of Memory Error: the plan of the statement is too large to be read")]
     PlanTooLarge,
     /// The plan of a statement nests too deeply.
-    #[error("Parser Error: the statement nests too deep")]
+    #[error("Parser Error: the statement is nested too deeply")]
     PlanTooDeep,
     /// The plan of a statement is not JSON.
     #[error(transparent)]
     Plan(#[from] serde_json::Error),
     /// The result is larger than this number of bytes.
-    #[error("Result Limit Error: the result has more than these bytes: {0}")]
+    #[error("Result Limit Error: the result is larger than {0} bytes")]
     ResultTooLarge(u64),
 }

@@ -10,7 +10,7 @@ use crate::lexer::{self, SqlTokenKind};
 /// The inner statement of an EXPLAIN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ExplainedStatement {
-    /// The byte offset at which it begins.
+    /// The byte offset at which the inner statement begins.
     pub(super) offset: usize,
     /// True if the inner statement runs. Any option other than a format counts as one that runs it.
     pub(super) is_executed: bool,

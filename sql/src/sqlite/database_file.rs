@@ -33,7 +33,7 @@ pub(super) fn open_database_file(file: &Path, request: &SqlRequest) -> Result<Co
     }
     if size > request.limits.memory / 2 {
         return Err(broken(format!(
-            "the database `{}` has {size} bytes, and a write is tried on a copy in memory, of {} bytes at most",
+            "the database `{}` has {size} bytes; a write is tested on a copy in memory, which can have at most {} bytes",
             file.display(),
             request.limits.memory / 2
         )));

@@ -203,7 +203,7 @@ impl RestrictedSchema {
             .find(|(what, name)| *what == "alter table" && allow_lists::allowed_columns(&self.allow, name).is_some())
         {
             Some((_, name)) if renames => {
-                let message = format!("it renames `{name}`, and the list of columns would no longer hold for it");
+                let message = format!("it renames `{name}`, so the list of columns would no longer match");
                 Err(refusal_about(SqlCode::TableRefused, message, name))
             }
             _ => Ok(()),
@@ -361,7 +361,7 @@ fn off_list_refusal(refusal: EngineRefusal) -> EngineRefusal {
     };
     let message = match &refusal.subject {
         Some(subject) => format!("it needs `{subject}`, which is not on the lists"),
-        None => format!("without what is not on the lists, SQLite refuses it: {}", refusal.message),
+        None => format!("SQLite refuses it without the objects that are not on the lists: {}", refusal.message),
     };
     EngineRefusal { code, message, ..refusal }
 }

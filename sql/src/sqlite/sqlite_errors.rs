@@ -10,7 +10,7 @@ use super::statement_observer::StatementInterrupt;
 use crate::engine::EngineRefusal;
 use crate::lexer::{self, SqlTokenKind};
 
-/// Returns a refusal for a failure of the engine that says nothing about a statement.
+/// Returns a refusal for a failure of the engine that is unrelated to the statement.
 pub(super) fn engine_failure(error: &Error) -> EngineRefusal {
     EngineRefusal::new(SqlCode::EngineFailed, format!("SQLite failed: {error}"))
 }
@@ -23,9 +23,9 @@ pub(super) fn refusal_from_internal_error(error: &Error, interrupt: Option<State
 /// Returns the refusal of a statement that was interrupted.
 pub(super) fn limit_refusal(interrupt: StatementInterrupt) -> EngineRefusal {
     match interrupt {
-        StatementInterrupt::Time => EngineRefusal::new(SqlCode::TimeLimit, "it did not end in its time"),
+        StatementInterrupt::Time => EngineRefusal::new(SqlCode::TimeLimit, "it did not end within its time limit"),
         StatementInterrupt::Steps => {
-            EngineRefusal::new(SqlCode::StepLimit, "it took more steps of SQLite's machine than it may")
+            EngineRefusal::new(SqlCode::StepLimit, "it exceeded the maximum number of SQLite virtual machine steps")
         }
     }
 }
@@ -101,7 +101,7 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
     }
     if let Some(rest) = after_prefix("wrong number of arguments to function ") {
         let function = rest.trim_end_matches("()");
-        return about(Code::WrongArguments, format!("`{function}` does not take so many arguments"), function);
+        return about(Code::WrongArguments, format!("`{function}` does not accept so many arguments"), function);
     }
     if let Some((table, column)) = after_prefix("table ").and_then(|rest| rest.split_once(" has no column named ")) {
         return about(Code::UnknownColumn, format!("the table `{table}` has no column `{column}`"), column);
@@ -113,7 +113,7 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
         let token = rest.trim_end_matches('"');
         let is_open = token.starts_with(['\'', '"', '`', '[']);
         let code = if is_open { Code::UnterminatedToken } else { Code::SyntaxError };
-        return about(code, format!("`{}` is no token of SQLite", first_line(token)), first_line(token));
+        return about(code, format!("`{}` is not a token of SQLite", first_line(token)), first_line(token));
     }
     let is_counted = message.contains("do not have the same number of result columns")
         || message.contains("values were supplied")
@@ -123,12 +123,12 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
         || message.contains("sub-select returns")
         || message.contains("row value misused");
     match message {
-        "incomplete input" => of(Code::SyntaxError, "the statement stops in its middle".to_owned()),
+        "incomplete input" => of(Code::SyntaxError, "the statement is incomplete".to_owned()),
         "parser stack overflow" | "Recursion limit" => {
-            of(Code::TooDeep, "the statement is nested deeper than SQLite's parser goes".to_owned())
+            of(Code::TooDeep, "the statement is nested deeper than SQLite's parser permits".to_owned())
         }
         _ if message.starts_with("Expression tree is too large") => {
-            of(Code::TooDeep, "an expression is nested deeper than it may be".to_owned())
+            of(Code::TooDeep, "an expression is nested too deeply".to_owned())
         }
         _ if message.starts_with("misuse of ") => of(Code::MisusedFunction, message.to_owned()),
         _ if message.starts_with("not authorized") || error.code == ErrorCode::AuthorizationForStatementDenied => {
@@ -141,10 +141,10 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
         _ if message.ends_with("syntax error") => of(Code::SyntaxError, message.to_owned()),
         _ => match error.code {
             ErrorCode::ConstraintViolation => of(Code::ConstraintBroken, message.to_owned()),
-            ErrorCode::OutOfMemory => of(Code::MemoryLimit, "it took more memory than it may".to_owned()),
-            ErrorCode::TooBig => of(Code::ResultLimit, "a value is larger than it may be".to_owned()),
+            ErrorCode::OutOfMemory => of(Code::MemoryLimit, "it exceeded the memory limit".to_owned()),
+            ErrorCode::TooBig => of(Code::ResultLimit, "a value exceeds the maximum size".to_owned()),
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => of(Code::SchemaBroken, message.to_owned()),
-            ErrorCode::ReadOnly => of(Code::StatementRefused, "the database is only read".to_owned()),
+            ErrorCode::ReadOnly => of(Code::StatementRefused, "the database is read-only".to_owned()),
             _ => of(Code::BindError, message.to_owned()),
         },
     }

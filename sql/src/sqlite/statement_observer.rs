@@ -32,9 +32,9 @@ pub(super) enum StatementOrigin {
 /// The reason why a statement was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatementInterrupt {
-    /// Its deadline passed.
+    /// The deadline of the statement passed.
     Time,
-    /// It ran too many instructions.
+    /// The statement ran too many instructions.
     Steps,
 }
 
@@ -266,7 +266,7 @@ fn convert_action(action: &AuthAction<'_>) -> Option<Action> {
         AuthAction::Detach { database_name } => Action::Attach(format!("detach `{database_name}`")),
         // `ATTACH` and `VACUUM INTO` report a database without a name if the file is an expression.
         AuthAction::Unknown { code, .. } => Action::Other(format!("SQLite's action {code}")),
-        _ => Action::Other("an action that is not known".to_owned()),
+        _ => Action::Other("an unknown action".to_owned()),
     })
 }
 

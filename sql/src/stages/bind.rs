@@ -48,7 +48,7 @@ fn report_quoted_strings(case: &mut ChainContext<'_>, index: usize, strings: &[s
     for place in strings {
         let (start, end) = (from + place.start, from + place.end);
         let string = lexer::unquote(&case.text()[start..end]);
-        let message = format!("the string '{}' is in double quotes, which are for names", shorten(&string));
+        let message = format!("the string '{}' is in double quotes, which enclose names", shorten(&string));
         let fix = SqlFix {
             start,
             end,

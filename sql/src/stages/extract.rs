@@ -30,7 +30,7 @@ impl SqlStage for ExtractStage {
         let text = case.text();
         let limit = usize::try_from(case.request.limits.input).unwrap_or(usize::MAX);
         if text.len() > limit {
-            let message = format!("the text has {} bytes, and may have {limit}", text.len());
+            let message = format!("the text has {} bytes, but at most {limit} are allowed", text.len());
             case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::TextTooLong, message));
             return Ok(());
         }
@@ -69,7 +69,7 @@ fn wrapped_answer_finding(case: &mut ChainContext<'_>) -> Option<SqlDiagnostic> 
     let fix = SqlFix { start: 0, end: text.len(), replacement: wrapped.sql, applicability: Applicability::Likely };
     let found = SqlDiagnostic::error(StageName::Extract, SqlCode::ProseAroundSql, message);
     let found = found.with_span(Some(case.span(0..text.len()))).with_fix(Some(fix));
-    Some(found.with_advice(format!("Answer with the statement alone, without {} around it.", wrapped.format)))
+    Some(found.with_advice(format!("Answer with only the statement, without {} around it.", wrapped.format)))
 }
 
 /// Returns the statement of a text with a fence or prose after it, or with prose before it that starts like a
@@ -101,9 +101,9 @@ fn statement_within_prose(case: &mut ChainContext<'_>) -> Option<(SqlCode, &'sta
                 _ if before.contains("```") || behind.contains("```") => {
                     (SqlCode::FencedText, "there is a Markdown fence around the statement", inner)
                 }
-                (true, _) => (SqlCode::ProseAroundSql, "words stand behind the statement", inner),
-                (false, true) => (SqlCode::ProseAroundSql, "words stand before the statement", inner),
-                (false, false) => (SqlCode::ProseAroundSql, "words stand around the statement", inner),
+                (true, _) => (SqlCode::ProseAroundSql, "text follows the statement", inner),
+                (false, true) => (SqlCode::ProseAroundSql, "text precedes the statement", inner),
+                (false, false) => (SqlCode::ProseAroundSql, "text surrounds the statement", inner),
             });
         }
     }
@@ -193,14 +193,14 @@ fn statement_after_prose(case: &mut ChainContext<'_>) -> Option<(&'static str, R
         Instant::now() < case.deadline && misspelt_keywords::syntax_refusal(case, &text[range.clone()]).is_none()
     };
     if text.len() > MAX_SEARCHED_BYTES || is_accepted(case, &inner) {
-        return Some(("words stand before the statement", inner));
+        return Some(("text precedes the statement", inner));
     }
     let ends =
         possible_ends(&text[inner.clone()]).into_iter().map(|end| trim_range(&text, inner.start..inner.start + end));
     let mut shorter = ends.filter(|range| !range.is_empty() && *range != inner);
     match shorter.find(|range| is_accepted(case, range)) {
-        Some(range) => Some(("words stand around the statement", range)),
-        None => Some(("words stand before the statement", inner)),
+        Some(range) => Some(("text surrounds the statement", range)),
+        None => Some(("text precedes the statement", inner)),
     }
 }
 

@@ -6,11 +6,11 @@ use sqlparser::ast::{BinaryOperator, Expr, SelectItem, SetExpr, UnaryOperator, V
 /// The value of a filter over all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FilterTruth {
-    /// It holds for every row.
+    /// The filter is true for every row.
     Always,
-    /// It holds for no row.
+    /// The filter is true for no row.
     Never,
-    /// It depends on the row.
+    /// The result of the filter depends on the row.
     Depends,
 }
 

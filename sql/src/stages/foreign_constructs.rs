@@ -1,5 +1,5 @@
-//! Recognizes constructs and functions of other engines, and says what to write instead. Each construct is one row of
-//! the tables below.
+//! Recognizes constructs and functions of other engines, and suggests replacements. Each construct is one row of the
+//! tables below.
 
 use proctor_core::sql::{Dialect, SqlDiagnostic};
 
@@ -8,7 +8,7 @@ use crate::lexer::{SqlTokenKind, tokenize};
 /// A construct of another engine: a sequence of words and signs. `_` matches any one token.
 struct ForeignConstruct {
     tokens: &'static [&'static str],
-    /// The engines that have it.
+    /// The engines that have the construct.
     engines: &'static str,
     /// The dialects that lack it, each with the replacement.
     replacements: &'static [(Dialect, &'static str)],
@@ -114,7 +114,7 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
         tokens: &["AUTO_INCREMENT"],
         engines: "MySQL",
         replacements: &[
-            (Sqlite, "`INTEGER PRIMARY KEY`, which counts by itself"),
+            (Sqlite, "`INTEGER PRIMARY KEY`, which generates values"),
             (Duckdb, "a sequence, as `DEFAULT nextval('ids')`"),
         ],
     },
@@ -131,7 +131,7 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["STRAIGHT_JOIN"],
         engines: "MySQL",
-        replacements: &[(Sqlite, "`CROSS JOIN`, which keeps the order"), (Duckdb, "`JOIN`")],
+        replacements: &[(Sqlite, "`CROSS JOIN`, which preserves the order"), (Duckdb, "`JOIN`")],
     },
     ForeignConstruct {
         tokens: &["DIV"],
@@ -374,7 +374,7 @@ pub(crate) fn explain_error(error: &str, dialect: Dialect) -> Option<String> {
     if let Some(name) = missing_function(error)
         && let Some(instead) = equivalent_function(name, dialect)
     {
-        return Some(format!("`{name}` is of another engine; in {} write `{instead}`.", dialect.display_name()));
+        return Some(format!("`{name}` belongs to another engine; in {} write `{instead}`.", dialect.display_name()));
     }
     let word = quoted_after(error, "near ")?;
     if word.eq_ignore_ascii_case("limit") && dialect == Sqlite {
@@ -410,7 +410,7 @@ fn constructs_missing_in(dialect: Dialect) -> impl Iterator<Item = (&'static For
 fn construct_advice((form, instead): (&ForeignConstruct, &str), dialect: Dialect) -> String {
     let name = form.tokens.iter().map(|piece| if *piece == "_" { "…" } else { *piece }).collect::<Vec<_>>().join(" ");
     let name = name.replace(": :", "::").replace(" (", "(").replace(" ,", ",");
-    format!("`{name}` is of {}; in {} write {instead}.", form.engines, dialect.display_name())
+    format!("`{name}` belongs to {}; in {} write {instead}.", form.engines, dialect.display_name())
 }
 
 fn contains_sequence(solid: &[&str], form: &[&str]) -> bool {

@@ -232,7 +232,7 @@ fn correct_keyword(
     best.map(|(_, word, keyword, next)| (word, keyword, Some(next)))
 }
 
-/// Reports whether a refusal says that a statement ends too early.
+/// Reports whether a refusal means that a statement ends too early.
 fn is_unfinished(refusal: &EngineRefusal, sql: &str) -> bool {
     refusal.code == SqlCode::SyntaxError
         && (refusal.range.is_none() && refusal.message.contains("stops in its middle")
@@ -288,8 +288,8 @@ fn statement_end(sql: &str, dialect: Dialect) -> (Range<usize>, String, String) 
             (place, "this bracket is not closed".to_owned(), "Close it with `)`.".to_owned())
         }
         _ => {
-            let advice = format!("Write what belongs behind `{word}`, or leave `{word}` out.");
-            (last, format!("the statement stops behind `{word}`"), advice)
+            let advice = format!("Complete the statement after `{word}`, or remove `{word}`.");
+            (last, format!("the statement ends after `{word}`"), advice)
         }
     }
 }

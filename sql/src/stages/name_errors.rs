@@ -177,8 +177,8 @@ impl NameErrorSearch<'_> {
         let (qualifier, alias) = self.alias_of(edited, refusal)?;
         let written = edited.text().get(qualifier.clone())?;
         let table = lexer::unquote(written);
-        let message = format!("`{table}` has the alias `{alias}` here, and only `{alias}` names it");
-        let advice = format!("Write `{alias}` before the column, in place of `{table}`.");
+        let message = format!("`{table}` has the alias `{alias}` here, so only `{alias}` refers to it");
+        let advice = format!("Write `{alias}` before the column, instead of `{table}`.");
         let quoted = if is_unquoted_name(&alias) { alias.clone() } else { case.engine.quote_name(&alias) };
         let fix = self.verified_fix(case, edited, &qualifier, &quoted, refusal);
         let found = found.clone().with_candidates(vec![alias]).with_advice(advice).with_fix(fix);
@@ -476,13 +476,13 @@ fn name_advice(
     match code {
         SqlCode::UnknownColumn => {
             let has: Vec<String> = catalog.tables_with(name).take(4).map(|table| format!("`{}`", table.name)).collect();
-            let of = qualifier.map_or(String::new(), |qualifier| format!(" `{qualifier}` has none of that name."));
+            let of = qualifier.map_or(String::new(), |qualifier| format!(" `{qualifier}` has no column of that name."));
             match (has.is_empty(), candidates.is_empty()) {
                 (false, _) => {
                     Some(format!("The column `{name}` belongs to {}: join it, or use its alias.{of}", has.join(", ")))
                 }
                 (true, false) => Some("Use the name as the schema has it.".to_owned()),
-                (true, true) => Some(format!("No table has a column `{name}`; look at the schema.")),
+                (true, true) => Some(format!("No table has a column `{name}`; see the schema.")),
             }
         }
         SqlCode::UnknownTable if candidates.is_empty() && catalog.tables.is_empty() => None,
@@ -493,7 +493,7 @@ fn name_advice(
         SqlCode::UnknownTable => Some("Use the name as the schema has it.".to_owned()),
         SqlCode::AmbiguousColumn => Some("Write the table or its alias before the column.".to_owned()),
         SqlCode::UnknownFunction => Some(format!("Use a function of {}.", dialect.display_name())),
-        SqlCode::MisspeltIdentifier => Some("Write the column's name; a text belongs into single quotes.".to_owned()),
+        SqlCode::MisspeltIdentifier => Some("Write the column's name; a string needs single quotes.".to_owned()),
         _ => None,
     }
 }

@@ -40,8 +40,10 @@ impl SqlStage for ParseStage {
                     report_syntax_error(case, &text, &refusal, range.start);
                 }
                 Some(Ok(_)) if tree.is_none() => {
-                    let message =
-                        format!("{} takes this statement; our parser does not read its form", case.engine.version());
+                    let message = format!(
+                        "{} accepts this statement, but Proctor's parser does not support its syntax",
+                        case.engine.version()
+                    );
                     let found = SqlDiagnostic::note(StageName::Parse, SqlCode::ParserDisagrees, message);
                     let found = found.with_span(Some(case.span(range)));
                     case.add_finding(found);

@@ -157,7 +157,7 @@ fn merge_extent(merge: &Merge) -> Option<(String, RewriteExtent)> {
     } else if let TableFactor::Derived { subquery, .. } = &merge.source {
         query_extent(subquery, &Vec::new())
     } else {
-        // Like `UPDATE … FROM`, whose condition is in WHERE.
+        // The statement is like `UPDATE … FROM`, whose condition is in WHERE.
         RewriteExtent::Bounded
     };
     Some((table, extent))

@@ -126,7 +126,7 @@ fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), StageE
             let span = case.span(case.statements[index].range.clone());
             if ran.truncated {
                 let message =
-                    format!("there are more than {} rows; the rest was not checked", case.request.limits.rows);
+                    format!("there are more than {} rows; the rest were not checked", case.request.limits.rows);
                 case.add_finding(
                     SqlDiagnostic::note(StageName::Run, SqlCode::RowsLeftOut, message).with_span(Some(span)),
                 );
@@ -193,7 +193,7 @@ fn report_failure(case: &mut ChainContext<'_>, index: usize, bound: &BoundStatem
     if is_of_data && is_literal_conversion(case, &refusal, found.span) {
         found.stage = StageName::Bind;
     } else if is_of_data && depends_on_data(bound) && execution_ground(case) == Ground::Scratch {
-        let message = format!("on rows made from the schema it failed: {}", found.message);
+        let message = format!("it failed on rows generated from the schema: {}", found.message);
         let warning = SqlDiagnostic::warning(StageName::Run, refusal.code, message, 40);
         found = SqlDiagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
     }
@@ -305,7 +305,7 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
         return Ok(());
     }
     let span = case.span(case.statements[index].range.clone());
-    let message = format!("it touched each of the {rows} rows of `{}` that it was tried on", table.name);
+    let message = format!("it changed each of the {rows} test rows of `{}`", table.name);
     let is_of_others = bound.tables().iter().any(|name| !bare_name(name).eq_ignore_ascii_case(&table.name));
     let found = match is_of_others && tree.as_ref().is_some_and(has_subquery) {
         // Rows of another table may exclude some.
@@ -331,7 +331,7 @@ fn check_rewrite_on_unusual_rows(
         return Ok(());
     }
     let span = case.span(case.statements[index].range.clone());
-    let message = format!("it rewrites rows by each of the {rows} rows of `{}` that it was tried on", table.name);
+    let message = format!("it rewrites rows through each of the {rows} test rows of `{}`", table.name);
     let found = SqlDiagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message).with_span(Some(span));
     case.add_finding(found.with_subject(table.name).with_advice("Select the rows with WHERE."));
     Ok(())

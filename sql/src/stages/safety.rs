@@ -120,7 +120,7 @@ fn action_findings(case: &ChainContext<'_>, index: usize, bound: &BoundStatement
             Action::Schema { operation: what, name } => Some(
                 error(
                     SqlCode::SchemaChangeRefused,
-                    format!("it changes the schema ({what} `{name}`), and the policy is `{}`", policy.as_str()),
+                    format!("it changes the schema ({what} `{name}`), but the policy is `{}`", policy.as_str()),
                 )
                 .with_subject(name.clone())
                 .with_advice("Do not change the schema."),
@@ -136,11 +136,11 @@ fn action_findings(case: &ChainContext<'_>, index: usize, bound: &BoundStatement
                     .with_advice("Leave settings to the caller."),
             ),
             Action::Attach(what) => Some(
-                error(SqlCode::DatabaseAttached, format!("it reaches another database: {what}"))
+                error(SqlCode::DatabaseAttached, format!("it accesses another database: {what}"))
                     .with_advice("Use only objects of this database."),
             ),
             Action::File(what) => Some(
-                error(SqlCode::FileAccess, format!("it reaches a file or the network: {what}"))
+                error(SqlCode::FileAccess, format!("it accesses a file or the network: {what}"))
                     .with_advice("Use the tables of the schema."),
             ),
             Action::Other(what) => Some(
@@ -210,10 +210,10 @@ fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, sp
             let column = names.into_iter().find(|name| !allow_lists::is_column_allowed(allow, table, name))?;
             format!("the column `{table}.{column}` is not on the list")
         }
-        _ => format!("it adds rows to `{table}` without naming their columns, and not all of them are on the list"),
+        _ => format!("it adds rows to `{table}` without naming their columns, but not all columns are on the list"),
     };
     let found = SqlDiagnostic::error(STAGE, SqlCode::ColumnRefused, message).with_span(Some(span)).with_subject(table);
-    Some(found.with_advice("Name the columns of the new row, and only those that are on the list."))
+    Some(found.with_advice("Name the columns of the new row, and only columns on the list."))
 }
 
 /// Reports whether a name in the text is that of a table.
@@ -275,7 +275,7 @@ fn check_table_or_column(
     let (column, listed) = (column?, allow_lists::allowed_columns(allow, table)?);
     (!listed.iter().any(|allowed| allowed.eq_ignore_ascii_case(column))).then(|| {
         let message = match column {
-            "*" => format!("it rewrites whole rows of `{table}`, and not all of its columns are on the list"),
+            "*" => format!("it rewrites whole rows of `{table}`, but not all of its columns are on the list"),
             _ => format!("the column `{table}.{column}` is not on the list"),
         };
         SqlDiagnostic::error(STAGE, SqlCode::ColumnRefused, message)
@@ -296,7 +296,7 @@ fn check_function(case: &ChainContext<'_>, function: &str, span: SqlSpan) -> Opt
         || case.request.allow.functions.iter().any(|allowed| allowed.eq_ignore_ascii_case(function));
     (!is_allowed).then(|| {
         let message =
-            format!("the function `{function}` is not on the list of those that reach nothing beyond their arguments");
+            format!("the function `{function}` is not on the list of functions that access only their arguments");
         SqlDiagnostic::error(STAGE, SqlCode::FunctionRefused, message).with_span(Some(span)).with_subject(function)
     })
 }
@@ -310,16 +310,16 @@ fn form_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Vec<Sq
     let error = |code, message: String| SqlDiagnostic::error(STAGE, code, message).with_span(Some(span));
     let refusal = match statement.tree.as_ref().map_or(StatementKind::Read, kind_from_tree) {
         StatementKind::Write if policy == SqlPolicy::Read => {
-            error(SqlCode::WriteRefused, "it changes rows, and the policy is `read`".to_owned())
+            error(SqlCode::WriteRefused, "it changes rows, but the policy is `read`".to_owned())
         }
         StatementKind::Schema if policy != SqlPolicy::Migrate => error(
             SqlCode::SchemaChangeRefused,
-            format!("it changes the schema, and the policy is `{}`", policy.as_str()),
+            format!("it changes the schema, but the policy is `{}`", policy.as_str()),
         ),
         StatementKind::Transaction => error(SqlCode::TransactionControl, "it begins or ends a transaction".to_owned()),
         StatementKind::Setting => error(SqlCode::SettingRefused, "it changes or reads a setting".to_owned()),
         StatementKind::Attach => {
-            error(SqlCode::FileAccess, "it reaches another database, a file or the network".to_owned())
+            error(SqlCode::FileAccess, "it accesses another database, a file or the network".to_owned())
         }
         StatementKind::Other => {
             error(SqlCode::StatementRefused, "no policy allows a statement of this kind".to_owned())
@@ -369,7 +369,7 @@ fn dangerous_functions(case: &ChainContext<'_>, index: usize) -> Vec<SqlDiagnost
         .iter()
         .filter(|name| is_function && EXTERNAL_FUNCTIONS.contains(&name.to_ascii_lowercase().as_str()))
         .map(|name| {
-            let message = format!("`{name}` reaches a file, the network or the machine where an engine has it");
+            let message = format!("`{name}` accesses a file, the network or the machine in engines that have it");
             SqlDiagnostic::error(STAGE, SqlCode::FileAccess, message).with_subject(name.clone())
         })
         .collect()
@@ -382,7 +382,7 @@ pub(super) fn hidden_write_finding(case: &ChainContext<'_>) -> Option<SqlDiagnos
         && matches!(parse_tree(case.text(), case.request.dialect), Some(ast::Statement::Query(query)) if contains_write(&query));
     is_query_that_writes.then(|| {
         let span = case.span(0..case.text().len());
-        let message = "it changes rows within, and the policy is `read`";
+        let message = "it changes rows in a subquery, but the policy is `read`";
         SqlDiagnostic::error(STAGE, SqlCode::WriteRefused, message)
             .with_span(Some(span))
             .with_advice("Send a query that only reads.")
@@ -428,7 +428,7 @@ fn rewrite_finding(table: String, extent: rewrite_extent::RewriteExtent, span: S
         rewrite_extent::RewriteExtent::Bounded => return None,
         rewrite_extent::RewriteExtent::Unbounded => (
             SqlCode::UnboundedWrite,
-            format!("it may rewrite every row of `{table}`: nothing bounds the rows that it takes"),
+            format!("it may rewrite every row of `{table}`: the rows that it reads are not limited"),
         ),
         rewrite_extent::RewriteExtent::AlwaysTrue => {
             (SqlCode::AlwaysTrueFilter, format!("it may rewrite every row of `{table}`: its WHERE matches all of them"))

@@ -98,7 +98,7 @@ pub(super) fn table_references(sql: &str, dialect: Dialect) -> Vec<TableReferenc
     };
     let sign = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
     let mut found = Vec::new();
-    // For each open parenthesis, whether a list of tables is open.
+    // Records for each open parenthesis whether a list of tables is open.
     let mut lists = vec![false];
     let mut at = 0;
     while at < solid.len() {

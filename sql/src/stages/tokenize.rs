@@ -19,7 +19,7 @@ impl SqlStage for TokenizeStage {
         let text = case.text();
         let mut found = Vec::new();
         if let Some(at) = text.find('\0') {
-            let message = "the text contains a NUL byte, where engines end it";
+            let message = "the text contains a NUL byte, which ends the text for engines";
             found.push(
                 SqlDiagnostic::error(StageName::Tokenize, SqlCode::NulByte, message)
                     .with_span(Some(case.span(at..at + 1))),
@@ -33,7 +33,7 @@ impl SqlStage for TokenizeStage {
                 SqlTokenKind::Symbol if part == "(" => {
                     depth += 1;
                     if depth == case.request.limits.depth.saturating_add(1) {
-                        let message = format!("brackets stand within each other more than {} deep", depth - 1);
+                        let message = format!("brackets are nested more than {} deep", depth - 1);
                         let found_it = SqlDiagnostic::error(StageName::Tokenize, SqlCode::TooDeep, message);
                         found.push(
                             found_it.with_span(Some(case.span(range))).with_advice("Write it with fewer brackets."),
@@ -50,7 +50,7 @@ impl SqlStage for TokenizeStage {
                     let message = format!("{} has no end", unterminated_kind(part));
                     let place = case.span(range.start..range.start + 1);
                     let found_it = SqlDiagnostic::error(StageName::Tokenize, SqlCode::UnterminatedToken, message);
-                    found.push(found_it.with_span(Some(place)).with_advice("Close it at its end."));
+                    found.push(found_it.with_span(Some(place)).with_advice("Terminate it."));
                 }
                 SqlTokenKind::Comment if part.starts_with("/*!") || part.starts_with("/*M!") => {
                     let message = "MySQL and MariaDB execute this comment, but other engines ignore it";
@@ -70,7 +70,7 @@ fn backtick_finding(case: &ChainContext<'_>, range: Range<usize>) -> SqlDiagnost
     let name = &case.text()[range.start + 1..range.end - 1];
     let replacement = case.engine.quote_name(name);
     let message = format!(
-        "backticks quote names in MySQL and SQLite; {} takes `{replacement}`",
+        "backticks quote names in MySQL and SQLite; {} uses `{replacement}`",
         case.request.dialect.display_name()
     );
     let fix = SqlFix { start: range.start, end: range.end, replacement, applicability: Applicability::Safe };

@@ -153,7 +153,7 @@ impl<'e> CrashFixture<'e> {
         RunningProcess::start(self.env.daemon_command_through(&words, &self.env.socket_path(), &self.env.state_dir()))
     }
 
-    /// Sends a request to the daemon; returns `None` if it is gone.
+    /// Sends a request to the daemon; returns `None` if the daemon has exited.
     fn send_request(&self, method: &str, path: &str, body: Option<&Value>) -> Option<RawResponse> {
         daemon::send_request_with_headers(&self.env.socket_path(), method, path, IDEMPOTENCY_HEADER, body).ok()
     }

@@ -499,7 +499,7 @@ fn refuses_changed_ignore_rules(env: &TestEnvironment) {
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1).prints(&[&exclude_path, "hide no file"]);
     repo.run().exits(0);
     assert_gate_passes(&repo, &[]);
-    // Another rules file, then none.
+    // First another rules file, then no rules file.
     let rules = repo.file(".git/rules");
     machine::write(&rules, "*.other\n");
     repo.git(&["config", "core.excludesFile", rules.to_str().expect("UTF-8")]);

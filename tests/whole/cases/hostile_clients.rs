@@ -294,7 +294,7 @@ fn clients_that_never_read(env: &TestEnvironment) {
             })
             .collect();
         let began = Instant::now();
-        // The remaining two connections are this client and the one that asks in the meantime.
+        // The remaining two connections belong to this client and to the client that sends requests in the meantime.
         while read_metric(env, "proctor_connections") > 2 {
             assert!(began.elapsed() < RESPONSE_TIMEOUT, "readers that do not read are still there");
         }

@@ -223,7 +223,7 @@ fn assert_best_effort_passes(env: &TestEnvironment, repo: &Repo<'_>, wrapper: &[
     assert_eq!(repo.last_run()["tier"], 2);
     let missing = assert_record_matches_observation(repo);
     missing.iter().for_each(|control| assert!(run.stdout.contains(control), "{control} is not shown\n{run}"));
-    // With `--max-tier 1` the run is no pass.
+    // With `--max-tier 1` the run does not pass.
     let arguments = ["run", "--changeset", CHANGESET, "--sandbox=best-effort", "--max-tier", "1"];
     proctor_through(env, repo, wrapper, &arguments).exits(5).prints(&["tier"]);
     let exec = ["exec", "--sandbox=best-effort", "--format", "json", "--", "true"];
@@ -459,8 +459,8 @@ fn lacks_control_group(env: &TestEnvironment) {
     assert_eq!(demanding.stderr.contains("`cgroup`"), !has_groups, "{demanding}");
 }
 
-/// Removes the control groups even if the machine has them. Their limits are then enforced for each process and by
-/// PID 1, and the record says so.
+/// Removes the control groups even if the machine has them. Their limits are then enforced for each process and by PID
+/// 1, and the record reports this.
 fn lacks_control_group_mount(env: &TestEnvironment) {
     let wrapper = wrapper_without(&["cgroups"]);
     let step = inspecting_step(env, 0).with_field("limits: { memory: 512MiB, pids: 200 }");

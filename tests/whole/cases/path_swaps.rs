@@ -198,7 +198,7 @@ fn files_in_place_of_record(env: &TestEnvironment) {
     daemon.stop().exits(0);
 }
 
-/// Asserts that a run is inconclusive, names the obstacle, and says what to do.
+/// Asserts that a run is inconclusive, names the obstacle, and suggests a fix.
 #[track_caller]
 fn assert_refused(run: &Value, at: &Path, what: &str) {
     assert_eq!(run["verdict"], "inconclusive", "{what}: {run:#}");

@@ -1,4 +1,4 @@
-//! Whether the daemon answers a request for a run with an earlier run.
+//! Tests whether the daemon answers a request for a run with an earlier run.
 
 use proctor_core::api::{How, Reuse, RunSubmission};
 use proctor_core::decision::verdict::Verdict;
@@ -44,7 +44,7 @@ fn verified_tree_is_not_run_again(env: &TestEnvironment) {
     runs_again(RunSubmission { max_tier: Tier::THREE, ..with_reuse(run_submission(&repo)) }, Verdict::Passed);
     repo.write("README.md", "nothing of it\n");
     runs_again(with_reuse(run_submission(&repo)), Verdict::Failed);
-    // A failure is no answer.
+    // A failed run does not answer a request.
     runs_again(with_reuse(run_submission(&repo)), Verdict::Failed);
 }
 
@@ -116,7 +116,7 @@ fn edited_ignored_file_prevents_reuse_for_commit(env: &TestEnvironment) {
     assert_eq!(served.submit(of_commit()).how, How::Verified, "a run of a commit sees no ignored file");
 }
 
-/// No record says which ignored files such steps saw.
+/// No record lists the ignored files that such steps saw.
 fn runs_over_shared_worktree_are_not_reused(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("grep -q good .env"));
     repo.write(".gitignore", ".env\n");

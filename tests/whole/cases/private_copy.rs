@@ -350,7 +350,8 @@ fn git_works_in_nested_repositories(env: &TestEnvironment) {
         let subject = inner.git(&["log", "--format=%s"]);
         let expected = format!("{subject} M README.md\n{subject}?? new\nv7\n");
         assert_eq!(seen, expected, "run {run}");
-        // As after a reboot: the files of the copy are read again, and its git directories are written again.
+        // The state is the same as after a reboot: the files of the copy are read again, and its git directories are
+        // written again.
         for record in machine::walk(&env.state_dir().join("mirrors")).iter().filter(|path| path.ends_with("own/record"))
         {
             fs::remove_file(record).expect("removes");

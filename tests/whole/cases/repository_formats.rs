@@ -230,7 +230,7 @@ fn filter_runs_in_sandbox(env: &TestEnvironment) {
     repo.write("tools/filter.sh", format!("#!/bin/sh\n{script}tr a-z A-Z\n"));
     repo.run().exits(0);
     let git = recorded_git_facts(&repo);
-    // Outside the sandbox, the malicious program must not run, so git uses an honest filter.
+    // Outside the sandbox, the malicious program must not run, so git uses a harmless filter.
     repo.git(&["config", "filter.own.clean", "tr a-z A-Z"]);
     assert_eq!(git["tree"], tree_computed_by_git(&repo, env), "{git}");
     assert!(!witness.exists() && !repo.file(".git/hooks/post-checkout").exists());

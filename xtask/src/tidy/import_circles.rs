@@ -2,8 +2,8 @@
 //!
 //! A source imports another one if it names an item that the other one defines: in a `use`, or in a path that starts
 //! with `crate`, `self`, `super`, a submodule or an imported module. Names are followed through re-exports to the
-//! source that defines the item, and a re-export by itself is not an import. Tests do not count. A circle is a
-//! strongly connected component of at least two sources; a module with its one submodule is no circle.
+//! source that defines the item, and a re-export by itself is not an import. Tests do not count. A circle is a strongly
+//! connected component of at least two sources; a module with its one submodule is not a circle.
 
 mod import_graph;
 mod source_module;

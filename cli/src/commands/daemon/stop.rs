@@ -119,7 +119,7 @@ async fn wait_for_exit(process: OwnedFd, within: Duration) -> io::Result<bool> {
 
 fn signal_error(pid: u32, errno: Errno) -> CliError {
     CliError::Usage {
-        message: format!("the daemon, process {pid}, cannot be asked to end: {errno}"),
+        message: format!("the daemon, process {pid}, cannot be sent a signal: {errno}"),
         hint: "run this as the daemon's user, or use `systemctl stop proctord` if systemd runs it".to_owned(),
     }
 }

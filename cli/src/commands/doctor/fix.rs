@@ -63,7 +63,7 @@ pub(super) fn fixes(findings: &[FindingRecord], machine: &MachineFacts, paths: &
 /// The reason why a control is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingControlCause {
-    /// The container refuses it.
+    /// The container refuses the namespace.
     Container,
     /// A kernel setting allows no namespaces.
     NamespacesOff,
@@ -166,7 +166,7 @@ impl MissingControlCause {
             Self::UserNamespacesOff => sysctl(root, &["kernel.unprivileged_userns_clone=1".to_owned()]),
             Self::AppArmor => apparmor(root, paths),
             Self::UnmappableOwner => vec![fix_step(
-                "gives the repository to an ordinary user; put in whose it shall be",
+                "gives the repository to an ordinary user; insert the name of that user",
                 format!("{root}chown -R USER: {}", paths.repo),
             )],
             Self::LandlockOff => landlock(root, machine),

@@ -14,7 +14,7 @@ use super::CompletedExec;
 use crate::daemon::{client_error, problem_error};
 use crate::error::CliError;
 
-/// Follows a command whose request is in progress, to its end. A cancellation is forwarded. If this process exits,
+/// Follows a command whose request is in progress until it ends. A cancellation is forwarded. If this process exits,
 /// the daemon kills the command.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ async fn follow(
             Some(ExecEvent::OutputBytes { stream, hex }) => print(stream, decode_hex(&hex).ok_or_else(bad_hex_error)?),
             Some(ExecEvent::Finished { record }) => return check_result(*record, stdout, stderr),
             Some(ExecEvent::Failed { problem }) => return Err(problem_error(*problem)),
-            None => return Err(CliError::Internal("the answer of the daemon ended without a result".to_owned())),
+            None => return Err(CliError::Internal("the daemon's response ended without a result".to_owned())),
         }
     }
 }
@@ -94,7 +94,7 @@ fn check_result(record: ExecRecord, stdout: Vec<u8>, stderr: Vec<u8>) -> Result<
 }
 
 fn bad_hex_error() -> CliError {
-    CliError::Internal("the output of the command came as what is not hexadecimal".to_owned())
+    CliError::Internal("the daemon sent output of the command that is not hexadecimal".to_owned())
 }
 
 fn lost_command_error(error: ClientError) -> CliError {

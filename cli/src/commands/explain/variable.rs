@@ -31,7 +31,7 @@ fn render_present(name: &str, value: &str, origin: VariableOrigin, caller_value:
     let instead = if other { "; the caller's own value is not passed on" } else { "" };
     let mut text = format!("{} {name}: {origin}; its value is {value_is}{instead}\n", paint(GOOD, "there"));
     if other && origin != VariableOrigin::Spec {
-        text.push_str(&hint_lines(&[format!("`env: {{ {name}: … }}` in the spec sets another one")]));
+        text.push_str(&hint_lines(&[format!("`env: {{ {name}: … }}` in the spec sets another value")]));
     }
     text
 }
@@ -92,9 +92,9 @@ impl VariableAbsence {
         match self {
             Self::NeverPassedOn | Self::InvalidName | Self::NotUtf8 => vec![set],
             Self::TraceOnly => {
-                vec!["`OTEL_EXPORTER_OTLP_ENDPOINT` exports the spans of runs, as docs/telemetry.md says".to_owned()]
+                vec!["`OTEL_EXPORTER_OTLP_ENDPOINT` exports the spans of runs, see docs/telemetry.md".to_owned()]
             }
-            Self::NotSet => vec![format!("`export {name}=…` before `proctor run` gives it"), set],
+            Self::NotSet => vec![format!("`export {name}=…` before `proctor run` sets it"), set],
             Self::NotAllowed => vec![allow, set],
             Self::Unknown => vec![set, allow],
         }

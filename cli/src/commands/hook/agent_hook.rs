@@ -60,7 +60,7 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
     let input_bytes = tokio::task::spawn_blocking(read_input).await.unwrap_or_default();
     let stop: StopHookInput = serde_json::from_slice(&input_bytes).unwrap_or_default();
     if stop.stop_hook_active {
-        screen.err("proctor: nothing is verified: the agent was sent on once already\n");
+        screen.err("proctor: nothing is verified: the hook has already made the agent continue once\n");
         return Ok(0);
     }
     let git_caller = git_environment::without_git_changes(caller);
@@ -88,9 +88,9 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
     }
 }
 
-/// Maps the exit code of the run to that of the hook. A failure that the agent can fix makes it continue. Failures
-/// that no change of the tree can fix, such as a missing sandbox, keep their code: they are no pass, but do not hold
-/// up the agent.
+/// Maps the exit code of the run to that of the hook. A failure that the agent can fix makes it continue. Failures that
+/// no change of the tree can fix, such as a missing sandbox, keep their code: they do not count as a pass, but do not
+/// hold up the agent.
 fn hook_exit_code(code: u8) -> u8 {
     match code {
         EXIT_FAILED | EXIT_DRIFT | EXIT_TIMEOUT | EXIT_USAGE => EXIT_CONTINUE,
@@ -129,7 +129,7 @@ fn read_input() -> Vec<u8> {
 /// Builds the message to the agent: first the reason in our words, then marked output of the step.
 fn message(profile: &str, code: u8, record: &RunRecord) -> String {
     let mut text = reason(profile, code, record);
-    let again = format!("hint: `proctor run --profile {profile}` shows all of it\n");
+    let again = format!("hint: `proctor run --profile {profile}` shows the whole output\n");
     let bytes_left = MAX_MESSAGE.saturating_sub(text.len() + again.len());
     if let Some(step) = worst_step(record) {
         text.push_str(&quote_untrusted(&step_lines(step), bytes_left));
@@ -142,7 +142,7 @@ fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
         (Some(step), ..) => format!("step `{}`: {}", step_path(record, step), outcome_reason(step)),
         (None, _, Some(check)) => format!("toolchain `{}` does not hold", escape_line(check.toolchain.as_str())),
         (None, Some(doubt), _) => escape_line(&doubt.message),
-        (None, None, None) if code == EXIT_INTERRUPTED => "it was asked to end".to_owned(),
+        (None, None, None) if code == EXIT_INTERRUPTED => "it was interrupted".to_owned(),
         (None, None, None) => "nothing of it passed".to_owned(),
     };
     let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is no pass" };

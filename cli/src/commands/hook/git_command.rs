@@ -100,7 +100,7 @@ impl From<GitCommandError> for CliError {
     }
 }
 
-/// Reads both pipes to their end.
+/// Reads both pipes completely.
 fn read_pipes(child: &mut Child, deadline: Instant) -> Result<[Vec<u8>; 2], GitCommandError> {
     let stdout = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
     let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));

@@ -132,7 +132,7 @@ fn parse_paths<const N: usize>(output: &GitCommandOutput, at: &Path) -> Result<[
 }
 
 fn git_output_error(output: &GitCommandOutput, at: &Path) -> CliError {
-    let words = output.stderr.lines().next().unwrap_or("it answered in words that are not understood");
+    let words = output.stderr.lines().next().unwrap_or("its answer has an unknown format");
     CliError::Usage {
         message: format!("git has no hooks for `{}`: {words}", show(at)),
         hint: "go to the worktree of a repository, or name one with `--repo`; git 2.31 or newer is needed".to_owned(),

@@ -85,7 +85,7 @@ impl HookFile {
     /// one is renamed to `path`, so that the other manager runs it from now on. Returns whether there was one.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(super) fn remove_chained(&self, path: &Path) -> Result<bool, CliError> {
         // Our script looks for the previous hook next to itself, so it may be stored under the new or under the old
         // name.
@@ -108,7 +108,7 @@ impl HookFile {
     /// replaced.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(super) fn write(&self, text: &str, keep: bool) -> Result<(), CliError> {
         self.write_file(text.as_bytes(), keep).map_err(|error| self.access_error("written", &error))
     }
@@ -151,7 +151,7 @@ impl HookFile {
     /// Removes our hook and restores the previous one; returns whether there was one.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system call fails.
     pub(super) fn remove(&self) -> Result<bool, CliError> {
         let has_previous = self.kept_path().symlink_metadata().is_ok();
         let done = if has_previous {
@@ -202,7 +202,7 @@ fn read_beginning(path: &Path, identity: (u64, u64)) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let opened = file.metadata()?;
     if (opened.dev(), opened.ino()) != identity {
-        return Err(io::Error::other("it is another file by now"));
+        return Err(io::Error::other("another file is now at its path"));
     }
     let mut bytes = Vec::new();
     file.take(hook_script::MAX_BYTES).read_to_end(&mut bytes)?;

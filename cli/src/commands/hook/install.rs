@@ -29,7 +29,7 @@ pub(super) fn install(
     let named = if args.hooks.is_empty() { &[HookName::PrePush][..] } else { &args.hooks };
     if args.options.each_commit && !named.contains(&HookName::PrePush) {
         return Err(CliError::Usage {
-            message: "`--each-commit` is about commits that are pushed".to_owned(),
+            message: "`--each-commit` applies only to pushed commits".to_owned(),
             hint: "install `pre-push` with it, or omit it".to_owned(),
         });
     }
@@ -72,7 +72,7 @@ fn choose_action(slot: &HookFile, force: bool) -> Result<InstallAction, CliError
         HookOwner::Manager(_) | HookOwner::Unknown if inspect_path(&slot.kept_path()) != HookFileState::Missing => {
             Err(CliError::Usage {
                 message: format!(
-                    "`{}` was put there after ours, which keeps another one as `{}`",
+                    "`{}` was added after Proctor's hook, which keeps another hook as `{}`",
                     show(&slot.path()),
                     show(&slot.kept_path())
                 ),
@@ -148,11 +148,11 @@ fn check_directory(args: &HookInstallArgs, directory: &HookDirectory, screen: &m
     if directory.is_managed_by_husky() {
         return Err(CliError::Usage {
             message: format!(
-                "{} looks after the hooks in `{}`, and writes them anew",
+                "{} manages the hooks in `{}` and rewrites them",
                 HookManager::Husky.name(),
                 show(&directory.hooks)
             ),
-            hint: "put the line `proctor hook run pre-push -- \"$@\"` into `.husky/pre-push` instead".to_owned(),
+            hint: "add the line `proctor hook run pre-push -- \"$@\"` to `.husky/pre-push` instead".to_owned(),
         });
     }
     match directory.users() {
@@ -167,8 +167,8 @@ fn check_directory(args: &HookInstallArgs, directory: &HookDirectory, screen: &m
         HookDirectoryUsers::Others => Err(CliError::Usage {
             message: format!("`{}` is not this repository's alone: {}", show(&directory.hooks), directory.reason()),
             hint: format!(
-                "give the repository hooks of its own by `git config --local core.hooksPath {}`; or say `--shared`, \
-                 and every repository that has a spec is verified",
+                "set a hook directory for this repository with `git config --local core.hooksPath {}`; or use \
+                 `--shared`, which verifies every repository that has a spec",
                 show(&directory.common_dir.join("hooks"))
             ),
         }),
@@ -252,14 +252,14 @@ fn uninstall_chained(slot: &HookFile, path: &Path, owner: &HookOwner, screen: &m
     if *owner == HookOwner::EditedProctor {
         return Err(CliError::Usage {
             message: format!(
-                "the hook `{}` is ours, was edited, and still runs from `{}`",
+                "the Proctor hook `{}` was edited and still runs from `{}`",
                 show(path),
                 show(&slot.path())
             ),
             hint: "remove the file yourself".to_owned(),
         });
     }
-    let rest = if slot.remove_chained(path)? { "; the hook that ours ran first keeps its place there" } else { "" };
+    let rest = if slot.remove_chained(path)? { "; the hook that Proctor's hook ran first is kept there" } else { "" };
     screen.out(&format!("removed {name}, which the hook `{}` ran: {}{rest}\n", show(&slot.path()), show(path)));
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::style;
 pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.options.each_commit {
         return Err(CliError::Usage {
-            message: "`--each-commit` is about commits that are pushed".to_owned(),
+            message: "`--each-commit` applies only to pushed commits".to_owned(),
             hint: "omit it".to_owned(),
         });
     }
@@ -54,7 +54,7 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
         screen.err(&style::error(
             CommandCode::CommitStopped.code(),
             &message,
-            &["`git commit --no-verify` leaves this check out".to_owned()],
+            &["`git commit --no-verify` skips this check".to_owned()],
         ));
     }
     Ok(code)

@@ -57,8 +57,9 @@ fn read_input() -> Result<Vec<u8>, CliError> {
     let failed = |message: String, hint: &str| CliError::Usage { message, hint: hint.to_owned() };
     if std::io::IsTerminal::is_terminal(&stdin) {
         return Err(failed(
-            "standard input is a terminal, and git says there what is pushed".to_owned(),
-            "`proctor hook install pre-push` has git call this; `proctor run --rev <commit>` verifies one commit",
+            "standard input is a terminal, but git writes the list of pushed refs to it".to_owned(),
+            "`proctor hook install pre-push` makes git run this command; `proctor run --rev <commit>` verifies one \
+                commit",
         ));
     }
     let mut bytes = Vec::new();
@@ -115,7 +116,7 @@ fn report_skipped(updates: &[RefUpdate], pushed: &ResolvedPush, screen: &mut Scr
         if let PushedTip::Other { kind } = tip {
             let name = escape_line(&update.local_ref);
             screen.err(&format!(
-                "{} `{name}` is a {}, and nothing of it is verified\n",
+                "{} `{name}` is a {}, so nothing in it is verified\n",
                 paint(DIM, "skipped:"),
                 escape_line(kind)
             ));
@@ -192,7 +193,7 @@ pub(super) fn reused_run_line(commit: &NamedCommit, known: &ReusedRun) -> String
     format!("{} {id} {subject} (run {}{when})\n", paint(GOOD, "verified already:"), known.run)
 }
 
-/// Reports the combined result, with a hint if it is no pass, and returns the exit code.
+/// Reports the combined result, with a hint if it is not a pass, and returns the exit code.
 fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Screen) -> u8 {
     let codes: Vec<u8> = verified.iter().map(|verified| verified.exit_code).collect();
     let code = if verified.len() < total { EXIT_INTERRUPTED } else { worst_exit_code(&codes) };
@@ -209,7 +210,7 @@ fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Scr
         let again = verified.iter().find(|verified| verified.exit_code != 0);
         let again = again.map(|bad| format!("`proctor run --rev {}` runs it again", short_id(&bad.commit.id)));
         let hints: Vec<String> =
-            again.into_iter().chain(["`git push --no-verify` leaves this check out".to_owned()]).collect();
+            again.into_iter().chain(["`git push --no-verify` skips this check".to_owned()]).collect();
         screen.err(&style::error(
             CommandCode::PushStopped.code(),
             &format!("the push is rejected: {}{what}", exit_code_label(code)),

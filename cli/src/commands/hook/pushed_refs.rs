@@ -36,7 +36,7 @@ pub(super) struct PushLineError {
 enum PushLineProblem {
     #[error("it is not UTF-8")]
     NotUtf8(#[source] Utf8Error),
-    #[error("it does not end: something is missing")]
+    #[error("it is incomplete: its end is missing")]
     Torn,
     #[error("four words are expected: local ref, local id, remote ref, remote id")]
     MissingWords,

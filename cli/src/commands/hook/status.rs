@@ -49,25 +49,25 @@ fn hook_status(slot: &HookFile, directory: &HookDirectory, caller: &Caller) -> H
             return fine(line(DIM, "not installed:", &how));
         }
         HookFileState::DanglingLink => {
-            return fine(line(UNSURE, "not installed,", "there is a dangling link in its place"));
+            return fine(line(UNSURE, "not installed,", "a dangling link is at its path"));
         }
         HookFileState::Unusable(what) => {
-            return fine(line(UNSURE, "not installed,", &format!("there is {what} in its place")));
+            return fine(line(UNSURE, "not installed,", &format!("{what} is at its path")));
         }
         HookFileState::File(hook) => hook,
     };
     match &hook.owner {
         HookOwner::Proctor(ours) => installed_hook_status(slot, directory, caller, &hook, ours),
-        HookOwner::EditedProctor => fine(line(UNSURE, "edited:", "it is ours, and was changed since it was installed")),
+        HookOwner::EditedProctor => fine(line(UNSURE, "edited:", "Proctor's hook was edited after its installation")),
         HookOwner::Manager(manager) => fine(line(
             DIM,
             "not installed,",
-            &format!("{} has a hook in its place{}", manager.name(), indirect_call_note(slot, &hook)),
+            &format!("{} has a hook at its path{}", manager.name(), indirect_call_note(slot, &hook)),
         )),
         HookOwner::Unknown => fine(line(
             DIM,
             "not installed,",
-            &format!("another hook is in its place{}", indirect_call_note(slot, &hook)),
+            &format!("another hook is at its path{}", indirect_call_note(slot, &hook)),
         )),
     }
 }
@@ -125,7 +125,7 @@ fn problems(directory: &HookDirectory, caller: &Caller, hook: &ExistingHook, our
         problems.push("it is not executable, and git does not run it; install it again".to_owned());
     }
     if !is_program(Path::new(&ours.program)) && !is_on_path(caller) {
-        problems.push(format!("`{}` is not there any more, and `proctor` is not on PATH", escape_line(&ours.program)));
+        problems.push(format!("`{}` no longer exists, and `proctor` is not on PATH", escape_line(&ours.program)));
     }
     problems.extend(spec_problem(directory, ours, caller));
     problems

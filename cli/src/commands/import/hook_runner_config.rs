@@ -47,7 +47,7 @@ impl HookRunnerConfig {
             })?,
         };
         let source = source.ok_or_else(|| CliError::Usage {
-            message: format!("`{}` looks like no configuration of pre-commit or lefthook", show(&path)),
+            message: format!("`{}` does not look like a configuration of pre-commit or lefthook", show(&path)),
             hint: "name its tool with `--from pre-commit` or `--from lefthook`".to_owned(),
         })?;
         Ok(Self { path, bytes, source })
@@ -92,7 +92,7 @@ fn no_config_error(from: Option<Source>, repo: &Directory) -> CliError {
     };
     let other = UNSUPPORTED_FILES.iter().find(|name| matches!(repo.open_file(name), Ok(Some(_))));
     let hint = match other {
-        Some(name) => format!("`{name}` is not read, only YAML is: `lefthook dump` prints it as that"),
+        Some(name) => format!("`{name}` is not read because only YAML is supported: `lefthook dump` prints it as YAML"),
         None => "name the file; `proctor init` makes a spec without one".to_owned(),
     };
     let repo = show(Path::new(repo.name()));

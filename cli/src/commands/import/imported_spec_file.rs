@@ -14,7 +14,7 @@ const FILE: &str = "verification.yaml";
 /// Writes the spec.
 ///
 /// # Errors
-/// A spec already exists, another kind of file is in the way, or the system refuses.
+/// A spec already exists, another kind of file is in the way, or a system call fails.
 pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
     let directory = repo.ensure(DIR, 0o755).map_err(|error| store_error(&error))?;
     let there = directory.open_file(FILE).map_err(|error| store_error(&error))?;

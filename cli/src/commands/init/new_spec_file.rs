@@ -15,7 +15,7 @@ const FILE: &str = "verification.yaml";
 /// Checks that a spec can be written, before any other work is done.
 ///
 /// # Errors
-/// Something is in the way.
+/// Another entry exists at the path.
 pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliError> {
     match file_type(repo, DIR)? {
         None => return Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliErr
 /// Writes the spec.
 ///
 /// # Errors
-/// A spec was created in the meantime, or the system refuses.
+/// A spec was created in the meantime, or a system call fails.
 pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), CliError> {
     let directory = repo.ensure(DIR, 0o755).map_err(|error| store_error(&error))?;
     let mut file = directory.create_temporary(FILE).map_err(|error| store_error(&error))?;
@@ -57,9 +57,9 @@ pub(super) fn store_error(error: &StoreError) -> CliError {
     };
     let hint = match kind {
         Some(ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => {
-            "`--dry-run` prints the spec; write it as a user who may"
+            "`--dry-run` prints the spec; write it as a user with write permission"
         }
-        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "make room, and start again",
+        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "free space, and start again",
         _ => "`--dry-run` prints the spec without writing it",
     };
     CliError::Environment { message: error.to_string(), hint: hint.to_owned() }

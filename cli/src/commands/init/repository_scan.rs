@@ -33,7 +33,7 @@ pub(super) fn scan_repository(repo: &Directory, caller: &Caller) -> Result<RepoS
     while let Some(path) = scan.queue.pop_front() {
         let entered = repo.descend(&path).and_then(|directory| scan.scan_directory(&directory, &path));
         if let Err(error) = entered {
-            scan.tree.add_note(escape_line(&error.to_string()), "what lies in it is not in the spec");
+            scan.tree.add_note(escape_line(&error.to_string()), "the spec has no checks for its content");
         }
         if scan.scanned_names >= MAX_NAMES {
             scan.queue.clear();

@@ -122,7 +122,7 @@ impl LogPrinter<'_> {
         }
         if shown.attempt != 0 {
             self.print_bytes(&[], shown, true);
-            let note = format!("{}: attempt {attempt} begins; only the last one is kept", escape_line(name));
+            let note = format!("{}: attempt {attempt} begins; only the last attempt is stored", escape_line(name));
             self.screen.err(&style::warning(&note));
         }
         *shown = ShownPart { attempt, ..ShownPart::default() };

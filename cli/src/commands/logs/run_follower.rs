@@ -149,7 +149,7 @@ impl RunFollower<'_, '_> {
     fn start_streams(&mut self, n: u32, attempt: u32, to: &mpsc::Sender<LogPiece>) {
         if attempt > 1 {
             let name = self.names.get(n as usize).map(|name| escape_line(name)).unwrap_or_default();
-            let note = format!("{name}: attempt {attempt} begins; only the last one is kept");
+            let note = format!("{name}: attempt {attempt} begins; only the last attempt is stored");
             self.printer.screen.err(&style::warning(&note));
         }
         for stream in [StdStream::Stdout, StdStream::Stderr] {
@@ -242,7 +242,7 @@ fn streams(step: &StepEvidence) -> [(StdStream, &StreamEvidence); 2] {
     [(StdStream::Stdout, &step.stdout), (StdStream::Stderr, &step.stderr)]
 }
 
-/// Sends one output of an attempt to its end.
+/// Sends one complete output of an attempt.
 async fn send_stream(client: Client, run: RunId, stream: StepOutputStream, attempt: u32, to: mpsc::Sender<LogPiece>) {
     let selector = OutputId { unit: OutputUnit::Step, n: stream.0, stream: stream.1 };
     let ended = send_output(&client, &run, selector, attempt, &to).await;

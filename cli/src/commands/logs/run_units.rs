@@ -64,7 +64,7 @@ pub(super) fn check_worth_waiting(is_known: bool, follow: bool, view: &RunView, 
         return Err(unknown_step_error(&view.id, name, &names));
     }
     if view.state == RunState::Finished {
-        return usage(format!("`{name}` did not run"), "`proctor status RUN` says why");
+        return usage(format!("`{name}` did not run"), "`proctor status RUN` shows the reason");
     }
     match follow {
         true => Ok(()),

@@ -33,7 +33,7 @@ pub(crate) struct RangeRecord {
 pub(crate) struct CommitRecord {
     /// The full commit id.
     pub commit: String,
-    /// The first line of its message, escaped and cut.
+    /// The first line of the message, escaped and cut.
     pub subject: String,
     /// The exit code of this commit's run.
     pub exit_code: u8,

@@ -26,7 +26,7 @@ pub(in crate::commands) struct CompletedRun {
 pub(in crate::commands) struct ReusedRun {
     /// Id of the run.
     pub run: RunId,
-    /// Time of its end, if known.
+    /// Time of the end, if known.
     pub ended: Option<String>,
 }
 

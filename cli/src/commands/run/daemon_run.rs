@@ -35,7 +35,7 @@ pub(super) struct DaemonRun {
 }
 
 impl DaemonRun {
-    /// Submits the run and follows it to its end. A cancellation is forwarded.
+    /// Submits the run and follows it until it ends. A cancellation is forwarded.
     ///
     /// # Errors
     /// The run does not exist, its end is unknown, or it was left to an earlier request for the same run.
@@ -45,7 +45,7 @@ impl DaemonRun {
         cancel: CancellationToken,
     ) -> Result<CompletedRun, CliError> {
         let submitted = tokio::select! {
-            // Prefer an answer that has already arrived, even after a cancellation: it says which run to cancel.
+            // Prefer an answer that has already arrived, even after a cancellation: it names the run to cancel.
             biased;
             submitted = self.submit() => submitted.map_err(client_error)?,
             () = cancel.cancelled() => return Err(cancelled_early_error()),
@@ -253,7 +253,7 @@ fn cancelled_early_error() -> CliError {
 
 fn left_running_error(id: &RunId) -> CliError {
     CliError::Engine {
-        message: format!("run {id} continues: another request asked for it first"),
+        message: format!("run {id} continues because an earlier request also needs it"),
         hint: Some(format!("`proctor cancel {id}` cancels it")),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::LeftRunning.code(),

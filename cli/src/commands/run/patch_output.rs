@@ -55,7 +55,7 @@ impl PatchDestination {
             Some(PatchResult::Refused(problem)) => {
                 return Err(failed(problem.clone(), "the evidence lists the changes"));
             }
-            None => return Err(failed("the run made none".to_owned(), "the report says why")),
+            None => return Err(failed("the run made none".to_owned(), "the report states the reason")),
         };
         match self {
             Self::Stdout => screen.out_raw(bytes),

@@ -49,7 +49,7 @@ impl<'a> RunWatcher<'a> {
         self
     }
 
-    /// Runs `work` to its end in a separate task, so that a blocked screen cannot delay the deadlines of steps.
+    /// Runs `work` to completion in a separate task, so that a blocked screen cannot delay the deadlines of steps.
     pub(super) async fn run_to_end(
         &mut self,
         work: RunFuture,
@@ -92,9 +92,7 @@ impl<'a> RunWatcher<'a> {
     fn handle_signal(&mut self, effect: SignalEffect) {
         match effect {
             SignalEffect::Cancel(signal) => {
-                self.print_line(&format!(
-                    "{signal}: ending everything that runs; press Ctrl-C again to leave at once\n"
-                ));
+                self.print_line(&format!("{signal}: ending all steps; press Ctrl-C again to exit at once\n"));
             }
             SignalEffect::Repeated => {}
             SignalEffect::ExitNow => {

@@ -6,7 +6,7 @@
 pub(super) struct FileType {
     /// The tag of the type.
     pub(super) tag: &'static str,
-    /// The extensions of its names, without the dot.
+    /// The extensions of the names, without the dot.
     pub(super) extensions: &'static [&'static str],
     /// File names of this type without one of these extensions.
     pub(super) names: &'static [&'static str],

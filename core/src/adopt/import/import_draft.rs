@@ -12,14 +12,14 @@ use crate::text::escape::escape_output;
 pub(super) struct HookConversion {
     /// The name of the hook in the configuration.
     pub(super) name: String,
-    /// The first part of its skill's name; components are joined by dots.
+    /// The first part of the skill's name; components are joined by dots.
     pub(super) group: String,
-    /// The line on which it begins.
+    /// The line on which the hook begins.
     pub(super) line: u32,
     /// The chain that the hook belongs to. Hooks of one chain run in order until one fails, so they become steps of
     /// one skill.
     pub(super) chain: Option<usize>,
-    /// True if it may run in parallel with others.
+    /// True if the step may run in parallel with others.
     pub(super) parallel: bool,
     /// The equivalent check, or the reason why it is missing.
     pub(super) result: Result<EquivalentCheck, Rejection>,
@@ -36,9 +36,9 @@ pub(super) struct EquivalentCheck {
     pub(super) workdir: Option<String>,
     /// The timeout, if the configuration sets one.
     pub(super) timeout_ms: Option<u64>,
-    /// Environment variables that it sets.
+    /// Environment variables for the command.
     pub(super) env: BTreeMap<String, String>,
-    /// The tools that it needs.
+    /// The tools that the check needs.
     pub(super) tools: Vec<Tool>,
     /// True if it is a known tool's own check. Such a check is of tier 1, and its outcome depends only on the tree.
     pub(super) is_known: bool,

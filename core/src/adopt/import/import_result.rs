@@ -39,7 +39,7 @@ impl Source {
 pub struct Tool {
     /// The name of the program.
     pub name: String,
-    /// The command of its toolchain check.
+    /// The command of the toolchain check.
     pub cmd: Vec<String>,
     /// The required version range; `null` if any version is accepted.
     pub version: Option<String>,
@@ -68,13 +68,13 @@ impl Tool {
 pub struct Carried {
     /// The name of the hook in the configuration.
     pub name: String,
-    /// The line on which it begins.
+    /// The line on which the hook begins.
     pub line: u32,
     /// The skill that contains its step.
     pub skill: String,
     /// The step of that skill.
     pub step: String,
-    /// The tools that it needs.
+    /// The tools that the hook needs.
     pub tools: Vec<String>,
     /// Differences from the original hook, one phrase each.
     pub notes: Vec<String>,
@@ -85,7 +85,7 @@ pub struct Carried {
 pub struct Left {
     /// The name of the hook in the configuration.
     pub name: String,
-    /// The line on which it begins.
+    /// The line on which the hook begins.
     pub line: u32,
     /// The reason why it was not imported.
     pub reason: String,

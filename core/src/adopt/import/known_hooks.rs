@@ -20,7 +20,7 @@ pub(super) struct KnownHook {
     pub(super) exclude_types: &'static [&'static str],
     /// Pattern that must match a path.
     pub(super) files: &'static str,
-    /// True if it gets file names as arguments.
+    /// True if the command gets file names as arguments.
     pub(super) pass_filenames: bool,
     /// True if `rev` of its repository is the version of the tool.
     pub(super) rev_is_version: bool,
@@ -286,7 +286,7 @@ const NON_TREE_HOOKS: &[(&str, &str)] = &[
     ("destroyed-symlinks", "at what is staged"),
     ("check-hooks-apply", "at this configuration of pre-commit"),
     ("check-useless-excludes", "at this configuration of pre-commit"),
-    ("identity", "at nothing, and prints what it is given"),
+    ("identity", "at nothing, and prints its arguments"),
 ];
 
 /// Returns what a hook of this id checks, if that is not a tree.

@@ -157,11 +157,10 @@ fn convert_hook(
         items.iter_mut().for_each(|item| item.result = Err(error.clone().into()));
     }
     let unknown = hook.iter().filter(|(key, _)| !JOB_KEYS.contains(key) && !HOOK_KEYS.contains(key));
-    let mut settings: Vec<Setting> = unknown
-        .map(|(key, _)| Setting { key: format!("{name}.{key}"), note: "it is not known here".to_owned() })
-        .collect();
+    let mut settings: Vec<Setting> =
+        unknown.map(|(key, _)| Setting { key: format!("{name}.{key}"), note: "it is unknown".to_owned() }).collect();
     if hook.get("fail_on_changes").is_some() {
-        let note = "a step that changes what is tracked fails in any case".to_owned();
+        let note = "a step that changes tracked files fails in any case".to_owned();
         settings.push(Setting { key: format!("{name}.fail_on_changes"), note });
     }
     Ok((items, settings))
@@ -178,7 +177,7 @@ fn setting_note(key: &str, node: &Node<'_>) -> Option<Setting> {
             "a file that sets up the environment{}, which is not read: `env` of a spec says what steps are given",
             scalar_text(node).map(|name| format!(" ({})", quoted(name))).unwrap_or_default()
         ),
-        "source_dir_local" => "scripts that are on one machine alone".to_owned(),
+        "source_dir_local" => "scripts that exist on only one machine".to_owned(),
         "min_version" | "assert_lefthook_installed" | "no_auto_install" | "install_non_git_hooks" | "lefthook" => {
             "lefthook takes no part in a run".to_owned()
         }

@@ -8,7 +8,7 @@ use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, 
 
 /// Maximum length of a pattern, in bytes.
 const MAX_LENGTH: usize = 16 << 10;
-/// Maximum nesting of its groups.
+/// Maximum nesting of the groups.
 const MAX_NESTING: u32 = 64;
 /// The largest number in braces; larger ones are not portable.
 const MAX_COUNT: u32 = 255;
@@ -103,7 +103,7 @@ impl fmt::Display for AmbiguousSyntax {
 pub(super) struct PathPattern {
     /// The expression.
     pub(super) ere: String,
-    /// True if it ignores case.
+    /// True if the pattern ignores case.
     pub(super) ignores_case: bool,
 }
 

@@ -49,7 +49,7 @@ pub(super) fn read(
     let repos = match map.list("repos") {
         Ok(Some(repos)) => repos,
         Ok(None) => {
-            report.add(wrong_type(root, "there is no key `repos`, so this is no configuration of pre-commit"));
+            report.add(wrong_type(root, "there is no key `repos`, so this is not a configuration of pre-commit"));
             return None;
         }
         Err(problem) => {

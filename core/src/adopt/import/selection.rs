@@ -31,7 +31,7 @@ struct ScriptFilter {
 }
 
 impl Selection {
-    /// Returns whether it selects every file.
+    /// Returns whether the selection contains every file.
     pub(super) fn selects_everything(&self) -> bool {
         let Self { include: keep, exclude: drop, base_dir: below, executable, is_text: _, is_symlink: links, scripts } =
             self;

@@ -108,7 +108,7 @@ fn base_name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// If `word` is git, returns the subcommand in `rest` if that is one which writes.
+/// If `word` is git, returns the subcommand in `rest` if it is a subcommand that writes.
 fn writing_git_command(word: &str, rest: &[&str]) -> Option<&'static str> {
     if base_name(word) != "git" {
         return None;

@@ -24,7 +24,10 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
         Ok(manifest) => manifest,
         Err(_) => {
             let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
-            notes.push(InitNote::new(format!("{path} was left out: it is not valid TOML"), "fix it, and start again"));
+            notes.push(InitNote::new(
+                format!("{path} was left out: it is not valid TOML"),
+                "fix it, and run the command again",
+            ));
             return None;
         }
     };
@@ -169,7 +172,7 @@ fn skipped_crate_note(dir: &str) -> InitNote {
             "the crate in {} was left out: it is in no workspace and has no `Cargo.lock`",
             crate::adopt::init::path_text::quoted(dir)
         ),
-        "make it a member of a workspace, or commit its `Cargo.lock`, and start again",
+        "make it a member of a workspace, or commit its `Cargo.lock`, and run the command again",
     )
 }
 

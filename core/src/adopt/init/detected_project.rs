@@ -18,9 +18,9 @@ pub struct DraftedSkill {
     pub name: String,
     /// The purpose of the skill.
     pub description: String,
-    /// True if the profile `quick` includes it.
+    /// True if the profile `quick` includes the skill.
     pub is_quick: bool,
-    /// The number of its steps.
+    /// The number of the steps.
     pub steps: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct DraftedSkill {
 pub struct InitNote {
     /// The problem and its location.
     pub message: String,
-    /// What to do.
+    /// The suggested fix.
     pub hint: String,
 }
 

@@ -200,7 +200,7 @@ impl NodePackage {
                 None => return Some(name),
                 Some(&word) => notes.push(InitNote::new(
                     format!(
-                        "the script `{name}` of {} is not called: it has `{word}`",
+                        "the script `{name}` of {} is not used: it contains `{word}`",
                         crate::adopt::init::path_text::quoted(&join(&self.dir, MANIFEST))
                     ),
                     format!("add a script that only checks, such as `{}`", names[0]),
@@ -227,7 +227,7 @@ impl NodePackage {
         ["dependencies", "devDependencies"].iter().filter_map(|key| self.fields.get(*key)?.as_object())
     }
 
-    /// Returns the globs of its workspace's packages.
+    /// Returns the globs of the workspace's packages.
     fn workspace_globs(&self, tree: &RepoScan) -> Vec<String> {
         let list = self.fields.get("workspaces");
         let list = list.and_then(|list| list.as_array().or_else(|| list.get("packages")?.as_array()));
@@ -300,7 +300,10 @@ fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option
     let text = tree.file_text(dir, MANIFEST)?;
     let Ok(fields) = serde_json::from_str(text.trim_start_matches('\u{feff}')) else {
         let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
-        notes.push(InitNote::new(format!("{path} was left out: it is not a JSON object"), "fix it, and start again"));
+        notes.push(InitNote::new(
+            format!("{path} was left out: it is not a JSON object"),
+            "fix it, and run the command again",
+        ));
         return None;
     };
     Some(NodePackage { dir: dir.to_owned(), fields })

@@ -10,7 +10,7 @@ use crate::model::plan::Determinism;
 /// A project with checks.
 #[derive(Debug, Clone)]
 pub(super) struct Project {
-    /// The name of its toolchain; also used in the names of its skills.
+    /// The name of the toolchain; also used in the names of its skills.
     pub language: &'static str,
     /// The kind of the project, for display.
     pub title: String,
@@ -18,9 +18,9 @@ pub(super) struct Project {
     pub dir: String,
     /// The files that identified it, relative to the repository.
     pub files: Vec<String>,
-    /// The programs that its steps need.
+    /// The programs that the steps need.
     pub requirements: Vec<ProgramRequirement>,
-    /// The environment variables that its steps need.
+    /// The environment variables that the steps need.
     pub env: Vec<EnvVariable>,
     /// The checks of the project.
     pub skills: Vec<SkillDraft>,
@@ -31,7 +31,7 @@ pub(super) struct Project {
 /// A required program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProgramRequirement {
-    /// The command of its toolchain check, which runs at the root of the repository.
+    /// The command of the toolchain check, which runs at the root of the repository.
     pub argv: Vec<String>,
     /// The required version range, and its source.
     pub range: Option<(String, String)>,
@@ -74,7 +74,7 @@ pub(super) struct SkillDraft {
     pub kind: SkillKind,
     pub description: String,
     pub determinism: Determinism,
-    /// The reason for its determinism class, as a comment.
+    /// The reason for the determinism class, as a comment.
     pub determinism_reason: &'static str,
     pub is_quick: bool,
     pub timeout_ms: u64,

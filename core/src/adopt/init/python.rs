@@ -54,7 +54,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
                 "the Python project in {} was left out: it asks for no checker that is known",
                 crate::adopt::init::path_text::quoted(&project.spec_dir())
             ),
-            "pytest, ruff, black and mypy are known; name them in its dependencies, or set them up",
+            "pytest, ruff, black and mypy are supported; add them to its dependencies, or configure them",
         ));
         return None;
     }
@@ -67,14 +67,14 @@ struct PythonFacts<'a> {
     tree: &'a RepoScan,
     dir: &'a str,
     manifest: &'a Table,
-    /// The names of its dependencies.
+    /// The names of the dependencies.
     asked: BTreeSet<String>,
     interpreter: PythonInterpreter,
 }
 
 /// The Python interpreter of a project.
 struct PythonInterpreter {
-    /// The directory of its virtual environment, relative to the repository.
+    /// The directory of the virtual environment, relative to the repository.
     venv: Option<String>,
     /// True if that directory exists.
     venv_exists: bool,
@@ -287,7 +287,10 @@ fn read_manifest(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Table
     let Some(text) = tree.file_text(dir, MANIFEST) else { return Table::new() };
     text.parse().unwrap_or_else(|_| {
         let path = crate::adopt::init::path_text::quoted(&join(dir, MANIFEST));
-        notes.push(InitNote::new(format!("{path} was ignored: it is not valid TOML"), "fix it, and start again"));
+        notes.push(InitNote::new(
+            format!("{path} was ignored: it is not valid TOML"),
+            "fix it, and run the command again",
+        ));
         Table::new()
     })
 }

@@ -54,7 +54,7 @@ impl RepoScan {
         let unread = self.files.iter().filter_map(|(path, content)| match content {
             ScannedContent::Unreadable(why) => Some(InitNote::new(
                 format!("{} was left out: it {why}", crate::adopt::init::path_text::quoted(path)),
-                "its checks are missing in the spec; add them yourself",
+                "the spec has no checks for it; add them yourself",
             )),
             ScannedContent::NameOnly | ScannedContent::Text(_) => None,
         });

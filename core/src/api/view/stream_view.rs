@@ -15,7 +15,7 @@ pub struct StreamView {
     pub bytes: u64,
     /// Number of bytes that are stored.
     pub kept_bytes: u64,
-    /// True if the stream was read to its end.
+    /// True if the stream was read completely.
     pub complete: bool,
     /// Number of places in the stored output where a secret of the caller was removed.
     pub redacted: u64,

@@ -110,7 +110,7 @@ impl EvidenceChecker<'_> {
             let common = evidence.common_fields();
             let steps_passed = common.steps.iter().all(|step| step.outcome == Outcome::Passed);
             if common.outcome != Outcome::Passed || !steps_passed {
-                findings.evidence_contradicts(file, "not all of it passed");
+                findings.evidence_contradicts(file, "not all of its checks passed");
             }
         }
     }
@@ -158,10 +158,10 @@ impl EvidenceChecker<'_> {
             findings.other_changeset(file);
         }
         if *common.profile != run.profile {
-            findings.evidence_contradicts(file, "it is of another profile");
+            findings.evidence_contradicts(file, "it belongs to another profile");
         }
         if *common.spec_sha256 != run.spec_sha256 {
-            findings.evidence_contradicts(file, "it is of another spec");
+            findings.evidence_contradicts(file, "it belongs to another spec");
         }
         self.judge_controls(file, common, findings);
     }
@@ -177,7 +177,7 @@ impl EvidenceChecker<'_> {
         for (file, evidence) in cited {
             match evidence {
                 EvidenceDocument::Toolchain(checks) if other(&checks.repo_snapshot) => {
-                    findings.evidence_contradicts(file, "it is of another tree");
+                    findings.evidence_contradicts(file, "it belongs to another tree");
                 }
                 EvidenceDocument::Toolchain(_) => {}
                 EvidenceDocument::Skill(skill) => {
@@ -218,7 +218,7 @@ impl EvidenceChecker<'_> {
         let is_cited = |artifact: &str| run.evidence.contains_key(&format!("{VERIFY_DIR}{artifact}"));
         let wanted = plan.skills.iter().map(|skill| skill.name.artifact()).chain([TOOLCHAIN_ARTIFACT.to_owned()]);
         for artifact in wanted.filter(|artifact| !is_cited(artifact)) {
-            findings.evidence_missing(&format!("{VERIFY_DIR}{artifact}"), ", and the plan has it");
+            findings.evidence_missing(&format!("{VERIFY_DIR}{artifact}"), ", but the plan contains it");
         }
         for (file, evidence) in cited {
             if let Some(how) = evidence.plan_difference(plan) {
@@ -264,7 +264,7 @@ impl EvidenceDocument {
         let skill: SkillEvidence = parse_document(bytes)?;
         match file.strip_prefix(VERIFY_DIR) == Some(&skill.skill.artifact()) {
             true => Ok(Self::Skill(Box::new(skill))),
-            false => Err(EvidenceReadError::Malformed(format!("it is that of the skill `{}`", skill.skill))),
+            false => Err(EvidenceReadError::Malformed(format!("it is evidence of the skill `{}`", skill.skill))),
         }
     }
 
@@ -318,10 +318,8 @@ impl EvidenceDocument {
         match self {
             Self::Skill(skill) => match find_planned_skill(plan, &skill.skill) {
                 None => Some("the plan has no such skill"),
-                Some(planned) if !has_planned_steps(planned, skill) => Some("its steps are not those of the plan"),
-                Some(planned) if planned.declared_tier != skill.declared_tier => {
-                    Some("its tier is not that of the plan")
-                }
+                Some(planned) if !has_planned_steps(planned, skill) => Some("its steps differ from the plan"),
+                Some(planned) if planned.declared_tier != skill.declared_tier => Some("its tier differs from the plan"),
                 Some(_) => None,
             },
             Self::Toolchain(recorded) => {
@@ -330,7 +328,7 @@ impl EvidenceDocument {
                 let wanted = plan.toolchain.iter().map(|check| (&check.toolchain, &check.run.name, &check.version));
                 let unsatisfied = recorded.checks.iter().any(|check| !check.satisfied);
                 match (names.eq(wanted), unsatisfied) {
-                    (false, _) => Some("its checks are not those of the plan"),
+                    (false, _) => Some("its checks differ from the plan"),
                     (true, true) => Some("a check does not hold"),
                     (true, false) => None,
                 }
@@ -367,7 +365,7 @@ fn parse_document<D: Document + DeserializeOwned + Clone>(bytes: &[u8]) -> Resul
     }
     let document: D = strict_deserialize::from_json(bytes).map_err(malformed)?;
     if evidence::to_bytes(&document) != bytes {
-        return Err(EvidenceReadError::Malformed("it is not in our spelling".to_owned()));
+        return Err(EvidenceReadError::Malformed("it is not in Proctor's canonical form".to_owned()));
     }
     match evidence::to_bytes(&evidence::seal(document.clone())) == bytes {
         true => Ok(document),

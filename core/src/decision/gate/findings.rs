@@ -124,7 +124,7 @@ pub struct GateFinding {
     pub name: GateCode,
     /// The problem and its location.
     pub message: String,
-    /// What to do.
+    /// The suggested fix.
     pub hint: String,
     /// The affected paths, if the finding is about paths and they are known.
     pub paths: Vec<String>,
@@ -200,8 +200,8 @@ impl GateFindings {
     }
 
     pub(super) fn run_under_way(&mut self) {
-        let message = "a run of this changeset is under way".to_owned();
-        self.add_finding(GateCode::RunUnderWay, message, "wait for it to end, then ask again".to_owned());
+        let message = "a run of this changeset is in progress".to_owned();
+        self.add_finding(GateCode::RunUnderWay, message, "wait for it to end, then run the command again".to_owned());
     }
 
     pub(super) fn status_unreadable(&mut self, why: &str) {
@@ -210,7 +210,7 @@ impl GateFindings {
     }
 
     pub(super) fn version_unknown(&mut self, file: &str, version: &str) {
-        let message = format!("`{file}` has format version {version}, which this program does not know");
+        let message = format!("`{file}` has format version {version}, which this program does not support");
         let hint = format!("use the newer Proctor that wrote it, or {}", self.rerun_hint);
         self.add_finding(GateCode::VersionUnknown, message, hint);
     }
@@ -417,7 +417,7 @@ impl GateFindings {
     }
 
     pub(super) fn evidence_edited(&mut self, file: &str) {
-        let message = format!("`{file}` differs from what `05-status.json` cites: it was edited after the run");
+        let message = format!("`{file}` differs from the hash in `05-status.json`: it was edited after the run");
         self.add_with_rerun_hint(GateCode::EvidenceEdited, message);
     }
 
@@ -459,7 +459,7 @@ impl GateFindings {
     }
 
     pub(super) fn record_differs(&mut self, run: &RunId) {
-        let message = format!("`05-status.json` no longer describes the run {run} as it was written");
+        let message = format!("`05-status.json` no longer describes the run {run} as Proctor wrote it");
         self.add_with_rerun_hint(GateCode::RecordDiffers, message);
     }
 

@@ -1,4 +1,4 @@
-//! Represents what the gate requires, and what it knows about a run.
+//! Represents the requirements of the gate and the facts about a run.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -125,7 +125,7 @@ pub enum EvidenceFileContent {
 pub enum MaxAge {
     /// No limit.
     Unlimited,
-    /// At most this long ago.
+    /// The run must have ended at most this long ago.
     Within(Duration),
 }
 

@@ -190,13 +190,13 @@ impl GateScenario {
         }
     }
 
-    /// Applies a change to the record, as an honest run would have written it.
+    /// Applies a change to the record, with the hashes that a real run would have written.
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// Returns the documents as an honest run writes them.
+    /// Returns the documents as a real run writes them.
     fn write_documents(&self) -> WrittenDocuments<'_> {
         let skills = self.skills.iter().map(|skill| (skill.skill.artifact(), to_bytes(&seal(skill.clone()))));
         let toolchain = ("_toolchain.json".to_owned(), to_bytes(&seal(self.toolchain.clone())));
@@ -215,7 +215,7 @@ impl GateScenario {
         Subject { repository: "/r".into(), changeset_id, profile: self.run.profile.clone() }
     }
 
-    /// Returns the codes of the findings for an honest record of this world.
+    /// Returns the codes of the findings for an unmodified record of this world.
     fn finding_codes(&self) -> Vec<GateCode> {
         self.write_documents().finding_codes()
     }

@@ -55,7 +55,9 @@ impl<'de> Visitor<'de> for LimitVisitor {
         };
         match map.next_key::<String>()? {
             None => Ok(limit),
-            Some(second) => Err(A::Error::custom(format_args!("a limit has one bound, and `{second}` is another"))),
+            Some(second) => {
+                Err(A::Error::custom(format_args!("a limit has only one bound, but `{second}` is another")))
+            }
         }
     }
 }

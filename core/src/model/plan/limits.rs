@@ -16,7 +16,7 @@ use crate::text::humanize::size;
 pub enum LimitUnit {
     /// Bytes; specs can also use units such as MiB.
     Bytes,
-    /// A number of things.
+    /// A number of items.
     Count,
     /// Seconds.
     Seconds,
@@ -33,7 +33,7 @@ pub struct LimitDefinition {
     pub unit: LimitUnit,
     /// The value if neither the spec nor the operator sets one.
     pub built_in: Limit,
-    /// What is limited, as a phrase.
+    /// The limited resource, as a phrase.
     pub description: &'static str,
 }
 
@@ -147,7 +147,7 @@ pub(crate) trait LimitDocument {
     const NAME: &'static str;
     /// The description of the type in schemas.
     const DESCRIPTION: &'static str;
-    /// Whether each limit must have a value.
+    /// True if each limit must have a value.
     const REQUIRED: bool;
 
     /// Completes the schema of one value.

@@ -67,7 +67,7 @@ impl ReportFault {
     /// Returns the reason as a phrase that follows the path.
     pub fn phrase(self) -> &'static str {
         match self {
-            Self::SymbolicLink => "is a symbolic link, or lies behind one",
+            Self::SymbolicLink => "is a symbolic link, or is reached through one",
             Self::NoRegularFile => "is not a regular file",
             Self::TooLarge => "has more than 16 MiB",
             Self::InGit => "lies in a `.git`",

@@ -69,7 +69,7 @@ fn write_change_content(html: &mut Html, change: &Change) {
 
 fn write_diff(html: &mut Html, text: &str, omitted: u64) {
     if html.is_full() {
-        html.leaf("p", "note", "The diff is left out here: the page would be too large. The evidence has it.");
+        html.leaf("p", "note", "The diff is omitted: the page would be too large. The evidence contains it.");
         return;
     }
     html.class("pre", "diff", |html| {
@@ -116,7 +116,7 @@ fn write_applied_changes(html: &mut Html, paths: &[String]) {
             }
         });
         if paths.len() > MAX_APPLIED_PATHS {
-            html.leaf("p", "note", &format!("And {} more; the evidence names them.", paths.len() - MAX_APPLIED_PATHS));
+            html.leaf("p", "note", &format!("And {} more; the evidence lists them.", paths.len() - MAX_APPLIED_PATHS));
         }
     });
 }

@@ -139,7 +139,7 @@ fn write_differing_controls(html: &mut Html, ran: &[RanCommand<'_>], controls: &
         html.leaf(
             "p",
             "note",
-            &format!("And {} more groups of steps; the evidence has each.", groups.len() - MAX_GROUPS),
+            &format!("And {} more groups of steps; the evidence lists them all.", groups.len() - MAX_GROUPS),
         );
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             }
         });
         if notes.len() > MAX_NOTES {
-            html.leaf("p", "note", &format!("And {} more, at their steps.", notes.len() - MAX_NOTES));
+            html.leaf("p", "note", &format!("And {} more, shown at their steps.", notes.len() - MAX_NOTES));
         }
     });
 }

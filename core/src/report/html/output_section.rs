@@ -126,7 +126,7 @@ fn write_stream_notes(html: &mut Html, stream: &StreamEvidence, command: Option<
         });
     }
     if !stream.complete {
-        html.leaf("p", "note", "Cut: something still held it open when its time was up.");
+        html.leaf("p", "note", "Cut: a process still held it open at the deadline.");
     }
     if stream.kept_bytes < stream.bytes {
         html.leaf("p", "note", &format!("{} of it are kept; the hash covers all of it.", size(stream.kept_bytes)));

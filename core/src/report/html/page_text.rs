@@ -51,9 +51,9 @@ pub(super) fn enum_value_text<T: Serialize>(value: &T) -> String {
 /// Returns a sentence that explains a verdict.
 pub(super) fn verdict_explanation(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Passed => "Every step ran to its end on the tree that is named here, and did what was expected.",
+        Verdict::Passed => "Every step ran to completion on the tree named here, with the expected result.",
         Verdict::Failed => "A check speaks against the tree.",
-        Verdict::Inconclusive => "The result is uncertain, and it passes no gate.",
+        Verdict::Inconclusive => "The result is uncertain, so it passes no gate.",
     }
 }
 
@@ -61,8 +61,8 @@ pub(super) fn verdict_explanation(verdict: Verdict) -> &'static str {
 pub(super) fn combined_verdict_explanation(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Each of these runs passed.",
-        Verdict::Failed => "In one of these runs at least, a check speaks against the tree.",
-        Verdict::Inconclusive => "The result of all of them together is uncertain, and it passes no gate.",
+        Verdict::Failed => "In at least one of these runs, a check reports a problem in the tree.",
+        Verdict::Inconclusive => "The combined result is uncertain, so it passes no gate.",
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) const MAX_STEPS: usize = 2_000;
 pub(super) struct RunPageView<'a> {
     /// The record.
     pub(super) record: &'a RunRecord,
-    /// Prefix of its element ids, which keeps several runs on one page apart.
+    /// Prefix of the element ids, which keeps several runs on one page apart.
     prefix: String,
     /// The steps that are shown, in the order of the plan.
     pub(super) steps: Vec<ShownStep<'a>>,
@@ -33,9 +33,9 @@ pub(super) struct ShownStep<'a> {
     run_id: Option<&'a RunId>,
     /// The evidence of the step.
     pub(super) step: &'a StepEvidence,
-    /// The times of its attempts.
+    /// The times of the attempts.
     pub(super) attempts: Vec<&'a AttemptSpan>,
-    /// The reports of its tools.
+    /// The reports of the tools.
     pub(super) tool_reports: Vec<&'a ToolReport>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> RunPageView<'a> {
         Self { record, prefix, steps, left_out }
     }
 
-    /// Returns whether it is alone on the page.
+    /// Returns whether the run is alone on the page.
     pub(super) fn is_only_run(&self) -> bool {
         self.prefix.is_empty()
     }
@@ -120,7 +120,7 @@ impl ShownStep<'_> {
         )))
     }
 
-    /// Returns whether the page shows it among the reasons.
+    /// Returns whether the page shows the step among the reasons.
     pub(super) fn is_reason(&self) -> bool {
         self.step.outcome.is_failure() || is_unsure(self.step)
     }

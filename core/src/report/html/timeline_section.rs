@@ -195,11 +195,11 @@ fn format_percent(hundredths: u64) -> String {
 fn write_omissions(html: &mut Html, view: &RunPageView<'_>) {
     let lanes = view.record.skills.iter().filter(|skill| skill.span.is_some()).count();
     if lanes > MAX_LANES {
-        html.leaf("p", "note", &format!("The first {MAX_LANES} of {lanes} skills are drawn."));
+        html.leaf("p", "note", &format!("The first {MAX_LANES} of {lanes} skills are shown."));
     }
     let attempts: usize = view.record.skills.iter().take(MAX_LANES).map(|skill| skill.attempts.len()).sum();
     if attempts > MAX_BARS {
-        html.leaf("p", "note", &format!("The first {MAX_BARS} of {attempts} attempts are drawn."));
+        html.leaf("p", "note", &format!("The first {MAX_BARS} of {attempts} attempts are shown."));
     }
     let never = view.record.skills.iter().filter(|skill| skill.span.is_none()).count();
     if never > 0 {

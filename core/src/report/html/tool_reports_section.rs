@@ -17,7 +17,7 @@ const MAX_DETAIL_CHARS: usize = 4_000;
 pub(super) fn write(html: &mut Html, files: &[&ToolReport]) {
     for file in files.iter().filter(|file| file.content != ToolReportContent::Missing) {
         if html.is_full() {
-            html.leaf("p", "note", "Reports of tools are left out here: the page would be too large.");
+            html.leaf("p", "note", "Reports of tools are omitted: the page would be too large.");
             return;
         }
         self::write_tool_report(html, file);
@@ -122,7 +122,7 @@ fn write_findings(html: &mut Html, file: &ToolReport, runs: &[sarif_reader::Sari
             html.leaf(
                 "p",
                 "note",
-                &format!("{broken} of it cannot be read: the schema of SARIF 2.1.0 is broken there."),
+                &format!("{broken} of it cannot be read because they violate the schema of SARIF 2.1.0."),
             );
         }
     });

@@ -28,7 +28,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             },
         );
         if checks.len() > MAX_LISTED_CHECKS {
-            html.leaf("p", "note", &format!("And {} more; the evidence has them.", checks.len() - MAX_LISTED_CHECKS));
+            html.leaf("p", "note", &format!("And {} more; the evidence lists them.", checks.len() - MAX_LISTED_CHECKS));
         }
     });
 }

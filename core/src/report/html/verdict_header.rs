@@ -61,9 +61,9 @@ fn verdict_explanation(record: &RunRecord) -> String {
     let interrupted =
         record.cancelled_by.as_ref().map(|by| format!(" It was interrupted by {}.", page_text::truncated_name(by)));
     let meaning = match &record.finished {
-        Some(finished) if finished.exit_code == EXIT_USAGE => "Nothing ran, and nothing is no pass.",
+        Some(finished) if finished.exit_code == EXIT_USAGE => "Nothing ran, so the run is not a pass.",
         Some(finished) => page_text::verdict_explanation(finished.verdict),
-        None => "The last event of this run never came: nothing here is a result.",
+        None => "The last event of this run is missing, so nothing here is a result.",
     };
     format!("{meaning}{}", interrupted.unwrap_or_default())
 }
@@ -218,7 +218,7 @@ fn tier_reason_text(reason: TierReason) -> &'static str {
         TierReason::Drift => "changed what it must not",
         TierReason::NetworkAllowed => "may use the network",
         TierReason::Timeout => "ran out of time",
-        TierReason::ControlNotEnforced => "a control of the sandbox did not hold",
+        TierReason::ControlNotEnforced => "a sandbox control was not enforced",
     }
 }
 

@@ -71,7 +71,7 @@ impl TelemetrySettings {
         let is_http = |text: &&str| !text.starts_with("http://") && !text.starts_with("https://");
         let endpoint = self.endpoint.as_deref().filter(is_http);
         let endpoint = endpoint
-            .map(|text| format!("`telemetry.endpoint` {} is no http or https address", super::super::quoted(text)));
+            .map(|text| format!("`telemetry.endpoint` {} is not an http or https address", super::super::quoted(text)));
         let timeout = self.timeout.filter(|timeout| timeout.as_millis() > u128::from(MAX_TIMEOUT_MS));
         let timeout = timeout.map(|_| format!("`telemetry.timeout_ms` is above {MAX_TIMEOUT_MS}"));
         endpoint.into_iter().chain(timeout)

@@ -164,7 +164,7 @@ pub(super) fn check_report_paths(index: &SpecIndex<'_>, problems: &mut Diagnosti
     let is_forbidden = |path: &RelPath| path.as_str() == "." || path.as_str().split('/').any(|part| part == ".git");
     for path in paths.filter(|path| is_forbidden(&path.value)) {
         problems.add_with(|| {
-            let message = format!("the path {} is that of no report", quoted(path.value.as_str()));
+            let message = format!("the path {} cannot be the path of a report", quoted(path.value.as_str()));
             let hint = "name a file that the step writes, such as `target/junit.xml`; not the repository or `.git`";
             Diagnostic::error(Code::BadPath, path.span, message).hint(hint)
         });

@@ -25,7 +25,7 @@ fn open_with_log(bytes: &[u8]) -> (TestStateDir, History, RecoverySummary) {
     (state, history, recovered)
 }
 
-/// Puts something in the place of a file of the history.
+/// Replaces a file of the history.
 type ReplaceFile<'a, P> = &'a dyn Fn(&P);
 
 fn write_file(path: &Path, bytes: &[u8]) {
@@ -265,7 +265,7 @@ fn rejects_symlinked_history_directory() {
     }
 }
 
-/// Lists are the same whatever is in the place of the index.
+/// Lists are the same regardless of the entry at the path of the index.
 #[test]
 fn rebuilds_invalid_index() {
     let elsewhere = tempfile::tempdir().expect("temp");

@@ -104,7 +104,7 @@ impl CheckoutPlanner<'_, '_> {
         let read = self.source.objects.read(id).map_err(|error| self.unreadable(prefix, &error.to_string()))?;
         let bytes = read.filter(|(kind, _)| *kind == ObjectKind::Tree).map(|(_, bytes)| bytes);
         let entries = bytes.as_deref().and_then(|bytes| object_parser::parse_tree(id.format(), bytes));
-        let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not in the form of a directory"))?;
+        let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not a valid tree object"))?;
         if !bytes.as_deref().is_some_and(|bytes| tree_identity::is_canonical(&entries, bytes)) {
             self.plan.noncanonical_trees.push((prefix.to_vec(), bytes.as_deref().unwrap_or_default().to_vec()));
         }
@@ -130,7 +130,11 @@ impl CheckoutPlanner<'_, '_> {
                 0o100_755 => self.plan_leaf(path, PlannedLeafKind::File { executable: true }, entry)?,
                 0o120_000 => self.plan_leaf(path, PlannedLeafKind::Symlink, entry)?,
                 0o160_000 => self.plan_leaf(path, PlannedLeafKind::Gitlink, entry)?,
-                mode => return Err(self.source.tree_error(&path, format!("has the mode {mode:o}, which no file has"))),
+                mode => {
+                    return Err(self
+                        .source
+                        .tree_error(&path, format!("has the mode {mode:o}, which is not a valid mode of a file")));
+                }
             }
         }
         Ok(())
@@ -143,7 +147,7 @@ impl CheckoutPlanner<'_, '_> {
         let left = (self.budget.entries.checked_sub(1), self.budget.paths.checked_sub(path.len()));
         let (Some(entries), Some(paths)) = left else {
             let problem = format!(
-                "is one entry too many: {MAX_ENTRIES} entries, with {MAX_PATHS} bytes of paths, are checked out"
+                "is one entry too many: at most {MAX_ENTRIES} entries, with {MAX_PATHS} bytes of paths, are checked out"
             );
             return Err(self.source.tree_error(path, problem));
         };
@@ -160,9 +164,10 @@ impl CheckoutPlanner<'_, '_> {
             return Err(self.source.tree_error(&path, format!("is a link whose target has {size} bytes")));
         }
         if size > MAX_BLOB {
-            return Err(self
-                .source
-                .tree_error(&path, format!("has {size} bytes; a file of at most {MAX_BLOB} is checked out")));
+            return Err(self.source.tree_error(
+                &path,
+                format!("has {size} bytes; only files of at most {MAX_BLOB} bytes are checked out"),
+            ));
         }
         let Some(left) = self.budget.bytes.checked_sub(size) else {
             return Err(self
@@ -187,7 +192,7 @@ impl CheckoutPlanner<'_, '_> {
         };
         if found != kind {
             let (found, kind) = (found.as_str(), kind.as_str());
-            return Err(self.source.tree_error(path, format!("is a {found}, but its mode says {kind}")));
+            return Err(self.source.tree_error(path, format!("is a {found}, but its mode is that of a {kind}")));
         }
         self.sizes.insert(id, size);
         Ok(Some(size))

@@ -35,7 +35,7 @@ impl<'a> OpenCommit<'a> {
     pub(crate) fn commit_bytes(&self) -> Result<Vec<u8>, GitError> {
         match self.objects.read(self.commit.id) {
             Ok(Some((ObjectKind::Commit, bytes))) => Ok(bytes.into_owned()),
-            Ok(_) => Err(self.tree_error(b"", "is no commit any more")),
+            Ok(_) => Err(self.tree_error(b"", "is no longer a commit")),
             Err(problem) => Err(self.tree_error(b"", format!("cannot be read: {problem}"))),
         }
     }
@@ -44,7 +44,7 @@ impl<'a> OpenCommit<'a> {
     pub(crate) fn content(&self, leaf: &PlannedLeaf) -> Result<Cow<'a, [u8]>, GitError> {
         let content = self.blob(leaf)?;
         if leaf.kind == PlannedLeafKind::Symlink && content.contains(&0) {
-            return Err(self.tree_error(&leaf.path, "is a link whose target holds a NUL byte"));
+            return Err(self.tree_error(&leaf.path, "is a link whose target contains a NUL byte"));
         }
         Ok(content)
     }
@@ -54,7 +54,7 @@ impl<'a> OpenCommit<'a> {
         let read = self.objects.read(leaf.id);
         match read.map_err(|problem| self.tree_error(&leaf.path, format!("cannot be read: {problem}")))? {
             Some((ObjectKind::Blob, bytes)) if bytes.len() as u64 == leaf.size => Ok(bytes),
-            _ => Err(self.tree_error(&leaf.path, "is another object than its head says")),
+            _ => Err(self.tree_error(&leaf.path, "is another object than its header declares")),
         }
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn unsupported_error(path: &Path) -> GitError {
     GitError::Unsupported {
         path: path.to_owned(),
         what: "submodules in the sha256 object format".to_owned(),
-        mend: "without `--submodules` their directories stay empty".to_owned(),
+        mend: "without `--submodules` their directories remain empty".to_owned(),
     }
 }
 
@@ -220,7 +220,7 @@ pub(crate) struct CommitRepository<'a> {
     /// The path of the submodule; empty for the top.
     pub(crate) path: &'a [u8],
     pub(crate) source: &'a OpenCommit<'a>,
-    /// The directory of its objects.
+    /// The directory of the objects.
     pub(crate) objects: &'a Path,
     pub(crate) plan: &'a CheckoutPlan,
 }

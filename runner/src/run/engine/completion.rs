@@ -31,7 +31,7 @@ pub(super) async fn write_run_documents(
         let doubt = tokio::runtime::Handle::current().block_on(write);
         (observed, facts, doubt)
     });
-    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence ended badly: {error}")))
+    writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence failed unexpectedly: {error}")))
 }
 
 /// Withdraws the earlier pass that this run may refute, on a blocking thread.
@@ -46,7 +46,8 @@ pub(super) async fn withdraw_earlier_pass(
         finish::withdraw_earlier_pass(&context, &documents, &facts, &plan)?;
         Ok::<_, EngineError>(documents)
     });
-    work.await.map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass ended badly: {error}")))?
+    work.await
+        .map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass failed unexpectedly: {error}")))?
 }
 
 /// Emits an event for a doubt, and returns the doubt.

@@ -109,8 +109,8 @@ impl Engine {
         Ok(ExecOutput { step, stdout, stderr })
     }
 
-    /// Takes the snapshot for a command that runs next. Blocks on the disk; a caller that already is on a blocking
-    /// thread spares [`execute`](Self::execute) the switch to one.
+    /// Takes the snapshot for a command that runs next. Blocks on the disk. A caller on a blocking thread can
+    /// call this first, so that [`execute`](Self::execute) need not switch to one.
     ///
     /// # Errors
     /// Same as [`Engine::run`].
@@ -170,8 +170,8 @@ impl ExecutedCommand {
             let Some((places, owner)) = kept else { return };
             match session.prepare_ahead(&step) {
                 Ok(Some(space)) => places.keep(owner, space),
-                Ok(None) => tracing::debug!("a command left something in its place, which is not used again"),
-                Err(error) => tracing::debug!(%error, "no sandbox waits for the next command"),
+                Ok(None) => tracing::debug!("a command changed its sandbox, which is not reused"),
+                Err(error) => tracing::debug!(%error, "no sandbox could be prepared for the next command"),
             }
         });
         match work.await {

@@ -211,7 +211,7 @@ impl Engine {
             reader: self.reader(user),
         };
         let found = search.digest(plan);
-        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run finds"));
+        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
         found.ok().map(|tools| self.toolchain_env(&tools))
     }
 
@@ -230,7 +230,9 @@ async fn on_blocking_thread<T: Send + 'static>(
     query: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     let work = tokio::task::spawn_blocking(query);
-    work.await.map_err(|error| EngineError::Internal(format!("the look ended badly: {error}")))?
+    work.await.map_err(|error| {
+        EngineError::Internal(format!("the search for an earlier result failed unexpectedly: {error}"))
+    })?
 }
 
 fn recorded_inputs(run: &LastRun) -> VisibleInputs<'_> {

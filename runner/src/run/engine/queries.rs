@@ -85,7 +85,7 @@ impl Engine {
     pub async fn gate(&self, request: GateRequest) -> Result<GateAnswer, EngineError> {
         let gate = self.create_gate();
         let work = tokio::task::spawn_blocking(move || gate.check(&request));
-        work.await.map_err(|error| EngineError::Internal(format!("the gate ended badly: {error}")))?
+        work.await.map_err(|error| EngineError::Internal(format!("the gate failed unexpectedly: {error}")))?
     }
 
     /// Returns at most `limit` bytes of a step's stored output, starting at `offset`, and its total length; `None`
@@ -124,17 +124,20 @@ impl Engine {
         let circumstances = self.open_repository(repo).ok().and_then(|repository| self.probe_conditions(&repository));
         let (launcher, repo) = (Arc::clone(&self.launcher), repo.to_path_buf());
         let work = tokio::task::spawn_blocking(move || proctor_sandbox::doctor(&launcher, &repo));
-        let report = work.await.map_err(|error| EngineError::Internal(format!("the doctor ended badly: {error}")))?;
+        let report =
+            work.await.map_err(|error| EngineError::Internal(format!("the doctor failed unexpectedly: {error}")))?;
         if let Some(circumstances) = circumstances.filter(|_| report.findings.is_empty()) {
             let kept = SandboxProbe::new(circumstances, &report.enforcement).store(&self.state);
             // If storing fails, the next run makes its own trial.
-            kept.unwrap_or_else(|error| tracing::warn!(%error, "what was found out about this machine is not kept"));
+            kept.unwrap_or_else(
+                |error| tracing::warn!(%error, "the results of the tests of this machine cannot be stored"),
+            );
         }
         Ok(report)
     }
 
-    /// Compares each private copy of `repo` with its record and removes damaged copies. Returns an empty list if
-    /// `repo` is no repository of the required owner.
+    /// Compares each private copy of `repo` with its record and removes damaged copies. Returns an empty list if `repo`
+    /// does not belong to the required owner.
     ///
     /// # Errors
     /// The state directory cannot be read, or a run holds the lock of the copies for too long.
@@ -227,7 +230,7 @@ impl Engine {
         let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
         let work = tokio::task::spawn_blocking(move || helper.staged_commit(repository.path(), &index));
         let staged =
-            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+            work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(staged?)
     }
 
@@ -240,7 +243,7 @@ impl Engine {
         let (helper, revision) = (self.helper.clone(), revision.to_owned());
         let work = tokio::task::spawn_blocking(move || helper.resolve(repository.path(), &revision, MAX_RANGE));
         let resolved =
-            work.await.map_err(|error| EngineError::Internal(format!("looking it up ended badly: {error}")))?;
+            work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(resolved?)
     }
 }

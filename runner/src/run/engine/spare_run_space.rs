@@ -26,7 +26,7 @@ impl SpareRunSpace {
                 drop(other);
             }
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "no place for layers waits for the next run"),
+            Err(error) => tracing::debug!(%error, "no run space could be prepared for the next run"),
         }
     }
 

@@ -77,7 +77,7 @@ impl Engine {
         let (repository, asked, trees) = (repository.clone(), source.clone(), self.tree_resources(repository, plan)?);
         let work =
             tokio::task::spawn_blocking(move || PreparedTree::prepare(&repository, &asked, &trees.as_resources()));
-        work.await.map_err(|error| EngineError::Internal(format!("preparing the tree ended badly: {error}")))?
+        work.await.map_err(|error| EngineError::Internal(format!("preparing the tree failed unexpectedly: {error}")))?
     }
 
     /// Returns the resources for preparing the tree of a run of `plan`.

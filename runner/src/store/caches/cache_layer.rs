@@ -27,10 +27,10 @@ const MAX_ATTRIBUTE_NAMES: usize = 64 << 10;
 
 /// One entry of a tree.
 pub(super) struct WalkedEntry<'a> {
-    /// The directory that contains it.
+    /// The directory that contains the entry.
     pub(super) parent: BorrowedFd<'a>,
     pub(super) name: &'a CStr,
-    /// Its path from the root.
+    /// The path from the root.
     pub(super) path: &'a [u8],
     pub(super) stat: Stat,
 }

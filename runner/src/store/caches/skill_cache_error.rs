@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::store::StoreError;
 
-/// Why a cache cannot be stored or used.
+/// The reason why a cache cannot be stored or used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SkillCacheError {
     /// A directory in the state directory cannot be accessed.
@@ -36,7 +36,7 @@ pub(crate) enum SkillCacheError {
         most: u64,
     },
     /// The skill wrote more bytes than may be kept.
-    #[error("the skill wrote {bytes} bytes, but at most {most} are kept (`retention.max_cache_bytes_per_run`)")]
+    #[error("the skill wrote {bytes} bytes, but at most {most} are stored (`retention.max_cache_bytes_per_run`)")]
     TooLarge {
         /// Size in bytes.
         bytes: u64,

@@ -49,7 +49,7 @@ impl CopyDirectory {
                         return Ok(copies);
                     }
                 }
-                // It was removed between creation and opening.
+                // The directory was removed between creation and opening.
                 Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

@@ -175,7 +175,7 @@ impl CopyDirectory {
 enum VerificationHold {
     /// The copy is locked until the directory is closed. Contains the mirror, or the error from opening it.
     Verifying(Directory, Box<Result<Mirror, MirrorError>>),
-    /// A run holds it.
+    /// A run uses the copy.
     HeldByRun,
     /// The copy no longer exists.
     Gone,
@@ -371,7 +371,7 @@ mod tests {
         let fixture = CopiesFixture::new();
         let copies = fixture.copies("a", &[3]);
         let discarded = copies.discard(3).expect("renames").expect("not held");
-        // Like a process that was killed here.
+        // The state is the same as after a process was killed here.
         let path = discarded.path.clone();
         assert_eq!((copies.numbers().expect("lists"), path.exists()), (Vec::<u64>::new(), true));
         fixture.evict(now(), GcExtent::Excess);

@@ -44,7 +44,7 @@ fn map_contains(map: &str, id: u32) -> bool {
 pub(super) fn allow_traversal(state: &Directory) -> Result<(), StoreError> {
     let stat = rustix::fs::fstat(state).map_err(StoreError::io("stat", state.name()))?;
     rustix::fs::fchmod(state, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o011))
-        .map_err(StoreError::io("let the owner of private copies through", state.name()))
+        .map_err(StoreError::io("give the owner of private copies access", state.name()))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) struct CopyContent<'a> {
 pub(crate) enum ExceededBound {
     /// There are more than this number of files.
     Entries(usize),
-    /// They have more than this number of bytes.
+    /// The files have more than this number of bytes.
     Bytes(u64),
 }
 

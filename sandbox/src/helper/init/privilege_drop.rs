@@ -20,9 +20,10 @@ pub(super) fn become_step_user(prepared: &mut InitState<'_>, uid: u32, gid: u32)
         rustix::thread::set_thread_res_uid(user, user, user)
     };
     become_step().map_err(refuse(control, format_args!("become user {uid} and group {gid}")))?;
-    // Otherwise this process's files in /proc belong to root, and the id maps cannot be written.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(internal("open our files in /proc"))?;
-    nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "make the step's user namespace"))?;
+    // Without this call, the process's files in /proc would belong to root, and the id maps could not be written.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .map_err(internal("open Proctor's own files in /proc"))?;
+    nix::sched::unshare(CloneFlags::CLONE_NEWUSER).map_err(refuse(control, "create the step's user namespace"))?;
     let seen = prepared.request.user.ids_in_sandbox();
     map_ids((uid, gid), seen).map_err(refuse(control, "map the step's user and group"))?;
     // The change of user has cleared the parent death signal.
@@ -71,8 +72,8 @@ pub(super) fn drop_capabilities(prepared: &mut InitState<'_>) -> InitOpResult {
 pub(super) fn no_new_privs(prepared: &mut InitState<'_>) -> InitOpResult {
     let control = Control::NoNewPrivs;
     rustix::thread::set_no_new_privs(true).map_err(refuse(control, "set no_new_privs"))?;
-    if !rustix::thread::no_new_privs().map_err(refuse(control, "look at no_new_privs"))? {
-        return Err(refused(control, "no_new_privs stays off", "report this with the kernel's version"));
+    if !rustix::thread::no_new_privs().map_err(refuse(control, "read no_new_privs"))? {
+        return Err(refused(control, "no_new_privs could not be set", "report this with the kernel's version"));
     }
     prepared.enforcement.record_enforced(control, "prctl");
     Ok(())

@@ -89,7 +89,7 @@ impl HostSockets<'_> {
         let places = self.reachable_paths();
         if places.len() > MAX {
             return Err(io::Error::other(format!(
-                "{} sockets of the host lie where the step could connect to them, more than {MAX}",
+                "the step could connect to {} sockets of the host, more than {MAX}",
                 places.len()
             )));
         }

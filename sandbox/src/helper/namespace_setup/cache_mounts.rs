@@ -37,7 +37,7 @@ impl NamespaceSetup<'_> {
         at: &Path,
     ) -> Result<(), SetupFailure> {
         let made = self.make_cache_overlay(room, lowers);
-        let made = made.map_err(internal(format_args!("make the overlay of the cache `{}`", at.display())))?;
+        let made = made.map_err(internal(format_args!("create the overlay of the cache `{}`", at.display())))?;
         self.clones.insert(at.to_owned(), made);
         Ok(())
     }
@@ -54,7 +54,7 @@ impl NamespaceSetup<'_> {
         let lowers: Vec<OwnedFd> =
             lowers.iter().map(|lower| self.open_cache_layer(lower)).collect::<io::Result<_>>()?;
         let layers: Vec<BorrowedFd<'_>> = lowers.iter().map(AsFd::as_fd).collect();
-        let held = self.host_proc.as_ref().ok_or_else(|| io::Error::other("nothing of /proc was held"))?;
+        let held = self.host_proc.as_ref().ok_or_else(|| io::Error::other("no files of /proc were opened"))?;
         let overlay = create_overlay(&held.descriptors, &layers, &upper, &work)?;
         // Overlayfs silently becomes read-only if it cannot use its work directory.
         match rustix::fs::fstatvfs(&overlay)?.f_flag.contains(StatVfsMountFlags::RDONLY) {

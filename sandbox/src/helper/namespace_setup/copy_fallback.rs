@@ -87,7 +87,7 @@ impl NamespaceSetup<'_> {
         let dir = self.open_layer(claim.layers.upper, "").map_err(refuse(control, "open the layer"))?;
         let copy = self.make_copy(claim, &dir).map_err(refuse(control, "copy the tree"))?;
         copy.create_mount_points(frame.caches.iter().map(|cache| &cache.at));
-        let copied = copy.record_baseline().map_err(refuse(control, "look at the copy of the tree"))?;
+        let copied = copy.record_baseline().map_err(refuse(control, "open the copy of the tree"))?;
         let point = self.repo_point.take().ok_or_else(|| SetupFailure::internal("there is no mount point"))?;
         let put = || {
             let mount = mounts::clone_beneath(dir.as_fd(), COPY_NAME)?;
@@ -103,7 +103,7 @@ impl NamespaceSetup<'_> {
 
     fn make_copy(&self, claim: &ClaimRequest, dir: &OwnedFd) -> std::io::Result<TreeCopy> {
         let tree =
-            self.overlay_sources.as_ref().ok_or_else(|| std::io::Error::other("the repository was not taken"))?;
+            self.overlay_sources.as_ref().ok_or_else(|| std::io::Error::other("the repository was not opened"))?;
         let lowers = self.open_lowers(&claim.layers.lowers)?;
         let place = mounts::create_dir_in(dir.as_fd(), COPY_NAME, 0o700, self.step_owner_if_root())?;
         TreeCopy::create(CopySources {

@@ -86,7 +86,7 @@ impl NamespaceSetup<'_> {
             }
             unmount(tree)
         };
-        undo().map_err(internal("take the tree of other layers away"))
+        undo().map_err(internal("unmount trees of other layers"))
     }
 
     /// Returns an empty mount point of the same kind, in a directory hidden from the step.

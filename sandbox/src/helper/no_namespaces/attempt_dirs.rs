@@ -82,14 +82,14 @@ impl AttemptDirs {
         let paths = AttemptPaths::for_layer(request, claim.layers.upper);
         let user = request.sandbox.user;
         let owner = step_owner(user);
-        let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the place for layers"))?;
+        let space = mounts::open_dir(&request.sandbox.space).map_err(refuse(control, "open the run space"))?;
         let dir = open_dir_beneath(space.as_fd(), Path::new(&claim.layers.upper.to_string()))
             .map_err(refuse(control, "open the layer"))?;
         let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
         make_scratch(&request.sandbox, &dir).map_err(internal("make the step's home"))?;
         link_git(request, &paths, &dir, &copy.tree, owner)?;
         link_caches(&paths, &dir, &copy.tree, owner)?;
-        let copied = copy.record_baseline().map_err(refuse(control, "look at the copy of the tree"))?;
+        let copied = copy.record_baseline().map_err(refuse(control, "open the copy of the tree"))?;
         let mut enforcement = Enforcement::default();
         enforcement.record_not_enforced_with_hint(
             control,
@@ -129,7 +129,7 @@ fn describe_copy(request: &HostDirSandboxRequest, paths: &AttemptPaths, left_out
         text.push_str(&format!("; {left_out} entries that cannot be read or copied are not in it"));
     }
     if request.sandbox.user.is_set_up_by_root() && !paths.caches.is_empty() {
-        text.push_str("; its caches are empty and not kept");
+        text.push_str("; its caches are empty and are discarded");
     }
     format!("{text} ({})", request.refusal)
 }
@@ -210,17 +210,17 @@ fn link_caches(
         if owner.is_some() {
             let name = std::ffi::CString::new(source.file_name().unwrap_or_default().as_encoded_bytes());
             let name =
-                name.map_err(|error| SetupFailure::internal(format_args!("a name holds a NUL byte: {error}")))?;
+                name.map_err(|error| SetupFailure::internal(format_args!("a name contains a NUL byte: {error}")))?;
             create_dir(dir, &name, owner).map_err(internal("make a directory for a cache"))?;
         }
         link_cache(at, source, tree, owner).map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP | libc::ENOTDIR) => refused(
                 Control::HiddenPaths,
                 format!(
-                    "`{}` of the repository is a symbolic link or a file, and a cache is to be there",
+                    "`{}` of the repository is a symbolic link or a file, but a cache needs a directory there",
                     at.display()
                 ),
-                "make it a directory, or take it off `caches`",
+                "make it a directory, or remove it from `caches`",
             ),
             _ => internal(format_args!("link the cache `{}`", at.display()))(error),
         })?;

@@ -68,12 +68,12 @@ fn set_up_first_process(
     pid_one::close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     super::record_missing_controls(&mut prepared.enforcement, request);
     apply_shared_op(prepared, &SetupOp::JoinCgroup)?;
-    // Before the change of user, which removes the permission to do so.
+    // This comes before the change of user, which removes the permission to do so.
     let bounded = empty_bounding_set()?;
     become_step_user(request.sandbox.user)?;
     apply_shared_op(prepared, &SetupOp::NewKeyring)?;
     drop_capabilities(prepared, bounded)?;
-    // After the last change of credentials, each of which resets the flag.
+    // This comes after the last change of credentials, because each change resets the flag.
     apply_shared_op(prepared, &SetupOp::NoNewPrivs)?;
     apply_shared_op(prepared, &SetupOp::Undumpable)?;
     let filtered = install_syscall_filter(prepared, request);

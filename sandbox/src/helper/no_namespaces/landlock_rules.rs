@@ -60,28 +60,30 @@ fn record_controls(request: &SandboxRequest, is_whole: bool, enforcement: &mut E
     // The step owns the copy of a git directory.
     let owns_nothing =
         |control| user.is_mapped() && !(control == Control::GitReadOnly && has_git_in_tree(&request.frame));
-    let kept = "Landlock: nothing outside of the copy, its home and its scratch directory can be written";
+    let kept = "Landlock: only the copy, its home and its scratch directory can be written";
     for control in [Control::ReadOnlyRoot, Control::GitReadOnly] {
         match (is_whole, owns_nothing(control)) {
             (true, true) => enforcement.record_enforced(control, kept),
             (true, false) => enforcement.record_not_enforced(
                 control,
-                format!("{kept}; modes and times of files of user {} can be changed wherever they lie", user.uid()),
+                format!("{kept}; modes and times of all files of user {} can be changed", user.uid()),
             ),
-            (false, _) => enforcement.record_not_enforced(control, "this kernel's Landlock lets files be cut short"),
+            (false, _) => {
+                enforcement.record_not_enforced(control, "this kernel's Landlock does not prevent truncation of files")
+            }
         }
     }
-    let hidden = "Landlock: no file of a hidden directory can be read, and none listed; that a path exists can be seen, and a \
-                  socket with a path be connected to";
+    let hidden = "Landlock: files of a hidden directory can be neither read nor listed; the existence of a path is \
+                  visible, and a socket with a path can be connected to";
     enforcement.record_not_enforced(Control::HiddenPaths, hidden);
     enforcement
-        .record_enforced(Control::PrivateDev, format!("Landlock: of /dev, {} can be opened", DEVICES.join(", ")));
+        .record_enforced(Control::PrivateDev, format!("Landlock: in /dev, only {} can be opened", DEVICES.join(", ")));
 }
 
 fn record_absent_git(request: &HostDirSandboxRequest, enforcement: &mut Enforcement) {
     let git = &request.sandbox.frame.git;
     if git.worktree_git.is_none() && git.common.is_none() {
-        enforcement.record_not_requested(Control::GitReadOnly, "the tree is under no git");
+        enforcement.record_not_requested(Control::GitReadOnly, "the tree is not a git repository");
     }
 }
 

@@ -57,8 +57,10 @@ fn limit_disk(disk: Limit, enforcement: &mut Enforcement) -> Result<(), SetupFai
     let control = Control::DiskLimit;
     match disk {
         Limit::Max(bytes) => {
-            command_process::set_rlimit(Resource::Fsize, bytes).map_err(refuse(control, "bound the size of files"))?;
-            let how = format!("each file alone is bounded, to {bytes} bytes; all of them lie on a disk of the host");
+            command_process::set_rlimit(Resource::Fsize, bytes).map_err(refuse(control, "limit the size of files"))?;
+            let how = format!(
+                "only the size of each file is limited, to {bytes} bytes; all files are stored on a disk of the host"
+            );
             enforcement.record_not_enforced(control, how);
         }
         Limit::Unlimited => enforcement.record_not_requested(control, UNBOUNDED),
@@ -80,7 +82,7 @@ fn limit_pids(
             let all = most.saturating_add(others);
             command_process::set_rlimit(Resource::Nproc, all).map_err(refuse(control, "set RLIMIT_NPROC"))?;
             let how = format!(
-                "RLIMIT_NPROC {all} bounds all that user {} runs on the host, of which there were {others}",
+                "RLIMIT_NPROC {all} limits all processes of user {} on the host, of which {others} were running",
                 user.uid()
             );
             enforcement.record_not_enforced(control, how);

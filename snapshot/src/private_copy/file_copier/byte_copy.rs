@@ -29,7 +29,7 @@ impl FileByteBudget<'_> {
     }
 }
 
-/// Copies a file to its end and returns the sha256 of the copied bytes, or `None` if the budget is exhausted.
+/// Copies a file completely and returns the sha256 of the copied bytes, or `None` if the budget is exhausted.
 pub(super) fn copy_to_end(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,

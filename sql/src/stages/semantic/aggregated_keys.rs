@@ -29,7 +29,7 @@ fn key_finding(input: &SemanticInput<'_>, aggregate: &Aggregate) -> Option<Seman
         None => return None,
     };
     let figure = aggregate.kind.as_sql();
-    let message = format!("{figure} of `{}`, which is {kind}: the figure has no meaning", name.column);
+    let message = format!("{figure} of `{}`, which is {kind}: the result has no meaning", name.column);
     let found = SemanticFinding::new(SqlCode::KeyAggregated, confidence, message)
         .at(&aggregate.range)
         .about(name.column.clone());

@@ -37,9 +37,9 @@ pub(super) fn check(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Vec
 /// Reports a comparison of one value with a subquery that returns a value for every row.
 fn multi_row_comparison(shape: &QueryShape) -> Option<SemanticFinding> {
     let place = shape.multi_row_comparisons.first()?;
-    let message = "a value is compared with a query that gives one for every row of a table";
+    let message = "a value is compared with a query that returns a value for every row of a table";
     let found = SemanticFinding::new(SqlCode::AggregateExpected, 84, message).at(place);
-    Some(found.advice("Aggregate them, for instance with AVG or MAX, or use IN."))
+    Some(found.advice("Aggregate the values, for instance with AVG or MAX, or use IN."))
 }
 
 /// Reports MAX where the question asks for the lowest value, and MIN where it asks for the highest.
@@ -64,7 +64,7 @@ fn opposite_extreme(shape: &QueryShape, aggregate: &Aggregate, question: &Parsed
         true => 88,
         false => 80,
     };
-    let message = format!("the question asks for \"{words}\", and the query takes {}", aggregate.kind.as_sql());
+    let message = format!("the question asks for \"{words}\", but the query returns {}", aggregate.kind.as_sql());
     Some(SemanticFinding::other_aggregate(confidence, message, aggregate, be))
 }
 
@@ -100,7 +100,7 @@ fn check_average(shape: &QueryShape, question: &ParsedQuestion) -> Vec<SemanticF
             };
             vec![SemanticFinding::other_aggregate(
                 confidence,
-                "the query averages, and the question asks for no average",
+                "the query averages, but the question asks for no average",
                 average,
                 AggregateKind::Sum,
             )]
@@ -165,11 +165,11 @@ fn missing_average(
                 (_, true) => 84,
                 _ => 62,
             };
-            let message = format!("the question asks for \"{words}\", and the query gives {}", figure.kind.as_sql());
+            let message = format!("the question asks for \"{words}\", but the query returns {}", figure.kind.as_sql());
             Some(SemanticFinding::other_aggregate(confidence, message, figure, AggregateKind::Average))
         }
         None if !is_stored => {
-            let message = format!("the question asks for \"{words}\", and the query averages nothing");
+            let message = format!("the question asks for \"{words}\", but the query averages nothing");
             let confidence = match is_head && question.superlatives.is_empty() {
                 true if returns_every_value(shape) && question.words.len() <= 7 => 96,
                 true => 78,
@@ -224,7 +224,7 @@ fn wrong_comparison_aggregate(shape: &QueryShape, question: &ParsedQuestion, at:
     }
     let words = question.quote(at, at + 3);
     let message =
-        format!("the question asks for \"{words}\", and the query holds rows against {}", figure.kind.as_sql());
+        format!("the question asks for \"{words}\", but the query compares rows with {}", figure.kind.as_sql());
     Some(SemanticFinding::other_aggregate(80, message, figure, AggregateKind::Average))
 }
 
@@ -258,7 +258,7 @@ fn missing_sum(shape: &QueryShape, question: &ParsedQuestion) -> Option<Semantic
         return None;
     }
     let words = question.quote(at, at + 3);
-    let message = format!("the question asks for \"{words}\", and the query adds nothing up");
+    let message = format!("the question asks for \"{words}\", but the query sums nothing");
     let confidence = if is_in_question_head(question, at) && question.word_at(at) != "how" { 78 } else { 55 };
     Some(
         SemanticFinding::new(SqlCode::AggregateExpected, confidence, message)
@@ -305,7 +305,7 @@ fn other_instead_of_sum(shape: &QueryShape, question: &ParsedQuestion, at: usize
         _ => return None,
     };
     let message = format!(
-        "the question asks for \"{}\", and the query gives {}",
+        "the question asks for \"{}\", but the query returns {}",
         question.quote(at, at + 3),
         figure.kind.as_sql()
     );
@@ -332,9 +332,10 @@ fn misnamed_column(shape: &QueryShape) -> Vec<SemanticFinding> {
                 return None;
             }
             let confidence = if block.groups > 0 { 84 } else { 74 };
-            let message = format!("`{}` is named `{alias}`, and nothing makes a {figure} of it", column.column);
+            let message =
+                format!("`{}` is named `{alias}`, but the query does not compute a {figure} of it", column.column);
             let found = SemanticFinding::new(SqlCode::AggregateExpected, confidence, message).at(&item.range);
-            Some(found.advice("Use the aggregate that the name promises."))
+            Some(found.advice("Use the aggregate that the name suggests."))
         })
         .collect()
 }

@@ -83,7 +83,7 @@ impl Visitor for ConditionVisitor<'_> {
                 self.report_null_comparison(expr, op);
             }
             Expr::InList { list, negated: true, .. } if list.iter().any(is_null) => {
-                let message = "`NOT IN` with NULL in its list holds for no row";
+                let message = "`NOT IN` with NULL in its list is true for no row";
                 let found = SemanticFinding::new(SqlCode::NullComparison, 97, message).at(&self.expr_range(expr));
                 self.found.push(found.advice("Remove NULL from the list, and test for it with IS NOT NULL."));
             }
@@ -141,7 +141,7 @@ impl<'a> ConditionVisitor<'a> {
 
     fn report_null_comparison(&mut self, expr: &Expr, op: &BinaryOperator) {
         let instead = if *op == BinaryOperator::NotEq { "IS NOT NULL" } else { "IS NULL" };
-        let found = SemanticFinding::new(SqlCode::NullComparison, 97, format!("`{op} NULL` holds for no row"));
+        let found = SemanticFinding::new(SqlCode::NullComparison, 97, format!("`{op} NULL` is true for no row"));
         let found = found.at(&self.expr_range(expr)).advice(format!("Use {instead}."));
         self.found.push(found);
     }
@@ -209,7 +209,7 @@ impl<'a> ConditionVisitor<'a> {
             return;
         };
         if is_same_column && is_whole && inner.name.eq_ignore_ascii_case(&outer.name) {
-            let message = format!("the rows of `{}` are all in the subquery: `NOT IN` leaves none", outer.name);
+            let message = format!("all rows of `{}` are in the subquery, so `NOT IN` returns none", outer.name);
             let found = SemanticFinding::new(SqlCode::ContradictoryFilter, 96, message).at(&self.expr_range(whole));
             self.found.push(found.advice("Select the excluded rows from the table that contains them."));
         }
@@ -314,7 +314,7 @@ impl<'a> ConditionVisitor<'a> {
             (!is_joined_otherwise).then(|| (key, self.expr_range(condition), format!("{condition}")))
         });
         let Some((key, place, written)) = suspicious else { return };
-        let message = format!("`{written}` joins by other columns than the foreign key `{key}`");
+        let message = format!("`{written}` joins on other columns than the foreign key `{key}`");
         let found = SemanticFinding::new(SqlCode::JoinAgainstForeignKey, 80, message).at(&place);
         self.found.push(found.advice(format!("Join by `{key}`.")));
     }

@@ -78,7 +78,7 @@ fn missing_distinct(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Opt
         _ => 50,
     };
     let words = question.quote(at, at + 3);
-    let message = format!("the question asks for \"{words}\", and the query may give the same value again");
+    let message = format!("the question asks for \"{words}\", but the query may return duplicates");
     Some(SemanticFinding::new(SqlCode::DistinctExpected, confidence, message).at(&top.range).advice("Add DISTINCT."))
 }
 

@@ -71,7 +71,7 @@ fn wrong_counted_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> 
         return None;
     }
     let message = format!(
-        "the question asks for the number of \"{}\", and the query counts rows of `{}`",
+        "the question asks for the number of \"{}\", but the query counts rows of `{}`",
         question.word_at(at),
         read.name
     );
@@ -174,7 +174,7 @@ fn unmentioned_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Op
         (true, true) => 40,
     };
     let words = question.quote(at, at + name_words(&other.name).len());
-    let message = format!("the question speaks of \"{words}\", and the query reads only `{}`", read.name);
+    let message = format!("the question mentions \"{words}\", but the query reads only `{}`", read.name);
     let found = SemanticFinding::new(SqlCode::EntityExpected, confidence, message).at(&top.range);
     Some(found.advice(format!("Read `{}`.", other.name)).about(other.name.clone()))
 }
@@ -237,7 +237,7 @@ fn missing_head_entity(input: &SemanticInput<'_>, question: &ParsedQuestion) -> 
         false => 55,
     };
     let message =
-        format!("the question asks for \"{}\", and the query does not read `{}`", question.word_at(at), table.name);
+        format!("the question asks for \"{}\", but the query does not read `{}`", question.word_at(at), table.name);
     let found = SemanticFinding::new(SqlCode::EntityExpected, confidence, message).at(&shape.top().range);
     Some(found.advice(format!("Read `{}`.", table.name)).about(table.name.clone()))
 }

@@ -143,7 +143,7 @@ fn missing_year(shape: &QueryShape, question: &ParsedQuestion, named: &[Question
         (_, true) if is_plain => 96,
         _ => 66,
     };
-    let message = format!("the question names the year {}, and the query looks for no such value", year.text);
+    let message = format!("the question names the year {}, but the query has no such value", year.text);
     let advice = format!("Filter by the year {}.", year.text);
     Some(
         SemanticFinding::new(SqlCode::FilterExpected, confidence, message)
@@ -238,7 +238,7 @@ fn missing_restriction(
     let is_free = shape.values.is_empty() && !shape.has_condition && shape.blocks.iter().all(|block| !block.has_filter);
     let confidence = if is_free && shape.top().limit == super::query_shape::RowLimit::All { 96 } else { 50 };
     let words = question.quote(at, next + 2);
-    let message = format!("the question asks for \"{words}\", and the query looks for nothing of that kind");
+    let message = format!("the question asks for \"{words}\", but the query has no such condition");
     let advice = format!("Filter by \"{}\".", word.text);
     Some(
         SemanticFinding::new(SqlCode::FilterExpected, confidence, message)
@@ -333,7 +333,7 @@ fn missing_filter(
         (QuestionValueKind::Name, _) if question.words[at].text.chars().skip(1).all(char::is_lowercase) => 74,
         (QuestionValueKind::Name, _) => 66,
     };
-    let message = format!("the question names \"{}\", and the query looks for no value at all", first.text);
+    let message = format!("the question names \"{}\", but the query has no value at all", first.text);
     let found = SemanticFinding::new(SqlCode::FilterExpected, confidence, message).at(&shape.top().range);
     Some(found.advice("Add the WHERE that the question asks for.").about(first.text.clone()))
 }
@@ -454,7 +454,7 @@ fn missing_place_filter(
     })?;
     let word = &question.words[at];
     let message = format!(
-        "the question speaks of \"{}\", and the query has no condition",
+        "the question mentions \"{}\", but the query has no condition",
         question.quote(at.saturating_sub(1), at + 1)
     );
     let found = SemanticFinding::new(SqlCode::FilterExpected, 62, message).at(&shape.top().range);

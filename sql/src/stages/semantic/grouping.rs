@@ -51,7 +51,7 @@ fn ungrouped_column(block: &SelectBlock, question: &ParsedQuestion) -> Option<Se
         (None, Some(later))
             if figures.is_empty() || block.later_aggregates().count() > 1 || !block.order.is_empty() =>
         {
-            (80, format!("the rows are sorted by {}, of which there is one without GROUP BY", later.kind.as_sql()))
+            (80, format!("the rows are sorted by {}, but without GROUP BY there is only one row", later.kind.as_sql()))
         }
         (None, _) => return None,
         _ if is_of_extreme => return None,
@@ -85,7 +85,7 @@ fn ungrouped_column(block: &SelectBlock, question: &ParsedQuestion) -> Option<Se
     Some(
         SemanticFinding::new(SqlCode::GroupingExpected, confidence, message)
             .at(&block.range)
-            .advice("Group by the columns that are not aggregates."),
+            .advice("Group by the columns that are not aggregated."),
     )
 }
 
@@ -150,7 +150,7 @@ fn missing_grouping(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Opt
         _ => 55,
     };
     let words = question.quote(at.saturating_sub(1), at + 2);
-    let message = format!("the question asks for a figure \"{words}\", and the query gives one over all rows");
+    let message = format!("the question asks for a value \"{words}\", but the query returns one value over all rows");
     Some(
         SemanticFinding::new(SqlCode::GroupingExpected, confidence, message)
             .at(&top.range)

@@ -41,7 +41,8 @@ pub(super) fn check(
             false => 90,
         };
         let message = format!(
-            "`{one}` and `{other}` are joined without a condition: each row of one meets each row of the other"
+            "`{one}` and `{other}` are joined without a condition: each row of one is combined with each row of the \
+                other"
         );
         let place = name_range(text, &other);
         let found = SemanticFinding::new(SqlCode::UnjoinedTables, confidence, message).about(other);

@@ -51,7 +51,7 @@ fn check_row_count(
     match (limits.as_slice(), &top.limit) {
         ([(limit, place)], RowLimit::Rows { .. }) => {
             let confidence = if number > 1 { 96 } else { 80 };
-            let message = format!("the question asks for {number} (\"{words}\"), and the query for {limit}");
+            let message = format!("the question asks for {number} (\"{words}\"), but the query for {limit}");
             let found = SemanticFinding::new(SqlCode::OtherLimit, confidence, message).at(place);
             Some(found.advice(format!("Write LIMIT {number}.")))
         }
@@ -68,7 +68,7 @@ fn check_row_count(
                 (true, _) => 80,
                 _ => 90,
             };
-            let message = format!("the question asks for {number} (\"{words}\"), and the query has no LIMIT");
+            let message = format!("the question asks for {number} (\"{words}\"), but the query has no LIMIT");
             Some(
                 SemanticFinding::new(SqlCode::LimitExpected, confidence, message)
                     .at(&top.range)
@@ -95,7 +95,7 @@ fn check_single_row(shape: &QueryShape, question: &ParsedQuestion) -> Option<Sem
     })?;
     let words = question.quote(cue.at.saturating_sub(1), cue.at + 3);
     let message =
-        format!("the question asks for \"{words}\", and the query sorts all rows and keeps them: it has no LIMIT");
+        format!("the question asks for \"{words}\", but the query sorts and returns all rows: it has no LIMIT");
     // `the newest customers` may be any number of them.
     let is_many = question.words.get(cue.at + 1).is_some_and(|next| next.lower != next.stem);
     // `which courses are the least difficult`

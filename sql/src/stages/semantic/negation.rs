@@ -34,7 +34,7 @@ fn missing_negation(shape: &QueryShape, question: &ParsedQuestion) -> Option<Sem
         Some(found.advice("Negate the filter: NOT IN, NOT EXISTS, `<>` or IS NULL."))
     };
     if let Some(value) = excluded_value(shape, question, at) {
-        let message = format!("the question leaves \"{value}\" out (\"{words}\"), and the query looks for it");
+        let message = format!("the question excludes \"{value}\" (\"{words}\"), but the query selects it");
         return found(96, message);
     }
     if has_negative_comparison(shape) {
@@ -61,7 +61,7 @@ fn missing_negation(shape: &QueryShape, question: &ParsedQuestion) -> Option<Sem
         (_, _, true) if strong.is_some() => 66,
         _ => 45,
     };
-    found(confidence, format!("the question asks for what is not so (\"{words}\"), and the query has no negation"))
+    found(confidence, format!("the question has a negation (\"{words}\"), but the query has none"))
 }
 
 /// Reports whether the query returns every row of a table, with related rows if there are any.

@@ -36,7 +36,7 @@ fn reversed_limit_key(shape: &QueryShape, key: &SortKey, question: &ParsedQuesti
     }
     let word = question.quote(cue.at, cue.at + 3);
     let (is, be) = (direction_name(extreme.end), direction_name(way));
-    let message = format!("the question asks for \"{word}\", and the query takes the first rows in {is} order");
+    let message = format!("the question asks for \"{word}\", but the query returns the first rows in {is} order");
     // `top 10 districts by name` are in alphabetical order.
     let by = question.find_word(&["by"]).map_or(usize::MAX - 9, |by| by);
     let is_by_name = (by + 1..by + 4).any(|at| matches!(question.word_at(at), "name" | "names" | "title" | "titles"));
@@ -51,7 +51,7 @@ fn reversed_limit_key(shape: &QueryShape, key: &SortKey, question: &ParsedQuesti
 }
 
 fn order_finding(code: SqlCode, confidence: u8, message: String, key: &SortKey, be: &str) -> SemanticFinding {
-    SemanticFinding::new(code, confidence, message).at(&key.range).advice(format!("Sort by that in {be} order."))
+    SemanticFinding::new(code, confidence, message).at(&key.range).advice(format!("Sort in {be} order."))
 }
 
 fn direction_name(way: ScaleEnd) -> &'static str {
@@ -81,7 +81,7 @@ fn reversed_order(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Optio
     }
     let words = question.quote(sorting.at, sorting.at + 5);
     let message = format!(
-        "the question asks for \"{words}\", which is {} order, and the query sorts the other way",
+        "the question asks for \"{words}\", which is {} order, but the query sorts in the opposite order",
         direction_name(way)
     );
     let is_of_key = has_related_word(question, sorting.at..sorting.at + 6, &first.item.words)
@@ -175,7 +175,7 @@ fn missing_order(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Option
             _ if is_short_question(question) && question.superlatives[0].asks_for_order && top.groups > 0 => 96,
             _ => 80,
         };
-        let message = format!("the question asks for \"{words}\", and the query has no ORDER BY");
+        let message = format!("the question asks for \"{words}\", but the query has no ORDER BY");
         return Some(SemanticFinding::new(code, confidence, message).at(&top.range).advice("Add ORDER BY."));
     }
     let cue = question.superlatives.iter().find(|cue| !cue.asks_for_order)?;
@@ -192,7 +192,7 @@ fn missing_order(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Option
                 false => 85,
             },
             block,
-            format!("the question asks for \"{words}\", and the query takes any rows: LIMIT without ORDER BY"),
+            format!("the question asks for \"{words}\", but the query returns arbitrary rows: LIMIT without ORDER BY"),
         ),
         None if !is_taken && !is_one_row && !is_stored && (cue.asks_for_one || cue.number.is_some()) => {
             let is_soft = matches!(question.word_at(cue.at), "maximum" | "minimum" | "max" | "min")
@@ -204,9 +204,7 @@ fn missing_order(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Option
                     false => 68,
                 },
                 top,
-                format!(
-                    "the question asks for \"{words}\", and the query neither sorts nor takes a maximum or minimum"
-                ),
+                format!("the question asks for \"{words}\", but the query neither sorts nor uses MIN or MAX"),
             )
         }
         _ => return None,

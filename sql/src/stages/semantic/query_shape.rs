@@ -1,5 +1,5 @@
-//! Describes a query as the checks see it: the columns, aggregates, sort keys and limits of each SELECT, and all values
-//! and names. This module knows nothing about questions.
+//! Describes a query for the checks: the columns, aggregates, sort keys and limits of each SELECT, and all values and
+//! names. This module does not depend on questions.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -79,16 +79,16 @@ pub(super) struct ColumnReference {
 #[derive(Debug, Clone)]
 pub(super) struct Aggregate {
     pub kind: AggregateKind,
-    /// The columns in its arguments.
+    /// The columns in the arguments.
     pub columns: Vec<ColumnReference>,
     /// The column, if the argument is only a column.
     pub column: Option<ColumnReference>,
-    /// True if it aggregates a condition, or a value that is zero where a condition does not hold.
+    /// True if the argument is a condition, or a value that is zero where a condition does not hold.
     pub is_over_condition: bool,
-    /// True if it is a window aggregate.
+    /// True if the aggregate is a window aggregate.
     pub is_windowed: bool,
     pub is_distinct: bool,
-    /// True if it aggregates the difference of two dates: `MAX(now - birth_year)` is an age.
+    /// True if the argument is the difference of two dates: `MAX(now - birth_year)` is an age.
     pub is_over_difference: bool,
     pub range: Range<usize>,
 }
@@ -100,16 +100,16 @@ pub(super) struct ResultColumn {
     /// The columns outside of aggregates and subqueries.
     pub plain_columns: Vec<ColumnReference>,
     pub aggregates: Vec<Aggregate>,
-    /// The words of all names in it, and of its alias.
+    /// The words of all names in the expression, and of the alias.
     pub words: Vec<String>,
     pub is_wildcard: bool,
     pub has_query: bool,
     pub has_window: bool,
-    /// True if it is only a call of an aggregate.
+    /// True if the expression is only a call of an aggregate.
     pub is_aggregate: bool,
-    /// True if it is only a column.
+    /// True if the expression is only a column.
     pub is_column: bool,
-    /// True if it subtracts two values, or calls a function that does.
+    /// True if the expression subtracts two values, or calls a function that does.
     pub is_difference: bool,
     pub range: Range<usize>,
 }
@@ -119,9 +119,9 @@ pub(super) struct ResultColumn {
 pub(super) struct SortKey {
     pub is_descending: bool,
     pub item: ResultColumn,
-    /// True if it only separates rows with NULL.
+    /// True if the key only separates rows with NULL.
     pub is_null_order: bool,
-    /// True if it becomes smaller as the values grow.
+    /// True if the key becomes smaller as the values grow.
     pub is_inverse: bool,
     /// The range of the expression and its direction.
     pub range: Range<usize>,
@@ -183,21 +183,21 @@ pub(super) struct QueryShape {
     pub names: BTreeSet<String>,
     /// The words of all names.
     pub words: BTreeSet<String>,
-    /// The tables that it reads, in lower case.
+    /// The tables that the query reads, in lower case.
     pub tables: BTreeSet<String>,
     /// The values in comparisons, in lower case.
     pub compared_values: Vec<String>,
-    /// True if it has an outer join.
+    /// True if the query has an outer join.
     pub has_outer_join: bool,
-    /// True if it has IN or EXISTS with a subquery.
+    /// True if the query has IN or EXISTS with a subquery.
     pub has_membership: bool,
-    /// True if it has NOT, `<>`, IS NULL, EXCEPT or similar.
+    /// True if the query has NOT, `<>`, IS NULL, EXCEPT or similar.
     pub has_negation: bool,
-    /// True if it has a comparison, IN, LIKE or BETWEEN with a value or a subquery.
+    /// True if the query has a comparison, IN, LIKE or BETWEEN with a value or a subquery.
     pub has_condition: bool,
     pub has_set_operation: bool,
     pub has_division: bool,
-    /// True if it adds columns to each other: `checking.balance + savings.balance`.
+    /// True if the query adds columns to each other: `checking.balance + savings.balance`.
     pub has_addition: bool,
     /// Subqueries that are compared as one value but return a column of every row of a table.
     pub multi_row_comparisons: Vec<Range<usize>>,

@@ -1,5 +1,5 @@
-//! Extracts what an English question asks for: superlatives, an order, numbers of rows. This module knows nothing about
-//! queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
+//! Extracts the requests of an English question: superlatives, an order, numbers of rows. This module does not depend
+//! on queries. A wrong reading causes a false warning, so each reading requires more evidence than a single word.
 
 use super::word_forms::{QuestionWord, split_question};
 
@@ -48,11 +48,11 @@ pub(super) struct Superlative {
     pub at: usize,
     pub end: ScaleEnd,
     pub scale: SuperlativeScale,
-    /// The number of rows that it asks for, if any.
+    /// The number of rows that the superlative asks for, if any.
     pub number: Option<u64>,
     /// True if it asks for an order of all rows: `highest first`, `from highest to lowest`.
     pub asks_for_order: bool,
-    /// True if it asks for a single thing: `the most`, `the highest`.
+    /// True if the superlative asks for a single thing: `the most`, `the highest`.
     pub asks_for_one: bool,
 }
 

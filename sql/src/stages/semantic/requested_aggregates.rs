@@ -30,7 +30,7 @@ struct AggregateUse<'a> {
     aggregate: &'a Aggregate,
     clause: AggregateClause,
     is_top: bool,
-    /// The column of the result that contains it.
+    /// The column of the result that contains the aggregate.
     item: Option<&'a ResultColumn>,
     /// True if the query sorts by it and returns it.
     is_shown_sort_key: bool,
@@ -223,7 +223,7 @@ fn unrequested_aggregate(
         AggregateClause::OrderBy => "sorts by",
     };
     let name = usage.aggregate.kind.as_sql();
-    let message = format!("the query {clause} {name}{of}, and no word of the question asks for that");
+    let message = format!("the query {clause} {name}{of}, but no word of the question asks for that");
     let found = SemanticFinding::new(SqlCode::OtherAggregate, confidence, message).at(&usage.aggregate.range);
     Some(found.advice(aggregate_advice(question)))
 }
@@ -464,7 +464,7 @@ fn missing_extreme(shape: &QueryShape, question: &ParsedQuestion) -> Option<Sema
     })?;
     let is_sorted = question.requested_order.is_some() || !top.order.is_empty();
     let words = question.quote(cue.at, cue.at + 3);
-    let message = format!("the question asks for \"{words}\", and the query takes no such end of any scale");
+    let message = format!("the question asks for \"{words}\", but the query returns no minimum or maximum");
     let is_figure = matches!(question.word_at(cue.at), "maximum" | "minimum" | "max" | "min");
     let confidence = match (is_sorted, is_figure) {
         (false, true) => 86,
@@ -474,7 +474,8 @@ fn missing_extreme(shape: &QueryShape, question: &ParsedQuestion) -> Option<Sema
     };
     let aggregate = top.aggregates().next();
     let place = aggregate.map_or_else(|| top.range.clone(), |aggregate| aggregate.range.clone());
-    let be = if cue.end == ScaleEnd::High { "Use MAX, or sort and cut off." } else { "Use MIN, or sort and cut off." };
+    let be =
+        if cue.end == ScaleEnd::High { "Use MAX, or sort and use LIMIT." } else { "Use MIN, or sort and use LIMIT." };
     Some(SemanticFinding::new(SqlCode::OtherAggregate, confidence, message).at(&place).advice(be))
 }
 
@@ -560,7 +561,7 @@ fn missing_count(
     };
     let words = question.quote(at, at + 4);
     let message = format!(
-        "the question asks for \"{words}\", and the query returns {} of `{}`",
+        "the question asks for \"{words}\", but the query returns {} of `{}`",
         first.aggregate.kind.as_sql(),
         column.column
     );

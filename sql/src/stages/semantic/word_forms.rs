@@ -12,9 +12,9 @@ pub(super) struct QuestionWord {
     pub lower: String,
     /// The singular of `lower`.
     pub stem: String,
-    /// True if it was quoted; a quoted text may consist of several words.
+    /// True if the word was quoted; a quoted text may consist of several words.
     pub is_quoted: bool,
-    /// True if it starts a sentence.
+    /// True if the word starts a sentence.
     pub is_sentence_start: bool,
     /// True if a comma, a full stop or similar precedes it.
     pub is_after_punctuation: bool,

@@ -72,7 +72,7 @@ pub(super) fn cancel_in_every_state(env: &TestEnvironment) {
     assert_eq!(cancel(&running).status, 200);
     assert_eq!(daemon.get(&format!("/v1/runs/{running}")), run);
 
-    // Cancelled after each of its events.
+    // Cancelled after each event of the run.
     with_health_probe(env, || {
         for event_count in 0..10 {
             let id = submit_run(&daemon, &other, &json!({}));

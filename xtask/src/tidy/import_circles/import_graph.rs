@@ -58,7 +58,7 @@ impl ImportGraph {
 
     fn imported_modules(&self, from: &ItemPath, module: &SourceModule) -> BTreeSet<ItemPath> {
         let imports = module.imports.values().filter(|import| !import.is_reexport).map(|import| &import.path);
-        // An imported module alone is no import: the paths that start with its name are.
+        // An imported module alone is not an import: the paths that start with its name are.
         let items = imports.filter_map(|path| self.definition(from, path)).filter(|(_, item)| item.is_some());
         let starts_here = |path: &&ItemPath| {
             matches!(path[0].as_str(), "crate" | "self" | "super")

@@ -9,7 +9,7 @@ pub(super) type ItemPath = Vec<String>;
 /// The items and paths of a source.
 #[derive(Debug, Default)]
 pub(super) struct SourceModule {
-    /// The names of the items that it defines at any level.
+    /// The names of the items that the source defines at any level.
     pub(super) definitions: BTreeSet<String>,
     /// The imported names with their paths.
     pub(super) imports: BTreeMap<String, Import>,

@@ -21,7 +21,7 @@ pub(super) struct JobCommand<'a> {
     pub(super) run: &'a str,
     /// The command that lists its files, if there is one.
     pub(super) files: Option<&'a str>,
-    /// The files that it checks.
+    /// The files that the job checks.
     pub(super) selection: &'a Selection,
 }
 

@@ -108,10 +108,10 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         }?;
         check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
         if self.map.flag("fail_fast")? == Some(true) {
-            check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first that fails".to_owned());
+            check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first failure".to_owned());
         }
         if self.map.text("log_file")?.is_some() {
-            check.notes.push("`log_file`: what it prints is kept with the run".to_owned());
+            check.notes.push("`log_file`: the output is stored with the run".to_owned());
         }
         Ok(check)
     }
@@ -154,7 +154,10 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         let range = self.rev.filter(|_| has_version).and_then(|rev| known_hooks::compatible_range(rev.tag()));
         if let Some(rev) = self.rev.filter(|_| has_version && range.is_none()) {
             let tag = quoted(rev.tag());
-            notes.push(format!("`rev` {tag} names no version, so any version of {} will do", quoted(known.program())));
+            notes.push(format!(
+                "`rev` {tag} is not a version, so any version of {} is accepted",
+                quoted(known.program())
+            ));
         }
         let tool = match known.version_args {
             version if is_own && !version.is_empty() => Tool::with_version_check(known.program(), version, range),
@@ -374,7 +377,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         Ok(())
     }
 
-    /// Returns the check for a command, with file names as `names` says.
+    /// Returns the check for a command, and passes the file names in the way that `names` gives.
     fn command_check(
         &self,
         argv: &[String],
@@ -398,7 +401,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             });
         }
         if self.map.flag("always_run")? == Some(true) {
-            notes.push("`always_run`: does not run where there is no file for it".to_owned());
+            notes.push("`always_run`: does not run if no file matches".to_owned());
         }
         let few = if let FilenamePassing::AtMost(number) = names { format!(" -n {number}") } else { String::new() };
         let run = format!("xargs -0r{few} {}", quote_all(&form.argv));

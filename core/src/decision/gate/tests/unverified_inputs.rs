@@ -10,7 +10,7 @@ fn input(path: &str, shown: InputShown) -> UnverifiedInput {
     UnverifiedInput { path: path.into(), kind: InputKind::File, files: 1, bytes: 3, sha256: None, shown, reason: None }
 }
 
-/// Returns the world of an honest run with this source and these recorded inputs.
+/// Returns the world of an unmodified run with this source and these recorded inputs.
 fn scenario(source: &TreeSource, inputs: Option<Vec<UnverifiedInput>>, required: InputRequirement) -> GateScenario {
     GateScenario::new().with(|w| {
         w.run.source = source.clone();

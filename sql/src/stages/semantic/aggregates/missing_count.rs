@@ -34,7 +34,7 @@ pub(super) fn missing_count(input: &SemanticInput<'_>, question: &ParsedQuestion
         let is_certain =
             many == Some(0) && is_list_of_names(shape, question) && is_schema_word(input, question, at + 2);
         let confidence = if is_certain { 96 } else { confidence };
-        let message = format!("the question asks for \"{words}\", and the query counts nothing");
+        let message = format!("the question asks for \"{words}\", but the query counts nothing");
         return Some(
             SemanticFinding::new(SqlCode::AggregateExpected, confidence, message).at(&top.range).advice("Use COUNT."),
         );
@@ -51,7 +51,7 @@ pub(super) fn missing_count(input: &SemanticInput<'_>, question: &ParsedQuestion
         && !returns_stored_number(input, question, at)
         && !is_average_of_numbers(shape, question, at)
     {
-        let message = format!("the question asks for \"{words}\", and the query counts nothing");
+        let message = format!("the question asks for \"{words}\", but the query counts nothing");
         return Some(SemanticFinding::new(SqlCode::AggregateExpected, 68, message).at(&top.range).advice("Use COUNT."));
     }
     let column = first.column.as_ref()?;
@@ -75,7 +75,7 @@ pub(super) fn missing_count(input: &SemanticInput<'_>, question: &ParsedQuestion
         _ => return None,
     };
     let message = format!(
-        "the question asks for \"{words}\", and the query gives {} of `{}`",
+        "the question asks for \"{words}\", but the query returns {} of `{}`",
         first.kind.as_sql(),
         column.column
     );
@@ -188,7 +188,7 @@ fn sum_of_other_column(input: &SemanticInput<'_>, question: &ParsedQuestion, at:
         return None;
     }
     let message =
-        format!("the question asks for \"{}\", and the query adds up `{}`", question.quote(at, at + 3), column.column);
+        format!("the question asks for \"{}\", but the query sums `{}`", question.quote(at, at + 3), column.column);
     Some(SemanticFinding::other_aggregate(85, message, sum, AggregateKind::Count))
 }
 

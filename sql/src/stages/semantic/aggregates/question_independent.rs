@@ -56,7 +56,7 @@ pub(super) fn mixed_aggregates(item: &ResultColumn) -> Option<SemanticFinding> {
         (_, true) => 80,
         _ => 76,
     };
-    let message = format!("an average is set against {} of the same rows in one figure", mate.kind.as_sql());
+    let message = format!("an average is combined with {} of the same rows in one expression", mate.kind.as_sql());
     Some(SemanticFinding::other_aggregate(confidence, message, average, AggregateKind::Sum))
 }
 
@@ -82,7 +82,7 @@ pub(super) fn repeated_aggregate(item: &ResultColumn) -> Option<SemanticFinding>
     };
     Some(SemanticFinding::other_aggregate(
         88,
-        format!("{} of a column is set against itself", one.kind.as_sql()),
+        format!("{} of a column is compared with itself", one.kind.as_sql()),
         one,
         be,
     ))
