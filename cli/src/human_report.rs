@@ -68,7 +68,7 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
             text.push_str(&evidence_lines(record, finished, view));
         }
         if finished.exit_code == EXIT_USAGE {
-            text.push_str("nothing ran, and nothing is no pass\n");
+            text.push_str("nothing ran, so the run is not a pass\n");
         }
         text.push_str(&verdict_line(record, finished, view.layout));
     }
@@ -145,7 +145,7 @@ fn tree_line(record: &RunRecord) -> String {
     else {
         return String::new();
     };
-    let mut text = format!("{} commit {}, apart from the worktree\n", paint(DIM, "tree:"), escape_line(commit));
+    let mut text = format!("{} commit {}, independent of the worktree\n", paint(DIM, "tree:"), escape_line(commit));
     if *lfs_pointers > 0 {
         let files = count(*lfs_pointers as usize, "file");
         text.push_str(&style::warning(&format!(

@@ -242,7 +242,7 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     match step.outcome {
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
         Outcome::TimedOut => format!("{word} {name} after {}", duration(step.duration_ms)),
-        Outcome::Drifted => format!("{word} {name}: it changed what it must not"),
+        Outcome::Drifted => format!("{word} {name}: it changed files that it must not change"),
         _ => format!("{word} {name}: {}", termination_phrase(step)),
     }
 }

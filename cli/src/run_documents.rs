@@ -53,8 +53,9 @@ pub(crate) fn load(dir: &Path) -> Result<RunDocuments, CliError> {
     for (file, sha256) in read.last_run.evidence.clone() {
         let bytes = recorded_document(dir, &file, &sha256, MAX_DOCUMENT);
         let bytes = bytes.map_err(|error| unusable_run_error(dir, &error.to_string()))?;
-        let bytes =
-            bytes.ok_or_else(|| unusable_run_error(dir, &format!("`{file}` is not what the run wrote, or is gone")))?;
+        let bytes = bytes.ok_or_else(|| {
+            unusable_run_error(dir, &format!("`{file}` was changed after the run, or no longer exists"))
+        })?;
         read.add_document(&file, &bytes).map_err(|error| unusable_run_error(dir, &error.to_string()))?;
     }
     Ok(read.finish())

@@ -151,7 +151,7 @@ fn lists_unsupported_hooks_with_reason() {
         ("{id: x, language: system, entry: a, stages: [commit-msg]}", "commit-msg"),
         ("{id: x, language: system, entry: a, stages: [manual]}", "manual"),
         ("{id: x, language: system, entry: a, colour: red}", "`colour`"),
-        ("{id: x, language: system, entry: a, args: {b: c}}", "no list of texts"),
+        ("{id: x, language: system, entry: a, args: {b: c}}", "not a list of texts"),
         ("{id: x, language: system, entry: a, pass_filenames: perhaps}", "neither true nor false"),
         ("{id: x, language: system, entry: npx lint-staged}", "staged"),
         ("{id: x, language: system, entry: docker run x}", "daemon"),

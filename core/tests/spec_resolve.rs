@@ -154,7 +154,7 @@ fn rejects_values_above_ceiling_with_position() {
     assert!(found.iter().all(|problem| problem.code == Code::OverCeiling && problem.span.is_some()));
     assert_eq!(
         messages[0],
-        "operator::over_ceiling: `network` is `allow`, and the operator allows `deny` only at 2:22"
+        "operator::over_ceiling: `network` is `allow`, but the operator allows `deny` only at 2:22"
     );
 }
 

@@ -124,7 +124,7 @@ impl CallerPolicy {
         let kind = ProblemType::Unprocessable;
         match self.sees_all(caller) {
             true => Problem::new(kind, format!("the repository `{named}` cannot be used: {why}")),
-            false => Problem::new(kind, format!("there is no repository of yours at `{named}`")),
+            false => Problem::new(kind, format!("there is no repository of this user at `{named}`")),
         }
         .with_hint("name a directory that contains `spec/verification.yaml` and belongs to you")
     }

@@ -342,7 +342,7 @@ impl RunningDaemon {
             }
             Err(error) => {
                 reload::report_invalid_config(&error);
-                (false, "the new config is not valid; the old one holds")
+                (false, "the new config is not valid; the old one remains in effect")
             }
         };
         self.metrics.count_reload(is_valid, Clock::system().now_ms());
@@ -359,7 +359,7 @@ impl RunningDaemon {
         self.service.export_to(span_target(&new, &self.environment));
         let config = new.config.as_deref().map_or_else(|| "none".to_owned(), show);
         self.settings.send_replace(Arc::new(new));
-        info!(config, "the config was read again, and holds from now on");
+        info!(config, "the config was reloaded and is now in effect");
     }
 
     /// Recreates the socket if the file at its path is no longer the daemon's.
@@ -410,7 +410,7 @@ impl RunningDaemon {
         let mut waited =
             self.wait_for_drain(grace, cancelled + CANCELLED_RUNS_TIMEOUT, SignalCount::First, signals).await;
         if waited == DrainWait::SignalReceived {
-            info!("the daemon was asked again: runs that are under way are cancelled");
+            info!("a second signal arrived: active runs are cancelled");
             let cancelled = cancelled.min(Instant::now());
             waited = self
                 .wait_for_drain(Duration::ZERO, cancelled + CANCELLED_RUNS_TIMEOUT, SignalCount::Repeated, signals)
@@ -420,7 +420,9 @@ impl RunningDaemon {
             DrainWait::Completed if self.service.health().runs == RunCounts::default() => {
                 return ShutdownResult::Drained;
             }
-            DrainWait::SignalReceived => error!("somebody insists: the daemon leaves what is under way"),
+            DrainWait::SignalReceived => {
+                error!("another signal arrived: the daemon exits without waiting for active runs")
+            }
             DrainWait::Completed | DrainWait::TimedOut => {
                 error!("runs did not end after their cancellation; the daemon exits without waiting for them");
             }

@@ -334,7 +334,7 @@ impl Service {
             Ok(state_free_bytes) => Ok(Readiness { status: ReadinessStatus::Ready, state_free_bytes }),
             Err(reason) => refused(
                 format!("the daemon's state directory cannot be written: {reason}"),
-                "make room in the daemon's state directory, and make sure that it can be written",
+                "free space in the daemon's state directory, and make sure that it is writable",
             ),
         }
     }

@@ -14,7 +14,7 @@ use crate::repository_paths::RepositoryPaths;
 #[serde(tag = "error", rename_all = "snake_case")]
 pub enum GitError {
     /// The directory is not the top of a work tree.
-    #[error("`{}` is not under git\nhint: run `git init` there, or name the top directory of a repository", path.display())]
+    #[error("`{}` is not a git repository\nhint: run `git init` there, or name the top directory of a repository", path.display())]
     NotARepository {
         /// The directory.
         path: PathBuf,
@@ -158,7 +158,7 @@ pub enum GitError {
         commit: String,
     },
     /// A checkout in the state directory could not be written.
-    #[error("cannot write the checkout `{}`: {problem}\nhint: fix the permissions of the state directory, or make room there", path.display())]
+    #[error("cannot write the checkout `{}`: {problem}\nhint: fix the permissions of the state directory, or free space there", path.display())]
     CheckOut {
         /// The path.
         path: PathBuf,

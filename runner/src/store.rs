@@ -130,8 +130,8 @@ fn hint_for(path: &str, error: &io::Error) -> String {
         // Only Proctor writes this path, so an entry of another kind has replaced its file.
         ErrorKind::IsADirectory | ErrorKind::Other => format!("replace `{path}` by a real file"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            format!("make room on the disk of `{path}`, then run again")
+            format!("free space on the disk of `{path}`, then run again")
         }
-        _ => format!("see that `{path}` can be read and can be written, then run again"),
+        _ => format!("make sure that `{path}` is readable and writable, then run again"),
     }
 }

@@ -74,7 +74,7 @@ pub enum SandboxError {
 fn layer_hint(source: &io::Error) -> &'static str {
     match source.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
-            "the steps before have used up what a run may write: raise `limits.disk`, keep large outputs in `caches`, or make room"
+            "earlier steps have used up the write limit of the run: raise `limits.disk`, keep large outputs in `caches`, or free space"
         }
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`), or run fewer steps at once",
         _ => "`proctor doctor` sets up a sandbox once and lists the missing controls",
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn layer_hint_names_exhausted_resource() {
         let told = |errno: Errno| SandboxError::Layer { source: errno.into() }.to_string();
-        assert!(told(Errno::NOSPC).contains("hint: the steps before") && told(Errno::NOSPC).contains("limits.disk"));
+        assert!(told(Errno::NOSPC).contains("hint: earlier steps") && told(Errno::NOSPC).contains("limits.disk"));
         assert!(told(Errno::MFILE).contains("ulimit -n"));
         assert!(told(Errno::ACCESS).contains("proctor doctor"));
     }

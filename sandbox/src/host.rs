@@ -163,7 +163,7 @@ impl RepoFacts {
         let meta = fs::metadata(&path).map_err(SandboxError::path("cannot read the repository", &path))?;
         if !meta.is_dir() {
             return Err(SandboxError::policy(
-                format!("the repository `{}` is no directory", path.display()),
+                format!("the repository `{}` is not a directory", path.display()),
                 "name the directory that contains the repository's files",
             ));
         }
@@ -277,7 +277,10 @@ impl StepUser {
             }),
             (own, owner) if own == owner => Ok(Self::Own { uid: host.euid, gid: host.egid }),
             (own, owner) => Err(SandboxError::policy(
-                format!("the repository `{}` belongs to user {owner}, and we are user {own}", repo.path.display()),
+                format!(
+                    "the repository `{}` belongs to user {owner}, but proctor runs as user {own}",
+                    repo.path.display()
+                ),
                 "run proctor as the repository's owner, or change the owner of the repository",
             )),
         }

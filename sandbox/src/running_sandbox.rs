@@ -328,7 +328,7 @@ impl AttemptState {
         // so no process of the step ran.
         let has_run = self.init.is_some() && !self.closed_before_init;
         if self.cleanup_owner == CleanupOwner::Helper && has_run && !self.has_final_event {
-            return Err(io::Error::other("the sandbox helper was killed; processes of the step may be left"));
+            return Err(io::Error::other("the sandbox helper was killed; processes of the step may still be running"));
         }
         Ok(EventPoll::Closed)
     }
@@ -501,7 +501,7 @@ mod tests {
         rustix::net::shutdown(theirs, Shutdown::Write).expect("shut down");
         let doubted = match state.recv(ours.as_fd()) {
             Ok(EventPoll::Closed) => false,
-            Err(error) if error.to_string().contains("may be left") => true,
+            Err(error) if error.to_string().contains("may still be running") => true,
             other => panic!("{other:?}"),
         };
         assert!(doubted || state.has_no_processes);

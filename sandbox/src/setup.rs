@@ -576,7 +576,7 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
             .find(|path| path.starts_with(&tool.source));
         if let Some(kept) = kept {
             return Err(SandboxError::policy(
-                format!("the tool directory `{}` would show `{}`", tool.source.display(), kept.display()),
+                format!("the tool directory `{}` would expose `{}`", tool.source.display(), kept.display()),
                 "name the directories of the tool below it instead",
             ));
         }
@@ -733,45 +733,47 @@ impl fmt::Display for SetupOp {
             Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
             Self::StackCache { room, lowers, at } => {
                 let count = lowers.len();
-                write!(f, "make the overlay of {} for {} over {count} layers", room.display(), at.display())
+                write!(f, "create the overlay of {} for {} over {count} layers", room.display(), at.display())
             }
             Self::HoldTree { repo, mapped } => {
-                let mapped = if *mapped { ", root's files as the step's" } else { "" };
-                write!(f, "take {} and the place for layers{mapped}", repo.display())
+                let mapped = if *mapped { ", with root's files owned by the step's user" } else { "" };
+                write!(f, "open {} and the run space{mapped}", repo.display())
             }
             Self::MakeOverlay { repo } => {
-                write!(f, "make the overlay of {}, the layers below and the step's own", repo.display())
+                write!(f, "create the overlay of {}, with the layers below and the step's own layer", repo.display())
             }
             Self::Overlay { repo } => write!(f, "put the overlay at {}", repo.display()),
-            Self::HoldProc => write!(f, "hold the host's table of mounts and of Unix sockets"),
-            Self::AwaitKnown => write!(f, "wait until the daemon knows of PID 1"),
+            Self::HoldProc => write!(f, "open the host's tables of mounts and of Unix sockets"),
+            Self::AwaitKnown => write!(f, "wait until the daemon has registered PID 1"),
             Self::AwaitReadOnlyRoot => write!(f, "wait until / is read-only"),
             Self::Scratch => write!(f, "mount one tmpfs for all scratch directories"),
-            Self::ScratchSize { bytes: Limit::Max(bytes) } => write!(f, "bound the scratch directories: {bytes} bytes"),
+            Self::ScratchSize { bytes: Limit::Max(bytes) } => {
+                write!(f, "limit the scratch directories to {bytes} bytes")
+            }
             Self::ScratchSize { bytes: Limit::Unlimited } => write!(f, "keep the scratch directories unchanged"),
             Self::Accounts { home } => {
-                write!(f, "put a passwd and group of two lines in place, home {}", home.display())
+                write!(f, "mount a passwd and a group file of two lines, with the home {}", home.display())
             }
             Self::RepoPoint { at, .. } => write!(f, "make the mount point {}", at.display()),
-            Self::MaskSockets { .. } => write!(f, "mask the host's Unix sockets that are still seen"),
+            Self::MaskSockets { .. } => write!(f, "mask the host's Unix sockets that are still visible"),
             Self::ReadOnlyRoot => write!(f, "make / read-only, nosuid, nodev, with all mounts below it"),
             Self::Cover { at, kind, .. } => write!(f, "{kind} {}", at.display()),
             Self::Dev => write!(f, "mount a minimal /dev with its own pts and shm"),
             Self::GitConfig { home } => write!(f, "write {}/.gitconfig with core.checkStat=minimal", home.display()),
-            Self::Attach { at, .. } => write!(f, "mount what was taken at {}", at.display()),
+            Self::Attach { at, .. } => write!(f, "mount the opened directory at {}", at.display()),
             Self::SealCovers => write!(f, "make the hiding directories read-only"),
             Self::StartInit => write!(f, "start PID 1"),
             Self::JoinCgroup => write!(f, "enter the control group of this attempt"),
             Self::OwnNamespaces { network } => {
                 write!(f, "new namespaces: ipc, uts{}", if *network { ", net" } else { "" })
             }
-            Self::CgroupNamespace => write!(f, "see no control group above it"),
+            Self::CgroupNamespace => write!(f, "hide control groups above it"),
             Self::Proc => write!(f, "mount a fresh /proc"),
             Self::Sys => write!(f, "mount a fresh /sys, read-only"),
             Self::Loopback => write!(f, "set the loopback device up"),
-            Self::SayMounted => write!(f, "say that /proc and /sys are mounted"),
+            Self::SayMounted => write!(f, "report that /proc and /sys are mounted"),
             Self::AwaitMounted => write!(f, "wait until /proc and /sys are mounted"),
-            Self::MaskKernelFiles { .. } => write!(f, "mask what /proc and /sys show of the host"),
+            Self::MaskKernelFiles { .. } => write!(f, "mask host details in /proc and /sys"),
             Self::NewKeyring => write!(f, "leave the caller's keyrings"),
             Self::StepDown { uid, gid } => write!(f, "become user {uid}, group {gid} in a new user namespace"),
             Self::DropCapabilities => write!(f, "drop all capabilities"),
@@ -782,10 +784,10 @@ impl fmt::Display for SetupOp {
             Self::StartCommand => write!(f, "start the command's process"),
             Self::NewSession => write!(f, "start a new session"),
             Self::ResourceLimits => write!(f, "set the resource limits"),
-            Self::DrawWall { .. } => write!(f, "draw a second wall around what may be written"),
-            Self::Landlock { repo } => write!(f, "draw it around {} too, and build it", repo.display()),
-            Self::CloseFds => write!(f, "close every descriptor but the standard three"),
-            Self::AwaitTree => write!(f, "wait until the tree is in place"),
+            Self::DrawWall { .. } => write!(f, "restrict the writable paths a second time"),
+            Self::Landlock { repo } => write!(f, "restrict {} too, and apply the restriction", repo.display()),
+            Self::CloseFds => write!(f, "close every descriptor except the standard streams"),
+            Self::AwaitTree => write!(f, "wait until the tree is mounted"),
             Self::Workdir { path } => write!(f, "change to {}", path.display()),
             Self::Exec => write!(f, "execute the command"),
         }
@@ -796,7 +798,7 @@ impl fmt::Display for CloneKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Git { mapped: false } => "git, read-only",
-            Self::Git { mapped: true } => "git, read-only, root's files as the step's",
+            Self::Git { mapped: true } => "git, read-only, with root's files owned by the step's user",
             Self::Tool { .. } => "tool, read-only",
             Self::Cache => "cache, writable",
             Self::Mask { .. } => "masked",

@@ -144,7 +144,7 @@ impl FilePatch<'_> {
         let read = |place: &BorrowedFd<'_>| read_beneath::read_content(*place, self.path, MAX_FILE).ok().flatten();
         let found =
             directories.iter().find_map(|place| read(place).filter(|bytes| Sha256Hex::digest(bytes) == entry.sha256));
-        found.ok_or_else(|| self.inexpressible("has more than 32 MiB, or is not there any more as it was read"))
+        found.ok_or_else(|| self.inexpressible("has more than 32 MiB, or was changed after it was read"))
     }
 
     /// Returns git's object id of a content, or zeros for a missing side.

@@ -264,7 +264,9 @@ impl Mirror {
         let damaged = covered.or_else(|| self.damaged_ignored(&found));
         let stray = || find_stray_git_file(self.tree.as_fd());
         match damaged.map_or_else(stray, |path| Ok(Some(path)))? {
-            Some(path) => Err(MirrorError::Damaged { path: display_path(&path), problem: "is not what was copied" }),
+            Some(path) => {
+                Err(MirrorError::Damaged { path: display_path(&path), problem: "differs from the copied content" })
+            }
             None => Ok(()),
         }
     }

@@ -218,5 +218,5 @@ fn refuses_missing_original_content() {
     let view = repo.view();
     repo.write("README.md", "somebody's edit\n");
     let refused = patch_for_layer(&repo, &view, FixtureLayer::new().write("README.md", "x")).0.expect_err("refused");
-    assert!(refused.contains("`README.md`") && refused.contains("not there any more"), "{refused}");
+    assert!(refused.contains("`README.md`") && refused.contains("was changed after it was read"), "{refused}");
 }

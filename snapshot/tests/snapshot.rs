@@ -374,7 +374,7 @@ fn supports_separate_git_dir() {
     let elsewhere = repo.dir.path().canonicalize().expect("path exists").join("elsewhere");
     std::fs::rename(repo.at(".git"), &elsewhere).expect("moves");
     repo.write(".git", format!("gitdir: {}\n", elsewhere.display()));
-    assert_refused(&repo, &["elsewhere", "does not say that it belongs here", "git config core.worktree"]);
+    assert_refused(&repo, &["elsewhere", "does not refer back to this directory", "git config core.worktree"]);
     repo.git(&["config", "core.worktree", repo.at(".").canonicalize().expect("path exists").to_str().expect("text")]);
     let snapshot = repo.snapshot();
     assert_eq!((snapshot.id, snapshot.git.git_dir), (id, elsewhere));
@@ -388,7 +388,7 @@ fn refuses_foreign_gitfile() {
     let targets = [private.at(".git"), private.at(".git/worktrees/linked")];
     for target in targets {
         repo.write(".git", format!("gitdir: {}\n", target.display()));
-        assert_refused(&repo, &["does not say that it belongs here"]);
+        assert_refused(&repo, &["does not refer back to this directory"]);
     }
 }
 
@@ -509,7 +509,7 @@ fn refuses_fifo_as_ignore_file() {
 fn refuses_bare_and_missing_repositories() {
     let repo = FixtureRepo::small();
     fs::rename(repo.at(".git"), repo.dir.path().join("bare.git")).expect("renames");
-    assert_refused(&repo, &["not under git", "git init"]);
+    assert_refused(&repo, &["is not a git repository", "git init"]);
     let bare = repo.dir.path().join("bare.git");
     let refusal = Snapshot::take(&bare, &helper()).expect_err("must be refused").to_string();
     assert!(refusal.contains("bare repository"), "{refusal}");

@@ -369,7 +369,7 @@ fn failure_message(running: &RunningSandbox, error: &io::Error) -> String {
                     return MEMORY_LIMIT_MESSAGE.to_owned();
                 }
                 if let Some(limit) = limit {
-                    return format!("it hit its limit of {}", limit.as_str());
+                    return format!("it reached its limit of {}", limit.as_str());
                 }
                 messages.push(format!("{status:?}"));
             }

@@ -244,7 +244,7 @@ def reload():
     say(refused.returncode != 0, "a reload with an invalid config fails", refused.returncode)
     until(lambda: "not valid" in show("proctord.service", "StatusText"))
     status = show("proctord.service", "StatusText")
-    say("the old one holds" in status, "an invalid config is rejected", status)
+    say("the old one remains in effect" in status, "an invalid config is rejected", status)
     say(ask("GET", "/healthz", user="ann")[0] == 200, "the old config still applies")
     say("proctor_config_last_reload_successful 0" in ask("GET", "/metrics")[1], "the metrics report the failed reload")
     configure(LISTED.replace("'bob'", "'eve'"))

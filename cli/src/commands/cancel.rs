@@ -21,7 +21,7 @@ pub(crate) async fn cancel(args: &CancelArgs, caller: &Caller, screen: &mut Scre
         RunState::Finished => {
             format!("run {} has ended: {}\n", run.id, run_display::state_label(run.state, run.verdict, 0))
         }
-        RunState::Queued | RunState::Running => format!("run {} is asked to end\n", run.id),
+        RunState::Queued | RunState::Running => format!("requested the end of run {}\n", run.id),
     });
     Ok(0)
 }

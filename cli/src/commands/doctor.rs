@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn copy(state: CopyState, removed: bool) -> CopyReport {
-        let problem = Some("`a` is not what was copied".to_owned());
+        let problem = Some("`a` differs from the copied content".to_owned());
         CopyReport { copy: "mirrors/0/1".to_owned(), state, problem, removed }
     }
 

@@ -123,7 +123,7 @@ impl<'a> JudgeBackend<'a> {
                 Ok(_) => return Err(CliError::Internal("the daemon's judgement contradicts its digest".to_owned())),
                 Err(error) if self.args.backend.daemon.daemon => return Err(client_error(error)),
                 Err(error) => {
-                    let message = format!("{error}; this is done without a daemon");
+                    let message = format!("{error}; continuing without a daemon");
                     screen.err(&style::warning(&message));
                     self.daemon = None;
                 }

@@ -62,7 +62,7 @@ async fn fetch_all_pages(daemon: &ReachableDaemon) -> Result<RunPage, CliError> 
 
 fn render_list(page: &RunPage) -> String {
     if page.runs.is_empty() {
-        return "the daemon knows of no run\n".to_owned();
+        return "the daemon has no runs\n".to_owned();
     }
     let mut text = format!("{}\n", run_display::list_heading());
     text.extend(page.runs.iter().map(|run| run_display::run_line(run).trim_end().to_owned() + "\n"));

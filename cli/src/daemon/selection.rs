@@ -90,7 +90,7 @@ pub(crate) async fn select_backend(
             }
             Err(refusal) if is_expected_failure(candidate, &refusal) => {}
             Err(refusal) => {
-                let message = format!("{refusal}; this is done without a daemon");
+                let message = format!("{refusal}; continuing without a daemon");
                 screen.err(&style::warning_with_hints(&message, &refusal.hints()));
             }
         }
@@ -116,7 +116,7 @@ pub(crate) async fn select_backend_with_env(
         let hint = "unset some of it, or omit `--daemon`".to_owned();
         return Err(CliError::Usage { message: TOO_LARGE.to_owned(), hint });
     }
-    screen.err(&style::warning(&format!("{TOO_LARGE}; this is done without a daemon")));
+    screen.err(&style::warning(&format!("{TOO_LARGE}; continuing without a daemon")));
     Ok(None)
 }
 

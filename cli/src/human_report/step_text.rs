@@ -188,7 +188,7 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
     let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
     if *limit == LimitKind::Inodes {
         hints.push(
-            "how many files there may be goes by `limits.disk`: one for each 16 KiB of it, 4096 at least".to_owned(),
+            "the maximum number of files depends on `limits.disk`: one for each 16 KiB, at least 4096".to_owned(),
         );
     }
     if matches!(limit, LimitKind::Disk | LimitKind::Inodes) {
@@ -313,8 +313,8 @@ fn excerpt(stream: &StreamEvidence) -> Vec<ExcerptLine> {
 fn stored_size(stream: &StreamEvidence) -> String {
     let all = size(stream.bytes);
     match stream.kept_bytes {
-        kept if kept >= stream.bytes => format!("{all} in all, kept in the state directory"),
-        kept => format!("{all} in all, {} of them kept in the state directory", size(kept)),
+        kept if kept >= stream.bytes => format!("{all} in total, stored in the state directory"),
+        kept => format!("{all} in total, {} of them stored in the state directory", size(kept)),
     }
 }
 

@@ -64,8 +64,7 @@ fn partial_run_has_its_own_verdict_line() {
     };
     let partial = rendered(&["verify.test", "verify.doc"], Detail::Quiet);
     assert!(partial.starts_with("partial run passed: 1 step in 1 of 3 skills, tier 1,"), "{partial}");
-    let sentence =
-        "only 1 of 3 skills ran: what had not passed by run r1, and what that needs; left out: `verify.test`";
+    let sentence = "only 1 of 3 skills ran: those that had not passed by run r1, and those that they need; left out: `verify.test`";
     assert!(rendered(&["verify.test", "verify.doc"], Detail::Normal).contains(sentence));
     let whole = rendered(&[], Detail::Normal);
     assert!(whole.contains("note: nothing had failed by run r1, so every skill was run\n"), "{whole}");
@@ -177,7 +176,7 @@ fn long_output_is_cut_with_a_note() {
         "line 20\n",
         "(… 70 more lines)",
         "line 91\n",
-        "(… 1 MiB in all, 1.9 KiB of them kept",
+        "(… 1 MiB in total, 1.9 KiB of them stored",
         "the very end",
         "(cut:",
     ] {

@@ -224,7 +224,7 @@ impl StepView {
     pub fn failure_reason(&self) -> Option<String> {
         let outcome = self.outcome.filter(|outcome| *outcome != Outcome::Passed)?;
         let manner = match (outcome, &self.termination) {
-            (Outcome::Drifted, _) => format!("changed what it must not: {}", self.changed_paths_phrase()),
+            (Outcome::Drifted, _) => format!("changed files that it must not change: {}", self.changed_paths_phrase()),
             (_, Some(Termination::NotStarted { reason, .. })) => format!("{}: {reason}", self.termination_phrase()),
             _ => self.termination_phrase(),
         };

@@ -51,7 +51,7 @@ codes! { GateCode;
         "$ proctor run";
     TreeChanged, 310, "gate::tree_changed",
         "The tree differs from the tree that was verified.",
-        "A pass holds only for the exact bytes that were verified.",
+        "A pass is valid only for the exact bytes that were verified.",
         "Check the listed paths, then run the profile again.",
         "$ proctor run";
     ChangedByRun, 311, "gate::changed_by_run",

@@ -116,7 +116,7 @@ codes! { Code;
         "steps:\n  - { name: queries, sql: { dialect: sqlite, files: [\"queries/*.sql\"], schema: [schema.sql] } }";
     UnsupportedVersion, 123, "spec::unsupported_version",
         "The spec declares a version of the format other than 1.",
-        "This program does not know the meaning of other versions.",
+        "This program does not support other versions.",
         "Write `version: 1`, or use the newer Proctor that the spec was written for.",
         "version: 1";
     EmptyProfile, 124, "spec::empty_profile",

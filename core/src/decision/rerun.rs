@@ -105,7 +105,7 @@ impl Rerun {
 
     /// Returns a phrase that marks a partial run; `None` for a whole one.
     pub fn phrase(&self) -> Option<String> {
-        self.is_partial().then(|| format!("{} of the profile left out", count(self.left_out.len(), "skill")))
+        self.is_partial().then(|| format!("{} of the profile skipped", count(self.left_out.len(), "skill")))
     }
 
     /// Returns a sentence that readers need to interpret the verdict; `ran` is the number of skills in the run's
@@ -113,14 +113,14 @@ impl Rerun {
     pub fn sentence(&self, ran: usize) -> String {
         let gone = match self.gone.is_empty() {
             true => String::new(),
-            false => format!("; the profile has no {} any more, which had not passed", name_list(&self.gone)),
+            false => format!("; the profile no longer contains {}, which had not passed", name_list(&self.gone)),
         };
         let after = &self.after;
         if self.is_partial() {
             let all = count(ran + self.left_out.len(), "skill");
             let left_out = name_list(&self.left_out);
             return format!(
-                "only {ran} of {all} ran: what had not passed by run {after}, and what that needs; left out: {left_out}{gone}"
+                "only {ran} of {all} ran: those that had not passed by run {after}, and those that they need; left out: {left_out}{gone}"
             );
         }
         let why = if self.not_passed.is_empty() { "nothing had failed" } else { "nothing could be left out" };

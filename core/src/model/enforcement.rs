@@ -345,7 +345,7 @@ mod tests {
             enforcement.record_enforced(control, "x");
         }
         assert_eq!(enforcement.gaps(&strict).count(), 0);
-        enforcement.record_not_requested(Control::MemoryLimit, "the plan sets no bound");
+        enforcement.record_not_requested(Control::MemoryLimit, "the plan sets no limit");
         assert_eq!(enforcement.gaps(&strict).count(), 0);
         enforcement.record_not_requested(Control::PidNamespace, "x");
         enforcement.record_not_enforced(Control::Layer, "x");

@@ -69,7 +69,7 @@ impl LeakedProcesses {
         let number = self.count_phrase();
         let named: Vec<String> = self.first.iter().map(describe).collect();
         if named.is_empty() {
-            return format!("left {number} behind, which could not be listed");
+            return format!("left {number} running, which could not be listed");
         }
         let more = match self.processes.saturating_sub(named.len() as u64) {
             0 => String::new(),
@@ -89,8 +89,7 @@ impl LeakedProcess {
 }
 
 /// The hint for the author of a spec about processes that a step leaves behind.
-pub const LEAK_HINT: &str =
-    "have the command stop what it starts and wait for it; `leaks: warn` reports such processes and lets the step pass";
+pub const LEAK_HINT: &str = "make the command stop the processes that it starts and wait for them; `leaks: warn` reports such processes and lets the step pass";
 
 #[cfg(test)]
 mod tests {
@@ -112,7 +111,7 @@ mod tests {
         assert!(processes(10).phrase().ends_with("`sleep` (pid 9) and 2 more"), "{}", processes(10).phrase());
         assert!(processes(5_000).phrase().starts_with("left at least 1000 processes behind: "));
         let unlisted = LeakedProcesses::new(0, vec![]);
-        assert_eq!(unlisted.phrase(), "left at least 1 process behind, which could not be listed");
+        assert_eq!(unlisted.phrase(), "left at least 1 process running, which could not be listed");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn check_reason(check: &CheckEvidence) -> String {
         _ if check.step.outcome != Outcome::Passed => step_reason(&check.step),
         (VersionDemand::Range { range }, Some(version)) => format!("version {version} is not in `{range}`"),
         (VersionDemand::Range { range }, None) => format!("no version could be read; `{range}` is required"),
-        (VersionDemand::Any, _) => "the check does not hold".to_owned(),
+        (VersionDemand::Any, _) => "the check failed".to_owned(),
     }
 }
 
@@ -40,7 +40,7 @@ fn drift_phrase(step: &StepEvidence) -> String {
     let found = &step.drift.found;
     let paths = found.changes.len().saturating_add(usize::try_from(found.omitted).unwrap_or(usize::MAX));
     let mode = step.planned.read_only.as_str();
-    format!("tier 3, changed {} that it must not (read_only: {mode})", count(paths, "path"))
+    format!("tier 3, changed {} that it must not change (read_only: {mode})", count(paths, "path"))
 }
 
 /// Returns how the process of a step ended.
@@ -51,7 +51,7 @@ pub fn termination_reason(step: &StepEvidence) -> String {
         Termination::Exited { code } if planned.expect_exit.contains(code) => format!("exit code {code} {after}"),
         Termination::Exited { code } => {
             let expected: Vec<String> = planned.expect_exit.iter().map(u8::to_string).collect();
-            format!("exit code {code} {after}, {} was expected", expected.join(" or "))
+            format!("exit code {code} {after}, expected {}", expected.join(" or "))
         }
         Termination::Signaled { signal } => format!("ended by signal {} {after}", signal_name(*signal)),
         Termination::TimedOut { .. } => {
@@ -71,7 +71,7 @@ pub fn termination_reason(step: &StepEvidence) -> String {
 /// namespace.
 fn timeout_phrase(step: &StepEvidence) -> String {
     let contained = matches!(step.enforcement.0.get(&Control::PidNamespace), Some(ControlState::Enforced { .. }));
-    let what = if contained { "it and everything that it had started was ended" } else { "it was ended" };
+    let what = if contained { "it and all processes that it had started were ended" } else { "it was ended" };
     let grace = exact_duration(step.planned.grace_ms);
     let how = if step.duration_ms >= step.planned.timeout_ms.saturating_add(step.planned.grace_ms) {
         format!("SIGTERM, then SIGKILL after {grace}")

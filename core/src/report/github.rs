@@ -165,7 +165,7 @@ pub fn select_annotations(input: &ReportInput<'_>) -> Annotations {
             selected.left_out.extend(of_level.iter().skip(shown).map(|note| note.to_text()));
             let title = format!("{more} more");
             let message =
-                format!("GitHub shows {MAX_PER_LEVEL} of a kind; the summary of this step names the other {more}");
+                format!("GitHub shows {MAX_PER_LEVEL} of a kind; the summary of this step lists the other {more}");
             let note = Annotation { level, path: None, line: None, column: None, title, message };
             selected.commands.push(note.to_command(input.repository_prefix));
         }

@@ -71,7 +71,7 @@ impl BoundedMarkdown {
     fn finish(mut self) -> String {
         if self.left_out > 0 {
             let parts = count(self.left_out, "more part");
-            self.text.push_str(&format!("\n_There was no room for {parts}; `proctor report` shows all of it._\n"));
+            self.text.push_str(&format!("\n_{parts} did not fit; `proctor report` shows everything._\n"));
         }
         self.text
     }
@@ -165,7 +165,7 @@ fn run_facts(record: &RunRecord) -> String {
             facts.push(format!("changeset {}", inline_code(changeset.as_str())));
         }
         facts.push(match &started.source {
-            TreeSource::Worktree { tree: TreeKind::Shared } => "the worktree as it was".to_owned(),
+            TreeSource::Worktree { tree: TreeKind::Shared } => "the worktree itself".to_owned(),
             TreeSource::Worktree { tree: TreeKind::Private } => "a private copy of the worktree".to_owned(),
             TreeSource::Rev { commit, .. } => format!("commit {}", inline_code(short_id(commit))),
         });
@@ -375,7 +375,7 @@ fn left_out_annotations(annotations: &[String], max_bytes: usize) -> String {
         shown += 1;
     }
     if shown < annotations.len() {
-        items.push_str(&format!("- and {} more, for which there is no room here either\n", annotations.len() - shown));
+        items.push_str(&format!("- and {} more, which do not fit here either\n", annotations.len() - shown));
     }
     let heading = format!("{} are not shown in the code", count(annotations.len(), "more annotation"));
     format!("<details><summary>{heading}</summary>\n\n{items}\n</details>\n\n")

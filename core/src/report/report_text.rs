@@ -43,7 +43,7 @@ pub(super) fn outcome_text(outcome: Outcome) -> &'static str {
 pub(super) fn outcome_reason(step: &StepEvidence) -> String {
     let end = termination_text(step);
     match step.outcome {
-        Outcome::Drifted => format!("changed what it must not: {}; {end}", changed_paths(step)),
+        Outcome::Drifted => format!("changed files that it must not change: {}; {end}", changed_paths(step)),
         Outcome::Passed if step.flaky => {
             format!("{end}, on attempt {} only", step.earlier_attempts.len() + 1)
         }
@@ -78,7 +78,7 @@ fn termination_text(step: &StepEvidence) -> String {
     match &step.termination {
         Termination::Exited { code } if !step.planned.expect_exit.contains(code) => {
             let expected: Vec<String> = step.planned.expect_exit.iter().map(u8::to_string).collect();
-            format!("exited with code {code}, {} was expected", expected.join(" or "))
+            format!("exited with code {code}, expected {}", expected.join(" or "))
         }
         Termination::TimedOut { .. } => format!("did not end within {}", duration(step.planned.timeout_ms)),
         Termination::NotStarted { reason, .. } => format!("did not run: {}", single_line(reason)),

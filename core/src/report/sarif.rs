@@ -43,12 +43,12 @@ const RULES: [(&str, &str, &str); 5] = [
     (
         "proctor/failed",
         "StepFailed",
-        "A step of the repository's own checks ran to its end and did not do what was expected.",
+        "A step of the repository's own checks ran to completion without the expected result.",
     ),
-    ("proctor/drift", "StepDrifted", "A step changed what it must not change."),
-    ("proctor/timeout", "StepTimedOut", "A step did not end in time."),
-    ("proctor/inconclusive", "StepInconclusive", "A step has no honest answer: it did not run as it had to."),
-    ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check does not hold, so that no step could run."),
+    ("proctor/drift", "StepDrifted", "A step changed files that it must not change."),
+    ("proctor/timeout", "StepTimedOut", "A step did not end within its time limit."),
+    ("proctor/inconclusive", "StepInconclusive", "A step has no reliable result: it did not run as required."),
+    ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check failed, so no step could run."),
 ];
 
 /// Returns the document.

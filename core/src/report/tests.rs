@@ -179,7 +179,7 @@ fn limits_annotations_per_level() {
         "{:?}",
         annotations.commands
     );
-    assert!(annotations.commands[9].contains("names the other 22"), "{:?}", annotations.commands);
+    assert!(annotations.commands[9].contains("lists the other 22"), "{:?}", annotations.commands);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn summary_lists_left_out_annotations() {
     // If there are too many annotations for the summary, it reports their number.
     let many = [reported_run(run_of_steps(vec![failed_step("lints", "no\n")]), findings(30_000))];
     let summary = super::render_summary(&report_input(&many), 0);
-    assert!(summary.contains(" more, for which there is no room here either\n") && summary.len() < 1 << 20);
+    assert!(summary.contains(" more, which do not fit here either\n") && summary.len() < 1 << 20);
     assert!(
         !RunReportFormat::Markdown.render(&report_input(&many)).contains("not shown in the code"),
         "a comment has no annotations"
@@ -211,7 +211,7 @@ fn comment_and_summary_are_bounded() {
     let steps: Vec<_> = (0..400).map(|n| failed_step(&format!("s{n}"), &"long ".repeat(800))).collect();
     let runs = [reported_run(run_of_steps(steps), Vec::new())];
     let comment = RunReportFormat::Markdown.render(&report_input(&runs));
-    assert!(comment.chars().count() < 65_536 && comment.contains("There was no room for"), "{}", comment.len());
+    assert!(comment.chars().count() < 65_536 && comment.contains("did not fit; `proctor report`"), "{}", comment.len());
     let summary = super::render_summary(&report_input(&runs), 0);
     assert!(summary.len() > comment.len() && summary.len() < 1 << 20);
     for taken in [1 << 20, (1 << 20) - 10, (1 << 20) - 511, (1 << 20) - 512, (1 << 20) - 5_000, 1 << 21] {

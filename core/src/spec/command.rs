@@ -152,7 +152,7 @@ fn shell_construct(word: &str) -> Option<&'static str> {
     } else if RESERVED.contains(&word) {
         Some("a reserved word of shells")
     } else if BUILTIN.contains(&word) {
-        Some("a command that only shells have")
+        Some("a command that exists only in shells")
     } else {
         None
     }
@@ -188,7 +188,7 @@ impl JsonSchema for SpecCommand {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let word = generator.subschema_for::<SpecText>();
         json_schema!({
-            "description": "A list of words, or a string that is split into words as a POSIX shell does; no shell ever sees it.",
+            "description": "A list of words, or a string that is split into words as a POSIX shell does, but without a shell.",
             "anyOf": [
                 { "type": "string", "minLength": 1 },
                 { "type": "array", "items": word, "minItems": 1 },

@@ -38,8 +38,8 @@ pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Opt
 
 /// Parses the same bytes with serde_yaml and reports an error if the result differs.
 fn compare_with_serde_yaml(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut DiagnosticCollector) {
-    const HINT: &str = "quote the value, or write it in a simpler way";
-    let message = "two YAML readers disagree about this value";
+    const HINT: &str = "quote the value, or write it more simply";
+    let message = "two YAML parsers disagree about this value";
     // serde_yaml treats a byte order mark as content; without it, the text is the same.
     match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
         Ok(other) if other == *spec => {}
@@ -435,7 +435,7 @@ impl<'n, 'a> RecordFields<'n, 'a> {
 
     fn missing(&self, name: &str, report: &mut DiagnosticCollector) {
         if self.entries.is_some() {
-            let problem = Diagnostic::error(Code::MissingKey, self.head, format!("the key `{name}` is missing here"));
+            let problem = Diagnostic::error(Code::MissingKey, self.head, format!("the key `{name}` is missing"));
             report.add(problem);
         }
     }

@@ -159,7 +159,7 @@ impl<'a> Resolver<'a> {
 
     /// Reports a value that exceeds the operator's ceiling.
     fn report_excess(&mut self, field: &str, requested: &str, allowed: &str, origin: ValueOrigin) {
-        let message = format!("`{field}` is {requested}, and the operator allows {allowed}");
+        let message = format!("`{field}` is {requested}, but the operator allows {allowed}");
         let mut problem = Diagnostic::without_span(Code::OverCeiling, message)
             .hint("request less, or ask the operator to raise the limit in `proctord.toml`");
         problem.span = origin.span();

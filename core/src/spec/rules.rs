@@ -64,7 +64,7 @@ pub(super) fn check(spec: &Spec, problems: &mut DiagnosticCollector) {
 fn check_format_version(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     let version = index.spec.version;
     if version.value != VERSION {
-        let message = format!("version {} of the format is not known; 1 is", version.value);
+        let message = format!("version {} of the format is unknown; only 1 is supported", version.value);
         problems.add(Diagnostic::error(Code::UnsupportedVersion, version.span, message));
     }
 }
@@ -142,7 +142,7 @@ fn check_nonzero_limits(index: &SpecIndex<'_>, problems: &mut DiagnosticCollecto
     let mut require_nonzero = |name: &str, bound: Option<Spanned<u64>>| {
         if let Some(Spanned { value: 0, span }) = bound {
             problems.add_with(|| {
-                let message = format!("`{name}` is 0, and nothing can run with that");
+                let message = format!("`{name}` is 0, so nothing could run");
                 Diagnostic::error(Code::Zero, span, message).hint("omit it to use the default")
             });
         }

@@ -251,7 +251,7 @@ pub fn render_feedback(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> St
     let of_warnings = match (errors.is_empty(), verdict) {
         (false, _) => "Warnings, which may be wrong; change the statement only if a warning is right:\n",
         (true, SqlVerdict::Ok) => {
-            "This SQL can run, but it may not be what was asked for. Change it only where a warning is right.\nWarnings:\n"
+            "This SQL can run, but it may not answer the question. Change it only if a warning is right.\nWarnings:\n"
         }
         (true, _) => "This SQL was not judged completely.\nWarnings, which may be wrong:\n",
     };
@@ -317,7 +317,7 @@ mod tests {
         assert!(at("1. no column") < at("Warnings, which may be wrong"), "{text}");
         assert!(at("Warnings") < at("2. (72 % sure) no limit."), "{text}");
         let text = render_feedback(SqlVerdict::Ok, &found[..1]);
-        assert!(text.contains("only where a warning is right") && !text.contains("error"), "{text}");
+        assert!(text.contains("only if a warning is right") && !text.contains("error"), "{text}");
         assert_eq!(render_feedback(SqlVerdict::Ok, &[]), "");
     }
 

@@ -95,7 +95,7 @@ impl HistoryError {
         let problem = Problem::new(kind, self.to_string());
         match self {
             Self::Store(_) | Self::Index(_) => {
-                problem.with_hint("make room in the daemon's state directory, and make sure that it can be written")
+                problem.with_hint("free space in the daemon's state directory, and make sure that it is writable")
             }
             Self::InvalidCursor(_) => {
                 problem.with_hint("use the unchanged `next_cursor` of the previous page, or omit it")

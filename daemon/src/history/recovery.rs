@@ -118,11 +118,7 @@ fn ending_events(run: &LoggedRun, tail: &LogTail, last_at: Option<&str>) -> Vec<
         (_, RunState::Queued) => {
             (InconclusiveReason::Interrupted, "the daemon ended before the run had begun".to_owned(), EXIT_INTERRUPTED)
         }
-        _ => (
-            InconclusiveReason::Interrupted,
-            "the daemon ended while the run was under way".to_owned(),
-            EXIT_INTERRUPTED,
-        ),
+        _ => (InconclusiveReason::Interrupted, "the daemon ended during the run".to_owned(), EXIT_INTERRUPTED),
     };
     let doubted = RunEvent::Doubted { doubt, message };
     vec![doubted, inconclusive_event(run, exit_code, elapsed_ms(run, last_at))]

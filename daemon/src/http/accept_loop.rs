@@ -143,7 +143,7 @@ impl AcceptLoop {
     fn refuse(&mut self, stream: UnixStream, uid: u32) {
         self.metrics.count_refused_connection(ConnectionRefusal::UserNotAllowed);
         if let Some(suppressed) = self.refusal_throttle.admit(uid) {
-            warn!(uid, suppressed, "a user who may not ask this daemon was turned away");
+            warn!(uid, suppressed, "a user without permission to use this daemon was rejected");
         }
         while self.refusals.try_join_next().is_some() {}
         if self.refusals.len() < MAX_CONCURRENT_REFUSALS {
@@ -213,7 +213,7 @@ fn has_waiting_client(listener: &UnixListener) -> bool {
 /// Sends an error to a user who may not connect. The request is discarded, within bounds: a client that still sends
 /// it when the connection is closed might lose the error.
 async fn send_refusal(mut stream: UnixStream, uid: u32) {
-    let problem = Problem::new(ProblemType::Forbidden, format!("user {uid} may not ask this daemon"))
+    let problem = Problem::new(ProblemType::Forbidden, format!("user {uid} has no permission to use this daemon"))
         .with_hint("start your own daemon, or ask the operator to list you in `daemon.allow_users`");
     let send = async {
         stream.write_all(&raw_problem_response(&problem)).await?;

@@ -150,7 +150,7 @@ fn unreadable_head_problem(response: &[u8], head: HeadRead) -> Option<Problem> {
                 // The remaining cause is a `Content-Length` that overflows.
                 () => Problem::new(
                     ProblemType::TooLarge,
-                    format!("the request says that its body is larger than {MAX_BODY} bytes, the most there are"),
+                    format!("the declared body of the request is larger than {MAX_BODY} bytes, the maximum"),
                 ),
             })
         }
@@ -241,7 +241,7 @@ mod tests {
         for (read, status, word) in [
             ((MAX_HEAD, 3), 431, "65536 bytes"),
             ((2_000, 103), 431, "more than 100 fields"),
-            ((90, 4), 413, "its body is larger than"),
+            ((90, 4), 413, "body of the request is larger than"),
         ] {
             let found = detail(read.0, read.1);
             assert!(found.0 == status && found.1.contains(word), "{read:?}: {found:?}");

@@ -49,7 +49,7 @@ pub(super) fn report_invalid_config(error: &InstallationError) {
         error!("{line}");
     }
     match error.hint() {
-        Some(hint) => error!("the new config is not valid and the old one stays in use; hint: {hint}"),
-        None => error!("the new config is not valid and the old one stays in use"),
+        Some(hint) => error!("the new config is not valid and the old one remains in use; hint: {hint}"),
+        None => error!("the new config is not valid and the old one remains in use"),
     }
 }

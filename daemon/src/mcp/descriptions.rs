@@ -15,7 +15,7 @@ pub(super) fn headline(run: &RunView) -> String {
         (RunState::Queued, _) => "NOT VERIFIED YET: the run waits for its turn".to_owned(),
         (RunState::Running, _) => format!("NOT VERIFIED YET: {}", progress(run)),
         (RunState::Finished, Some(Verdict::Passed)) if run.is_partial() => {
-            format!("PASSED IN PART (not verified as a whole): {}", reason(run))
+            format!("PASSED IN PART (the whole profile is not verified): {}", reason(run))
         }
         (RunState::Finished, Some(Verdict::Passed)) => format!("PASSED: {}", reason(run)),
         (RunState::Finished, Some(Verdict::Failed)) => format!("FAILED: {}", reason(run)),

@@ -200,7 +200,7 @@ impl<D: ServerAccess> ServerHandler for McpServer<D> {
 }
 
 fn too_many_calls() -> CallToolResult {
-    error_result(format!("NOT VERIFIED: {MAX_CALLS} calls of yours are under way already; try again later."))
+    error_result(format!("NOT VERIFIED: {MAX_CALLS} of your calls are already in progress; try again later."))
 }
 
 fn internal_error() -> CallToolResult {

@@ -237,7 +237,7 @@ async fn reports_passed_only_for_passed_runs() {
     let mut client = McpTestClient::connect(FakeBackend::new(partial, b"")).await;
     let result = client.call_tool("antigravity.verify", json!({"repo_root": "/r", "skills": "not_passed"})).await;
     assert!(
-        text(&result).starts_with("PASSED IN PART (not verified as a whole): its one step passed; 1 skill"),
+        text(&result).starts_with("PASSED IN PART (the whole profile is not verified): its one step passed; 1 skill"),
         "{result}"
     );
     assert_eq!(result["structuredContent"]["left_out"], json!(["c"]));
@@ -410,7 +410,7 @@ async fn limits_concurrent_calls_of_caller() {
     }
     let refused = client.receive().await;
     assert_eq!(refused["result"]["isError"], true, "{refused}");
-    assert!(text(&refused["result"]).starts_with("NOT VERIFIED: 256 calls of yours"), "{refused}");
+    assert!(text(&refused["result"]).starts_with("NOT VERIFIED: 256 of your calls"), "{refused}");
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ impl Service {
         self.metrics.count_refused_submission(problem);
         let is_ours = matches!(problem.kind, ProblemType::Unavailable | ProblemType::Internal);
         if is_ours && let Some(suppressed) = self.refusal_throttle.admit((caller.uid, problem.kind)) {
-            tracing::warn!(uid = caller.uid, suppressed, "a run was not taken on: {}", problem.detail);
+            tracing::warn!(uid = caller.uid, suppressed, "a run was rejected: {}", problem.detail);
         }
     }
 

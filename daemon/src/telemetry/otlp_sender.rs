@@ -113,7 +113,7 @@ fn interpret_response(
     match (status, body) {
         (200..=299, Ok(body)) => match rejected_spans(content, &body) {
             Some(rejected) => SendResult::Accepted { rejected },
-            None => SendResult::Refused { why: format!("{receiver} answers what is no OTLP over HTTP") },
+            None => SendResult::Refused { why: format!("the answer of {receiver} is not OTLP over HTTP") },
         },
         (200..=299, Err(error)) => {
             SendResult::Refused { why: format!("{receiver}: the answer cannot be read: {}", error_reason(&error)) }

@@ -33,7 +33,7 @@ pub(crate) enum ObjectError {
         id: ObjectId,
     },
     /// The object is not a commit.
-    #[error("{id} is a {} and no commit", kind.as_str())]
+    #[error("{id} is a {}, not a commit", kind.as_str())]
     NotACommit {
         /// The object.
         id: ObjectId,

@@ -19,7 +19,7 @@ pub(crate) enum ProgramOutputError {
     #[error("git cannot walk the history")]
     NoWalk,
     /// The content of an object does not match its id.
-    #[error("its object {0} is another one than its name says")]
+    #[error("the content of its object {0} does not match the id")]
     WrongObject(ObjectId),
 }
 
@@ -147,7 +147,7 @@ mod tests {
         // Other bytes, another kind and another format all result in another id.
         for bad in [format!("{HI} blob 3\nho\n\n"), format!("{HI} tree 3\nhi\n\n"), format!("{HI} blob 2\nhi\n")] {
             let problem = parse_output(&printed(&bad)).err().expect("refused").to_string();
-            assert!(problem.contains("another one than its name says"), "{problem}");
+            assert!(problem.contains("does not match the id"), "{problem}");
         }
         assert!(ProgramOutput::parse(&good, ObjectFormat::Sha1).is_err());
         for bad in [format!("{HI} blob 3\nhi\n"), format!("{HI} blob 9\nhi\n\n"), format!("{HI}\n"), "x".to_owned()] {

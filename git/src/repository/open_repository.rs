@@ -137,7 +137,7 @@ fn check_git_dir_belongs(config: &Config, worktree: &Path, git_dir: &Path, commo
     }
     Err(GitError::Unsupported {
         path: worktree.to_owned(),
-        what: format!("a `.git` that leads to `{}`, which does not say that it belongs here", git_dir.display()),
+        what: format!("a `.git` that points to `{}`, which does not refer back to this directory", git_dir.display()),
         mend: format!(
             "run `git worktree repair` for a linked worktree, `git config core.worktree {}` for a separate git directory",
             worktree.display()

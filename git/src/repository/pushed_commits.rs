@@ -49,7 +49,7 @@ fn resolve_tip(history: &RepositoryHistory<'_>, objects: &ObjectReader<'_>, id: 
         None => Err(GitError::Revision {
             path: history.paths.worktree.clone(),
             revision: id.to_owned(),
-            problem: "there is no such object in this repository".to_owned(),
+            problem: "the object does not exist in this repository".to_owned(),
             mend: "`git fsck` lists missing objects".to_owned(),
         }),
     }

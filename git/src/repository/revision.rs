@@ -103,7 +103,7 @@ impl RevisionQuery<'_> {
 
     fn not_a_commit_error(&self, text: &str, kind: &str) -> GitError {
         self.error(
-            format!("`{}` names a {kind} and no commit", escape_output(text.as_bytes())),
+            format!("`{}` names a {kind}, not a commit", escape_output(text.as_bytes())),
             "name a commit, or a tag of one",
         )
     }

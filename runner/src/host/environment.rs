@@ -59,11 +59,11 @@ pub fn explain_missing(name: &str, environment: &Environment) -> String {
         return format!("`{name}` is there: {origin}");
     }
     let reason = if never_from_caller(name) {
-        "it steers git, a proxy, a loader or an interpreter, so it is never taken from the caller; set it in `env` if the step needs it"
+        "it controls git, a proxy, a loader or an interpreter, so the caller's value is never used; set it in `env` if the step needs it"
     } else if EnvName::new(name).is_err() {
-        "its name cannot stand in `env_allowlist`"
+        "its name is not permitted in `env_allowlist`"
     } else {
-        "it is not in `env_allowlist`, or the caller does not have it"
+        "it is not in `env_allowlist`, or the caller has not set it"
     };
     format!("`{name}` is missing: {reason}")
 }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(environment["GIT_DIR"].0, "x");
         for absent in ["LD_PRELOAD", "HTTP_PROXY", "BASH_ENV"] {
             assert!(!environment.contains_key(absent), "{absent}");
-            assert!(explain_missing(absent, &environment).contains("never taken"), "{absent}");
+            assert!(explain_missing(absent, &environment).contains("never used"), "{absent}");
         }
     }
 

@@ -214,7 +214,7 @@ impl Dispatcher<'_> {
         for (writer, bystander) in self.bystanders() {
             let (by, name) = (&self.plan.skills[writer].name, &self.plan.skills[bystander].name);
             let message = format!(
-                "skill `{name}` may have seen what `{by}` applied to the worktree; let one of them need the other"
+                "skill `{name}` may have seen the changes that `{by}` applied to the worktree; make one of them need the other"
             );
             let doubt = InconclusiveReason::TreeChanged;
             self.context.emit(RunEvent::Doubted { doubt, message: message.clone() }).await;

@@ -110,7 +110,9 @@ fn failure_message(check: &CheckEvidence) -> String {
             let leaked = check.step.forbidden_leak().map(LeakedProcesses::phrase).unwrap_or_default();
             format!("`{command}` {leaked} (leaks: fail)")
         }
-        (Outcome::Drifted, ..) => format!("`{command}` changed {}, which it must not", changed_paths(check)),
+        (Outcome::Drifted, ..) => {
+            format!("`{command}` changed {}, which it must not change change", changed_paths(check))
+        }
         _ => match &check.step.termination {
             Termination::NotStarted { reason, .. } => format!("`{command}` did not start: {reason}"),
             Termination::Exited { code } => format!("`{command}` ended with exit code {code}"),

@@ -241,7 +241,7 @@ impl CacheStore {
                 return Err(SkillCacheError::with_reason(
                     "use",
                     &known.id,
-                    "it is not as it was committed; something else has written to it",
+                    "its content differs from the committed content; another program has written to it",
                 ));
             }
         }

@@ -205,7 +205,7 @@ fn set_limits(
     enforcement: &mut Enforcement,
 ) -> Result<(), SetupFailure> {
     let Limits { memory, pids, disk, cpu_seconds, open_files, output: _ } = claim.command.limits;
-    let unbounded = "the plan sets no bound";
+    let unbounded = "the plan sets no limit";
     match disk {
         // Recorded once the size of the layers is known.
         Limit::Max(bytes) => {
@@ -344,7 +344,7 @@ pub(super) fn execute(
         Ok(command) => command,
         Err(nul) => return SetupFailure::internal(format_args!("the command contains a NUL byte: {nul}")),
     };
-    enforcement.record_enforced(Control::CleanEnvironment, "execve with the policy's variables alone");
+    enforcement.record_enforced(Control::CleanEnvironment, "execve with only the variables of the policy");
     if let Err(error) = prepared.send(&HelperMessage::Ready(std::mem::take(enforcement))) {
         return internal("report that the sandbox is ready")(error);
     }

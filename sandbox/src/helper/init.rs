@@ -190,7 +190,7 @@ fn set_up_init(prepared: &mut InitState<'_>) -> Result<Option<NamespaceBaseline>
         let hint = "report this with the kernel's version";
         return Err(refused(Control::PidNamespace, "the first process of the step is not PID 1", hint));
     }
-    let how = "unshare; PID 1 is ours, and all others end with it";
+    let how = "unshare; PID 1 belongs to Proctor, and all processes end with it";
     prepared.enforcement.record_enforced(Control::PidNamespace, how);
     let request = prepared.request;
     for op in request.ops.iter().filter(|op| op.stage() == SetupStage::Init) {

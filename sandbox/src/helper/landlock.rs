@@ -203,7 +203,7 @@ fn absence_reason(kernel: LandlockStatus) -> String {
 
 /// The rights that each ABI added, as far as the ruleset uses them.
 const RIGHTS_BY_ABI: [(ABI, &str); 5] = [
-    (ABI::V1, "reading, executing, writing, making and removing files"),
+    (ABI::V1, "reading, executing, writing, creating and removing files"),
     (ABI::V2, "renaming"),
     (ABI::V3, "truncating"),
     (ABI::V5, "ioctl of devices"),
@@ -214,7 +214,7 @@ fn describe_mechanism(abi: ABI, scopes: BitFlags<Scope>) -> String {
     let mut rights: Vec<&str> =
         RIGHTS_BY_ABI.into_iter().filter(|(since, _)| *since <= abi).map(|(_, right)| right).collect();
     if abi >= ABI::V6 && !scopes.is_empty() {
-        rights.push("abstract sockets and signals of others");
+        rights.push("abstract sockets and signals of other processes");
     }
     format!("ABI {abi}: {}; a device was refused", rights.join(", "))
 }

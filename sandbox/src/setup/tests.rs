@@ -62,18 +62,18 @@ join the run's user and mount namespace
 new namespaces: user, mount, pid
 map user 1001 and group 1001 to themselves
 make all mounts private
-hold the host's table of mounts and of Unix sockets
+open the host's tables of mounts and of Unix sockets
 start PID 1
 new namespaces: ipc, uts, net
-wait until the daemon knows of PID 1
+wait until the daemon has registered PID 1
 enter the control group of this attempt
-see no control group above it
+hide control groups above it
 host name `localhost`
 set the loopback device up
 wait until / is read-only
 mount a fresh /proc
 mount a fresh /sys, read-only
-say that /proc and /sys are mounted
+report that /proc and /sys are mounted
 leave the caller's keyrings
 drop all capabilities
 set no_new_privs
@@ -86,7 +86,7 @@ take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
 take /home/u/main/.git for /home/u/main/.git (git, read-only)
 take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
 take /home/u/.state/c for /home/u/src/r/target (cache, writable)
-take /home/u/src/r and the place for layers
+open /home/u/src/r and the run space
 make / read-only, nosuid, nodev, with all mounts below it
 mount one tmpfs for all scratch directories
 hide /home
@@ -97,27 +97,27 @@ hide /srv/x
 private scratch directory /tmp
 private scratch directory /var/tmp
 mount a minimal /dev with its own pts and shm
-put a passwd and group of two lines in place, home /home/u
+mount a passwd and a group file of two lines, with the home /home/u
 make the mount point /home/u/src/r
-mount what was taken at /home/u/.cargo/registry
-mount what was taken at /home/u/main/.git
-mask the host's Unix sockets that are still seen
-bound the scratch directories: 1048576 bytes
+mount the opened directory at /home/u/.cargo/registry
+mount the opened directory at /home/u/main/.git
+mask the host's Unix sockets that are still visible
+limit the scratch directories to 1048576 bytes
 make the hiding directories read-only
-make the overlay of /home/u/src/r, the layers below and the step's own
+create the overlay of /home/u/src/r, with the layers below and the step's own layer
 wait until /proc and /sys are mounted
-mask what /proc and /sys show of the host
+mask host details in /proc and /sys
 start a new session
-close every descriptor but the standard three
-draw a second wall around what may be written
+close every descriptor except the standard streams
+restrict the writable paths a second time
 put the overlay at /home/u/src/r
-mount what was taken at /home/u/src/r/target
-mount what was taken at /home/u/src/r/.git
+mount the opened directory at /home/u/src/r/target
+mount the opened directory at /home/u/src/r/.git
 start the command's process
 set the resource limits
-wait until the tree is in place
+wait until the tree is mounted
 change to /home/u/src/r/sub
-draw it around /home/u/src/r too, and build it
+restrict /home/u/src/r too, and apply the restriction
 execute the command";
     assert_eq!(described_ops(USER).join("\n"), expected);
 }
@@ -131,20 +131,21 @@ fn shows_checkout_at_repository_path() {
     let policy = Policy { checkout: Some("/home/u/.state/x/tree".into()), git, ..policy() };
     let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
     for wanted in [
-        "take /home/u/.state/x/tree and the place for layers",
+        "open /home/u/.state/x/tree and the run space",
         "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
         "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
         "take /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
         "take /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
-        "mount what was taken at /home/u/src/r/m/.git",
-        "mount what was taken at /home/u/src/r/.git/modules/m/objects",
+        "mount the opened directory at /home/u/src/r/m/.git",
+        "mount the opened directory at /home/u/src/r/.git/modules/m/objects",
         "refuse file systems mounted below /home/u/.state/x/tree",
     ] {
         assert!(list.iter().any(|line| line == wanted), "{wanted}: {list:#?}");
     }
     let at = |wanted: &str| list.iter().position(|line| line == wanted).expect(wanted);
     assert!(
-        at("mount what was taken at /home/u/src/r/.git") < at("mount what was taken at /home/u/src/r/.git/objects")
+        at("mount the opened directory at /home/u/src/r/.git")
+            < at("mount the opened directory at /home/u/src/r/.git/objects")
     );
 }
 

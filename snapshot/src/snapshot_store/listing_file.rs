@@ -72,7 +72,7 @@ pub(crate) enum UnusableFile {
     ForeignWritable,
     #[error("it is too large")]
     TooLarge,
-    #[error("it is of another version, or no snapshot")]
+    #[error("it has another version, or is not a snapshot")]
     OtherVersion,
     #[error("it is torn")]
     Torn,
@@ -80,7 +80,7 @@ pub(crate) enum UnusableFile {
     Damaged,
     #[error("it is not understood")]
     Malformed,
-    #[error("it is of another repository")]
+    #[error("it belongs to another repository")]
     OtherRepository,
     #[error("it cannot be read: {0}")]
     Io(#[source] io::Error),

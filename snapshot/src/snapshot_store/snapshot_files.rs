@@ -46,7 +46,7 @@ impl SnapshotFiles {
             if is_its { Ok(Some(snapshot)) } else { Err(UnusableFile::OtherRepository) }
         });
         read.unwrap_or_else(|why| {
-            tracing::warn!(repo = %place.display(), %why, "the snapshot cache of a repository is thrown away");
+            tracing::warn!(repo = %place.display(), %why, "the snapshot cache of a repository is discarded");
             None
         })
     }

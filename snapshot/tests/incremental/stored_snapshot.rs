@@ -84,7 +84,7 @@ fn assert_discarded_with_warning(told: &str, repo: &FixtureRepo, why: &str) {
     let line = told.trim_end();
     assert_eq!(line.lines().count(), 1, "{told:?}");
     let repo_field = format!("repo={}", repo.top.display());
-    for words in ["WARN", "the snapshot cache of a repository is thrown away", &repo_field, why] {
+    for words in ["WARN", "the snapshot cache of a repository is discarded", &repo_field, why] {
         assert!(line.contains(words), "no {words:?} in {line:?}");
     }
 }
@@ -130,16 +130,20 @@ fn discards_unusable_files() {
         assert_same_snapshot(&taken, &repo.snapshot(), what);
         assert_discarded_with_warning(&told, &repo, why);
     };
-    starts_anew(b"", "empty", "no snapshot");
+    starts_anew(b"", "empty", "is not a snapshot");
     starts_anew(&whole[..whole.len() / 2], "torn", "it is torn");
     starts_anew(&[&whole[..], b"x"].concat(), "longer", "it is torn");
-    starts_anew(&with_flipped_bit(&whole, 0), "no marker of Proctor", "no snapshot");
+    starts_anew(&with_flipped_bit(&whole, 0), "no marker of Proctor", "is not a snapshot");
     for at in [14, 20, 26, whole.len() / 2, whole.len() - 1] {
         starts_anew(&with_flipped_bit(&whole, at), "damaged", "why=it is");
     }
     starts_anew(&with_flipped_bit(&whole, whole.len() / 2), "damaged", "it is damaged");
     let (other_place, _other) = settled_store();
-    starts_anew(&fs::read(snapshot_file(&other_place)).expect("reads"), "another's", "it is of another repository");
+    starts_anew(
+        &fs::read(snapshot_file(&other_place)).expect("reads"),
+        "another's",
+        "it belongs to another repository",
+    );
     crate::repository::write_file(&file, &whole);
     chmod(&file, 0o644);
     let (taken, told) = take_with_log(&place, &repo);

@@ -133,7 +133,7 @@ impl PlanReader<'_> {
                 && !self.table_functions.contains(&name)
                 && !self.macros.contains_key(&name);
             if text_field(part, "type") == "TABLE_FUNCTION" && is_unknown {
-                actions.insert(Action::Other(format!("the table function `{name}`, which is not there")));
+                actions.insert(Action::Other(format!("the table function `{name}`, which does not exist")));
             }
         };
         self.walk(json, &mut visit, &mut actions);
@@ -477,7 +477,7 @@ mod tests {
         assert!(reader.tree_actions(&own).is_empty());
         let table = |name: &str| json!({"type": "TABLE_FUNCTION", "function": {"function_name": name}});
         assert!(reader.missing_table_functions(&table("range")).is_empty());
-        let absent = Action::Other("the table function `what`, which is not there".to_owned());
+        let absent = Action::Other("the table function `what`, which does not exist".to_owned());
         assert_eq!(reader.missing_table_functions(&table("What")), [absent].into());
     }
 

@@ -481,7 +481,7 @@ fn name_advice(
                 (false, _) => {
                     Some(format!("The column `{name}` belongs to {}: join it, or use its alias.{of}", has.join(", ")))
                 }
-                (true, false) => Some("Use the name as the schema has it.".to_owned()),
+                (true, false) => Some("Use the name from the schema.".to_owned()),
                 (true, true) => Some(format!("No table has a column `{name}`; see the schema.")),
             }
         }
@@ -490,7 +490,7 @@ fn name_advice(
             let names: Vec<&str> = catalog.tables.iter().take(12).map(|table| table.name.as_str()).collect();
             Some(format!("The tables are: {}.", names.join(", ")))
         }
-        SqlCode::UnknownTable => Some("Use the name as the schema has it.".to_owned()),
+        SqlCode::UnknownTable => Some("Use the name from the schema.".to_owned()),
         SqlCode::AmbiguousColumn => Some("Write the table or its alias before the column.".to_owned()),
         SqlCode::UnknownFunction => Some(format!("Use a function of {}.", dialect.display_name())),
         SqlCode::MisspeltIdentifier => Some("Write the column's name; a string needs single quotes.".to_owned()),

@@ -101,7 +101,7 @@ fn action_findings(case: &ChainContext<'_>, index: usize, bound: &BoundStatement
                 };
                 match policy {
                     SqlPolicy::Read => Some(
-                        error(SqlCode::WriteRefused, format!("it changes rows of `{table}`, and the policy is `read`"))
+                        error(SqlCode::WriteRefused, format!("it changes rows of `{table}`, but the policy is `read`"))
                             .with_subject(table.clone())
                             .with_advice("Send a query that only reads."),
                     ),
@@ -410,11 +410,11 @@ fn filter_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Vec<
     };
     let found = match selection {
         None => {
-            let message = format!("it touches every row of `{table}`: there is no WHERE");
+            let message = format!("it changes every row of `{table}`: there is no WHERE");
             SqlDiagnostic::error(STAGE, SqlCode::UnboundedWrite, message)
         }
         Some(expr) if filter_truth::is_always_true(expr) => {
-            let message = format!("it touches every row of `{table}`: its WHERE matches all of them");
+            let message = format!("it changes every row of `{table}`: its WHERE matches all rows");
             SqlDiagnostic::error(STAGE, SqlCode::AlwaysTrueFilter, message)
         }
         Some(_) => return Vec::new(),
@@ -431,7 +431,7 @@ fn rewrite_finding(table: String, extent: rewrite_extent::RewriteExtent, span: S
             format!("it may rewrite every row of `{table}`: the rows that it reads are not limited"),
         ),
         rewrite_extent::RewriteExtent::AlwaysTrue => {
-            (SqlCode::AlwaysTrueFilter, format!("it may rewrite every row of `{table}`: its WHERE matches all of them"))
+            (SqlCode::AlwaysTrueFilter, format!("it may rewrite every row of `{table}`: its WHERE matches all rows"))
         }
     };
     let found = SqlDiagnostic::error(STAGE, code, message).with_span(Some(span)).with_subject(table);

@@ -161,7 +161,7 @@ fn only_listed_users_served(env: &TestEnvironment) {
     assert!(metrics.contains("proctor_connections_refused_total{reason=\"foreign\"} 1"), "{metrics}");
     env.write_operator_config(&format!("[daemon]\nallow_users = [{STRANGER_UID}]\n"));
     daemon.process.signal(Signal::HUP);
-    daemon.process.wait_for_stderr("holds from now on");
+    daemon.process.wait_for_stderr("is now in effect");
     assert_eq!(health_status_code(&env.socket_path(), UNPRIVILEGED_ID), "403");
     assert_eq!(health_status_code(&env.socket_path(), STRANGER_UID), "200");
     env.write_operator_config("");
@@ -170,7 +170,7 @@ fn only_listed_users_served(env: &TestEnvironment) {
         .process
         .wait_until(|| curl_as(&env.socket_path(), Some(STRANGER_UID), &["http://localhost/healthz"]).code == Some(7));
     let uid = format!("uid={STRANGER_UID}");
-    daemon.stop().exits(0).prints_to_stderr(&["a user who may not ask this daemon was turned away", &uid]);
+    daemon.stop().exits(0).prints_to_stderr(&["a user without permission to use this daemon was rejected", &uid]);
 }
 
 fn steps_run_as_owner(env: &TestEnvironment) {
@@ -242,7 +242,7 @@ fn separate_sandboxes_per_user(env: &TestEnvironment) {
             };
             assert!(has(&printed) && answer.contains("\"verdict\":\"passed\""), "{answer}");
         }
-        assert!(exec_as(0, users[1]).contains("there is no repository of yours"));
+        assert!(exec_as(0, users[1]).contains("there is no repository of this user"));
     }
     daemon.stop().exits(0);
 }

@@ -69,7 +69,7 @@ fn starts_once_and_stops(env: &TestEnvironment) {
     run_with_socket(env, &["daemon", "status"]).exits(6).prints_to_stderr(&["no daemon listens"]);
     run_with_socket(env, &["daemon", "stop"]).exits(0).prints(&["no daemon runs"]);
     run_with_socket(env, &start_command).exits(0).prints(&["started", socket_path]).prints_to_stderr(&["proctord.log"]);
-    run_with_socket(env, &start_command).exits(0).prints(&["runs already", socket_path]);
+    run_with_socket(env, &start_command).exits(0).prints(&["already running", socket_path]);
     run_with_socket(env, &["daemon", "status"]).exits(0).prints(&["running", socket_path, "0 under way, 0 waiting"]);
     let status = run_with_socket(env, &["daemon", "status", "--format", "json"]).exits(0);
     let status: Value = serde_json::from_str(&status.stdout).expect("one document");
@@ -129,7 +129,7 @@ fn finds_daemon_by_lock(env: &TestEnvironment) {
         "proctor daemon stop",
     ]);
     let mut stop = start_with_socket(env, &["daemon", "stop"]);
-    stop.wait_for_stderr("asked process");
+    stop.wait_for_stderr("requested the end of process");
     daemon.process.signal(Signal::CONT);
     stop.wait().exits(0).prints(&["has ended", &process]);
     daemon.wait_for_exit().exits(0);
@@ -153,7 +153,7 @@ fn reports_failed_start(env: &TestEnvironment) {
     env.give_to_actor(env.root());
     let other = env.root().join("state2");
     let failed = run_with_socket(env, &["daemon", "start", "--state-dir", other.to_str().expect("UTF-8")]).exits(5);
-    failed.prints_to_stderr(&["no daemon could be started", "ended at once", "it said:"]);
+    failed.prints_to_stderr(&["no daemon could be started", "exited immediately", "it said:"]);
 }
 
 fn stops_after_runs(env: &TestEnvironment) {
@@ -162,7 +162,7 @@ fn stops_after_runs(env: &TestEnvironment) {
     let mut run = start_in_dir_with_socket(env, repo.path(), &["run"]);
     let step = wait_for_step(env, &mut run);
     let mut stop = start_with_socket(env, &["daemon", "stop"]);
-    stop.wait_for_stderr("asked process");
+    stop.wait_for_stderr("requested the end of process");
     release_step(&step);
     run.wait().exits(0);
     stop.wait().exits(0).prints(&["has ended"]);
@@ -285,7 +285,7 @@ fn cancels_run(env: &TestEnvironment) {
     let mut run = start_in_dir_with_socket(env, repo.path(), &["run"]);
     wait_for_step(env, &mut run);
     let id = newest_run_id(env);
-    run_with_socket(env, &["cancel", &id]).exits(0).prints(&["is asked to end"]);
+    run_with_socket(env, &["cancel", &id]).exits(0).prints(&["requested the end of run"]);
     env.finish(run).exits(130).prints(&["inconclusive", "interrupted"]);
     run_with_socket(env, &["cancel", &id]).exits(0).prints(&["has ended: inconclusive"]);
     daemon.stop().exits(0);

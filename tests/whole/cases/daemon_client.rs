@@ -87,7 +87,7 @@ fn falls_back_without_daemon(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     run_with_socket(env, repo.path(), &RUN_CHANGESET)
         .exits(0)
-        .prints_to_stderr(&["no daemon listens", "done without a daemon"]);
+        .prints_to_stderr(&["no daemon listens", "continuing without a daemon"]);
     let quiet = run_without_socket(env, repo.path(), &[&RUN_CHANGESET[..], &["--no-daemon"]].concat()).exits(0);
     assert!(!quiet.stderr.contains("daemon"), "{quiet}");
 }
@@ -247,7 +247,9 @@ fn too_large_environment_is_not_sent(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let daemon = env.start_ready_daemon();
     let expected = "too large to be sent";
-    run_with_socket(env, repo.path(), &RUN_CHANGESET).exits(0).prints_to_stderr(&[expected, "done without a daemon"]);
+    run_with_socket(env, repo.path(), &RUN_CHANGESET)
+        .exits(0)
+        .prints_to_stderr(&[expected, "continuing without a daemon"]);
     run_with_socket(env, repo.path(), &["run", "--daemon"]).exits(2).prints_to_stderr(&[expected]);
     assert_eq!(daemon.get("/v1/runs")["runs"].as_array().map(Vec::len), Some(0), "it was not asked");
     daemon.stop().exits(0);
@@ -313,7 +315,7 @@ fn draining_daemon_refuses_work(env: &TestEnvironment) {
             .is_ok_and(|answer| answer.body.contains("draining"))
     });
     let fallback = start_with_socket(env, other.path(), &["run", "--profile", "pr"]).wait();
-    fallback.exits(0).prints_to_stderr(&["is shutting down", "done without a daemon"]);
+    fallback.exits(0).prints_to_stderr(&["is shutting down", "continuing without a daemon"]);
     start_with_socket(env, other.path(), &["run", "--daemon"]).wait().exits(6).prints_to_stderr(&["is shutting down"]);
     start_with_socket(env, other.path(), &["daemon", "start"]).wait().exits(5).prints_to_stderr(&["is shutting down"]);
     release_step(&step);
@@ -346,7 +348,7 @@ fn refuses_other_version(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     run_with_socket(env, repo.path(), &RUN_CHANGESET)
         .exits(0)
-        .prints_to_stderr(&["Proctor 99.1.0", "done without a daemon"]);
+        .prints_to_stderr(&["Proctor 99.1.0", "continuing without a daemon"]);
     run_with_socket(env, repo.path(), &["gate", "--daemon"]).exits(6).prints_to_stderr(&["Proctor 99.1.0"]);
     run_with_socket(env, repo.path(), &["status"]).exits(6).prints_to_stderr(&["Proctor 99.1.0"]);
     run_with_socket(env, repo.path(), &["daemon", "status"]).exits(0).prints(&["99.1.0"]);
@@ -357,7 +359,7 @@ fn refuses_other_server(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     run_with_socket(env, repo.path(), &RUN_CHANGESET)
         .exits(0)
-        .prints_to_stderr(&["does not answer", "done without a daemon"]);
+        .prints_to_stderr(&["does not answer", "continuing without a daemon"]);
     run_with_socket(env, repo.path(), &["gate", "--daemon"]).exits(6).prints_to_stderr(&["does not answer"]);
     run_with_socket(env, repo.path(), &["daemon", "stop"]).exits(6).prints_to_stderr(&["does not answer"]);
 }

@@ -199,11 +199,11 @@ fn reload_is_atomic(env: &TestEnvironment) {
     assert!(accepts_network_plan(&daemon, &repo));
     env.write_operator_config("allow_network = false\n[daemon]\nallow_users = ['no-such-account']\n");
     daemon.process.signal(Signal::HUP);
-    daemon.process.wait_for_stderr("the old one stays");
+    daemon.process.wait_for_stderr("the old one remains in use");
     assert!(accepts_network_plan(&daemon, &repo), "nothing of a config that is not valid holds");
     env.write_operator_config("allow_network = false\n");
     daemon.process.signal(Signal::HUP);
-    daemon.process.wait_for_stderr("holds from now on");
+    daemon.process.wait_for_stderr("is now in effect");
     assert!(!accepts_network_plan(&daemon, &repo));
     let metrics = daemon.request("GET", "/metrics", None).body;
     for line in
@@ -307,7 +307,7 @@ fn second_sigterm_cancels_active_run(env: &TestEnvironment) {
     daemon.process.signal(Signal::TERM);
     daemon.process.wait_for_stderr("no new runs");
     daemon.process.signal(Signal::TERM);
-    daemon.wait_for_exit().exits(0).prints_to_stderr(&["asked again"]);
+    daemon.wait_for_exit().exits(0).prints_to_stderr(&["a second signal"]);
     assert_eq!(verdict_from_next_daemon(env, &id), json!("inconclusive"));
 }
 
@@ -319,7 +319,7 @@ fn third_sigint_exits_immediately(env: &TestEnvironment) {
     let mut daemon = env.start_ready_daemon();
     let id = daemon.submit(repo.path());
     daemon.process.wait_for_process(&format!("{}-ready", env.marker()));
-    for message in ["no new runs", "asked again", "leaves what is under way"] {
+    for message in ["no new runs", "a second signal", "exits without waiting"] {
         daemon.process.signal(Signal::INT);
         daemon.process.wait_for_stderr(message);
     }

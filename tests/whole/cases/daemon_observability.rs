@@ -39,7 +39,7 @@ fn redacted_log(env: &TestEnvironment, format: &str) -> FinishedProcess {
         "[daemon]\nallow_users = [\"{DAEMON_SECRET}\", \"\\u001b[31mred\\u009b\\n\\u202e\"]\n{log_config}"
     ));
     daemon.process.signal(Signal::HUP);
-    daemon.process.wait_for_stderr("the old one stays");
+    daemon.process.wait_for_stderr("the old one remains in use");
     daemon.request("GET", &format!("/v1/runs/{DAEMON_SECRET}"), None);
     daemon.request(
         "POST",

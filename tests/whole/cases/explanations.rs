@@ -48,8 +48,8 @@ fn explains_variable(env: &TestEnvironment) {
     let repo = repo_with_online_step(env);
     for (name, expected) in [
         ("CI_JOB", "there CI_JOB: from the caller"),
-        ("GIT_DIR", "missing GIT_DIR: it steers git"),
-        ("OTHER", "missing OTHER: the caller has it"),
+        ("GIT_DIR", "missing GIT_DIR: it controls git"),
+        ("OTHER", "missing OTHER: the caller has set it"),
         ("NOBODY", "missing NOBODY: neither the caller nor the spec sets it"),
         ("LANG", "there LANG: given to every step; its value is `C.UTF-8`"),
     ] {
@@ -99,7 +99,7 @@ fn fix_for_missing_landlock(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let lacks = ["landlock_create_ruleset=ENOSYS"];
     let script = proctor_without(&repo, env, &lacks, &["doctor", "--fix"]).exits(5).stdout;
-    assert!(script.starts_with("# nothing of this was executed") && script.contains("\n# landlock"), "{script}");
+    assert!(script.starts_with("# none of these commands was executed") && script.contains("\n# landlock"), "{script}");
     shell_commands(env, &script);
     let json = proctor_without(&repo, env, &lacks, &["doctor", "--fix", "--format", "json"]).exits(5).stdout;
     let document: Value = serde_json::from_str(&json).expect("JSON");

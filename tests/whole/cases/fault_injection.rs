@@ -60,7 +60,7 @@ const DISK_ERROR_MESSAGES: [&str; 6] = [
     "readonly database",
 ];
 /// Possible remedies in the messages.
-const REMEDIES: [&str; 2] = ["can be written", "make room"];
+const REMEDIES: [&str; 2] = ["writable", "free space"];
 /// Parts of the paths that a run writes; the first match counts.
 const WRITTEN_PATHS: [&str; 9] = [
     "/history/events",

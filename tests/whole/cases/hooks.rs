@@ -221,7 +221,7 @@ fn git_variables_are_hidden(env: &TestEnvironment) {
     env.set_caller_var("GIT_QUARANTINE_PATH", "/nowhere");
     run_pre_push(env, &repo, &line).exits(0);
     env.set_caller_var("GIT_DIR", named.to_str().expect("UTF-8"));
-    run_pre_push(env, &repo, &line).exits(2).prints_to_stderr(&["that is not the git directory of", "hint:"]);
+    run_pre_push(env, &repo, &line).exits(2).prints_to_stderr(&["which is not the git directory of", "hint:"]);
 }
 
 /// Runs the hook with these lines on its standard input.
@@ -487,7 +487,7 @@ fn refuses_malformed_lines(env: &TestEnvironment) {
     for lines in nonsense {
         run_pre_push(env, &repo, &lines).exits(2).prints_to_stderr(&["does not describe a push", "hint:"]);
     }
-    run_pre_push(env, &repo, &format!("a {id} b {zero}\n")).exits(2).prints_to_stderr(&["there is no such object"]);
+    run_pre_push(env, &repo, &format!("a {id} b {zero}\n")).exits(2).prints_to_stderr(&["the object does not exist"]);
 }
 
 fn names_unusable_hook_paths(env: &TestEnvironment) {
@@ -506,7 +506,7 @@ fn names_unusable_hook_paths(env: &TestEnvironment) {
         &env.home_dir().join(".gitconfig"),
         format!("[core]\n\thooksPath = {}\n", shared.to_str().expect("UTF-8")),
     );
-    install().exits(2).prints_to_stderr(&["is not this repository's alone", "--local core.hooksPath"]);
+    install().exits(2).prints_to_stderr(&["is shared with other repositories", "--local core.hooksPath"]);
     assert!(std::fs::read_dir(&shared).expect("lists").next().is_none());
     repo.proctor(&["hook", "install", "--shared"]).exits(0).prints(&["shared/pre-push"]);
     repo.proctor(&["hook", "uninstall"]).exits(0);

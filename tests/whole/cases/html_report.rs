@@ -80,7 +80,7 @@ fn failed_run_is_self_contained(env: &TestEnvironment) {
         &page,
         &[
             "3 people only",
-            "changed what it must not: verify.docs/write",
+            "changed files that it must not change: verify.docs/write",
             "error[E0425]: no value `total`",
             "57 lines before",
         ],

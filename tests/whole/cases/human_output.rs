@@ -121,7 +121,7 @@ fn compare_names_differences(env: &TestEnvironment) {
     crate::machine::write(&forged, "{}");
     let run = one.start_proctor(&["compare", &dirs[0], &dirs[1]]).wait();
     assert_eq!(run.code, Some(2), "{run}");
-    assert!(run.stderr.contains("is not what the run wrote"), "{run}");
+    assert!(run.stderr.contains("was changed after the run"), "{run}");
 }
 
 fn compare_refuses_unknown_runs(env: &TestEnvironment) {

@@ -405,7 +405,7 @@ fn directory_without_git_is_refused(env: &TestEnvironment) {
     machine::write(&dir.join("Makefile"), "test:\n\ttrue\n");
     env.give_to_actor(&dir);
     env.proctor_in(&dir, &["init"]).exits(2).prints_to_stderr(&["no `.git`", "git init"]);
-    env.proctor_in(&dir, &["init", "--repo", "."]).exits(2).prints_to_stderr(&["is not under git", "git init"]);
+    env.proctor_in(&dir, &["init", "--repo", "."]).exits(2).prints_to_stderr(&["is not a git repository", "git init"]);
     let repo = repo_from_template(env, &SEVERAL_PROJECTS);
     env.proctor_in(repo.path(), &["init", "--repo", "web"]).exits(2).prints_to_stderr(&["is not the top", "--repo"]);
     env.proctor_in(&repo.file("web"), &["init"]).exits(0);

@@ -136,7 +136,7 @@ fn passing_step_reports_hit_limit(env: &TestEnvironment) {
     let run = repo.run().exits(0);
     if is_enforced(&repo, "disk_limit") {
         assert_eq!(repo.step("it")["resources"]["limits_hit"], json!(["disk"]));
-        run.prints(&["verify.it/it passed although it ran into its limit of 8 MiB disk"]);
+        run.prints(&["verify.it/it passed although it reached its limit of 8 MiB disk"]);
     }
 }
 
@@ -302,7 +302,7 @@ sys.exit(int(sys.argv[1]))
         match (is_counted_by_control_group(&repo, "pids_limit"), code) {
             (true, 0) => {
                 assert_eq!(limits_in_record(&repo), (Value::Null, json!(["pids"])));
-                run.prints(&["verify.it/it passed although it ran into its limit of 40 processes"]);
+                run.prints(&["verify.it/it passed although it reached its limit of 40 processes"]);
             }
             (true, _) => {
                 assert_eq!(limits_in_record(&repo), (json!("pids"), json!(["pids"])));

@@ -269,7 +269,7 @@ fn partial_run_answers_no_other_request(env: &TestEnvironment) {
     machine::send_signal(step, Signal::USR1);
     let run = served.wait_for_end(&part);
     assert_eq!((run.verdict, run.steps.len()), (Some(Verdict::Passed), 2));
-    assert_eq!(run.reason, "all 2 steps passed; 1 skill of the profile left out");
+    assert_eq!(run.reason, "all 2 steps passed; 1 skill of the profile skipped");
     let step = served.wait_for_step(&whole.run.id, step);
     machine::send_signal(step, Signal::USR2);
     assert_eq!(served.wait_for_end(&whole.run.id).verdict, Some(Verdict::Failed));

@@ -112,7 +112,7 @@ fn uncommitted_work_is_ignored_and_unchanged(env: &TestEnvironment) {
     repo.write("untracked", "x");
     let before = files_with_times(&repo);
     let run = repo.run_with(&["--rev", "HEAD"]).exits(0);
-    assert!(run.stdout.contains("apart from the worktree"), "{run}");
+    assert!(run.stdout.contains("independent of the worktree"), "{run}");
     assert_eq!(files_with_times(&repo), before);
     assert_eq!(repo.last_run()["outcome"], "passed");
     // A later run reuses the checkout.

@@ -374,7 +374,7 @@ fn foreign_repository_is_not_read(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let ask = |submission: RunSubmission| served.block_on(served.service.submit(other, submission, None));
     let refused = ask(run_submission(&theirs)).expect_err("it is root's");
-    assert!(refused.detail.contains("no repository of yours"), "{refused:#?}");
+    assert!(refused.detail.contains("no repository of this user"), "{refused:#?}");
     let lured = RunSubmission { repo: lure.display().to_string(), ..run_submission(&theirs) };
     let id = ask(lured).expect("it is theirs by its own directory").run.id;
     let run = served.wait_for_end(&id);

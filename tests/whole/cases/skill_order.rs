@@ -71,7 +71,7 @@ fn applied_changes_make_others_inconclusive(env: &TestEnvironment) {
     let repo =
         env.repo(&TestSpec::new([fix, check, skill_with_script("last", "true").with_field("needs: [fix, check]")]));
     let run = repo.run().exits(5);
-    assert!(run.all_output().contains("skill `check` may have seen what `fix` applied"), "{run}");
+    assert!(run.all_output().contains("skill `check` may have seen the changes that `fix` applied"), "{run}");
     assert_eq!(skill_outcome(&repo, "check"), "inconclusive");
     assert_eq!((skill_outcome(&repo, "fix"), skill_outcome(&repo, "last")), ("passed".to_owned(), "passed".to_owned()));
     assert_eq!(repo.last_run()["outcome"], "inconclusive");

@@ -71,7 +71,7 @@ fn cli_judges_file(env: &TestEnvironment) {
     assert_eq!(sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"], 3);
     repo.write("q/c.sql", "DELETE FROM customers WHERE id IS NOT NULL OR id IS NULL");
     judge("q/c.sql", &[]).exits(1).prints(&["the policy is `read`"]);
-    judge("q/c.sql", &["--policy", "write"]).exits(1).prints(&["touches every row"]);
+    judge("q/c.sql", &["--policy", "write"]).exits(1).prints(&["changes every row"]);
     repo.write("q/d.sql", "DELETE FROM customers WHERE id = 7");
     judge("q/d.sql", &["--policy", "write"]).exits(0).prints(&["would touch 1 of 8 rows of customers"]);
     judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).prints(&["not on the list"]);

@@ -253,7 +253,7 @@ fn hanging_receiver_does_not_delay_run(env: &TestEnvironment) {
 
 fn invalid_responses_are_counted(env: &TestEnvironment) {
     let repo = env.repo(&traced_spec());
-    for (answers, expected_error) in [("nonsense", "no OTLP over HTTP"), ("redirect", "status 307")] {
+    for (answers, expected_error) in [("nonsense", "is not OTLP over HTTP"), ("redirect", "status 307")] {
         let receiver = OtlpReceiver::start(env, answers);
         env.set_caller_var("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.endpoint);
         let mut daemon = env.start_ready_daemon();

@@ -55,7 +55,7 @@ pub(super) async fn start(args: &StartArgs, caller: &Caller, screen: &mut Screen
         match child.try_wait() {
             Ok(None) if began.elapsed() < START_TIMEOUT => sleep(POLL_INTERVAL).await,
             Ok(None) => return Err(start_timeout_error(child.id(), &log)),
-            Ok(Some(status)) => return Err(start_failed_error(&format!("it ended at once ({status})"), &log)),
+            Ok(Some(status)) => return Err(start_failed_error(&format!("it exited immediately ({status})"), &log)),
             Err(error) => return Err(start_failed_error(&error.to_string(), &log)),
         }
     }
@@ -67,7 +67,7 @@ fn report_running_daemon(health: &Health, socket: &Path, screen: &mut Screen) ->
     let (at, pid) = (show(socket), health.pid);
     match health.status {
         HealthStatus::Ok => {
-            screen.out(&format!("a daemon runs already at {at}, process {pid}\n"));
+            screen.out(&format!("a daemon is already running at {at}, process {pid}\n"));
             Ok(0)
         }
         HealthStatus::Draining => Err(CliError::Engine {

@@ -52,7 +52,7 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(signal_error(pid, errno)),
     }
-    screen.err(&format!("asked process {pid} to end; it waits for what is under way\n"));
+    screen.err(&format!("requested the end of process {pid}; it first completes the work in progress\n"));
     match wait_for_exit(process, drain + STOP_MARGIN).await {
         Ok(true) => {
             screen.out(&format!("the daemon has ended, process {pid}\n"));

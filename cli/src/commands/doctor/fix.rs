@@ -139,17 +139,19 @@ impl MissingControlCause {
     /// Describes the cause; `None` if only the finding describes it.
     fn description(self) -> Option<&'static str> {
         Some(match self {
-            Self::Container => "the container lets no sandbox be made in it",
-            Self::NamespacesOff => "a setting of the kernel allows no namespaces of a kind",
-            Self::UserNamespacesOff => "`kernel.unprivileged_userns_clone` keeps user namespaces for root",
-            Self::AppArmor => "AppArmor keeps user namespaces from programs without a profile",
+            Self::Container => "the container does not permit a sandbox inside it",
+            Self::NamespacesOff => "a kernel setting forbids one kind of namespace",
+            Self::UserNamespacesOff => "`kernel.unprivileged_userns_clone` restricts user namespaces to root",
+            Self::AppArmor => "AppArmor denies user namespaces to programs without a profile",
             Self::UnmappableOwner => "root owns the repository, on a file system that cannot map owners",
-            Self::LandlockOff => "Landlock is not among the security modules that the kernel was started with",
+            Self::LandlockOff => "Landlock is not among the active security modules of the kernel",
             Self::NoLandlock => "the kernel was built without Landlock",
             Self::NoOverlay => "the kernel's module for overlays is not loaded",
             Self::NoCgroupV2 => "cgroup v2 is not mounted at /sys/fs/cgroup",
-            Self::NoDelegation => "the manager of your units was not given the controllers for memory and processes",
-            Self::NoBus => "the manager of your units has no bus, so that it cannot be asked for a group",
+            Self::NoDelegation => {
+                "the controllers for memory and processes are not delegated to your systemd user manager"
+            }
+            Self::NoBus => "your systemd user manager has no bus, so it cannot create a control group",
             Self::NoScope => "the shell that proctor was started from shares its control group with others",
             Self::Unknown => return None,
         })
@@ -196,15 +198,14 @@ impl MissingControlCause {
                  apparmor=unconfined --security-opt systempaths=unconfined`, or run proctor outside of it"
             }
             Self::LandlockOff if machine.family == DistroFamily::Other => {
-                "put `lsm=landlock,…`, the modules that /sys/kernel/security/lsm names behind it, on the \
-                 kernel's command line, and boot"
+                "add `lsm=landlock,…` to the kernel's command line, followed by the modules in /sys/kernel/security/lsm, and reboot"
             }
-            Self::LandlockOff => "boot the machine, then ask `proctor doctor` again",
-            Self::NoLandlock => "boot a kernel with CONFIG_SECURITY_LANDLOCK=y; those of distributions have it",
+            Self::LandlockOff => "reboot the machine, then run `proctor doctor` again",
+            Self::NoLandlock => "boot a kernel with CONFIG_SECURITY_LANDLOCK=y; distribution kernels have it",
             Self::NoCgroupV2 if machine.has_systemd => {
                 "boot the machine with `systemd.unified_cgroup_hierarchy=1` on the kernel's command line"
             }
-            Self::NoDelegation | Self::NoBus => "log out and in, then ask `proctor doctor` again",
+            Self::NoDelegation | Self::NoBus => "log out and in, then run `proctor doctor` again",
             Self::NamespacesOff
             | Self::UserNamespacesOff
             | Self::AppArmor
@@ -280,10 +281,13 @@ fn apparmor(root: &str, paths: &ShellPaths) -> Vec<FixStep> {
     const PROFILE: &str = "/etc/apparmor.d/proctor-sandbox";
     vec![
         fix_step(
-            "writes a profile that allows them to proctor's helper, and to nothing else",
+            "writes a profile that allows them only for Proctor's helper",
             format!("{} doctor --apparmor-profile | {root}tee {PROFILE} >/dev/null", paths.proctor),
         ),
-        fix_step("loads it; at each boot it is loaded with the others", format!("{root}apparmor_parser -r {PROFILE}")),
+        fix_step(
+            "loads it; at each boot it is loaded with the other profiles",
+            format!("{root}apparmor_parser -r {PROFILE}"),
+        ),
     ]
 }
 
@@ -294,7 +298,7 @@ fn landlock(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
     match machine.family {
         DistroFamily::Debian => vec![
             fix_step(
-                "puts Landlock before the modules that are on now, on the kernel's command line",
+                "puts Landlock before the currently enabled modules on the kernel's command line",
                 write_line_command(
                     root,
                     &format!("GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {word}\""),
@@ -304,7 +308,7 @@ fn landlock(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
             fix_step("writes the boot loader's config", format!("{root}update-grub")),
         ],
         DistroFamily::Fedora => vec![fix_step(
-            "puts Landlock before the modules that are on now, on the kernel's command line",
+            "puts Landlock before the currently enabled modules on the kernel's command line",
             format!("{root}grubby --update-kernel=ALL --args={word}"),
         )],
         DistroFamily::Arch | DistroFamily::Suse | DistroFamily::Other => Vec::new(),
@@ -314,16 +318,16 @@ fn landlock(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
 fn delegation(root: &str, uid: u32) -> Vec<FixStep> {
     const DIRECTORY: &str = "/etc/systemd/system/user@.service.d";
     vec![
-        fix_step("makes the directory for the setting", format!("{root}mkdir -p {DIRECTORY}")),
+        fix_step("creates the directory for the setting", format!("{root}mkdir -p {DIRECTORY}")),
         fix_step(
-            "gives the controllers to the managers of users",
+            "delegates the controllers to the user managers",
             format!(
                 "printf '%s\\n' '[Service]' 'Delegate=cpu io memory pids' | {root}tee {DIRECTORY}/proctor.conf >/dev/null"
             ),
         ),
         fix_step("has systemd read it", format!("{root}systemctl daemon-reload")),
         fix_step(
-            "starts your manager anew: this ends what runs in your session",
+            "restarts your user manager; this ends all processes of your session",
             format!("{root}systemctl restart user@{uid}.service"),
         ),
     ]
@@ -335,7 +339,7 @@ fn bus(root: &str, machine: &MachineFacts) -> Vec<FixStep> {
         DistroFamily::Fedora => Some("dnf install -y dbus-daemon"),
         DistroFamily::Arch | DistroFamily::Suse | DistroFamily::Other => None,
     };
-    let install = package.map(|command| fix_step("installs the bus of a session", format!("{root}{command}")));
+    let install = package.map(|command| fix_step("installs the session bus", format!("{root}{command}")));
     let linger = fix_step(
         "starts your manager at boot, whether you are logged in or not",
         format!("{root}loginctl enable-linger {}", machine.uid),
@@ -362,7 +366,10 @@ pub(super) fn render(fixes: &[FixRecord]) -> String {
         return "# nothing is missing: there is nothing to fix\n".to_owned();
     }
     let blocks: Vec<String> = fixes.iter().map(fix_block).collect();
-    format!("# nothing of this was executed: read it, then copy what you want done\n\n{}", blocks.join("\n"))
+    format!(
+        "# none of these commands was executed: read them, then copy those that you want to run\n\n{}",
+        blocks.join("\n")
+    )
 }
 
 fn fix_block(fix: &FixRecord) -> String {

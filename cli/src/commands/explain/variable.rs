@@ -45,13 +45,13 @@ enum VariableAbsence {
     InvalidName,
     /// The variable is in the allow-list, and set only for runs that are traced.
     TraceOnly,
-    /// The variable is in the allow-list, but the caller does not have it.
+    /// The variable is in the allow-list, but the caller has not set it.
     NotSet,
     /// The caller has the variable, but its value is not UTF-8.
     NotUtf8,
     /// The caller has the variable, but it is not in the allow-list.
     NotAllowed,
-    /// The variable is not in the allow-list, and the caller does not have it.
+    /// The variable is not in the allow-list, and the caller has not set it.
     Unknown,
 }
 
@@ -73,22 +73,22 @@ impl VariableAbsence {
     fn reason(self) -> &'static str {
         match self {
             Self::NeverPassedOn => {
-                "it steers git, a proxy, a loader or an interpreter, so it is never taken from the caller"
+                "it controls git, a proxy, a loader or an interpreter, so the caller's value is never used"
             }
-            Self::InvalidName => "its name cannot stand in `env_allowlist`, so it is never taken from the caller",
+            Self::InvalidName => "its name is not permitted in `env_allowlist`, so the caller's value is never used",
             Self::TraceOnly => {
-                "`env_allowlist` lets it in; a run gives each step its own value where the run is traced"
+                "`env_allowlist` includes it; if the run is traced, the run gives each step another value"
             }
-            Self::NotSet => "`env_allowlist` lets it in, and the caller does not have it",
+            Self::NotSet => "`env_allowlist` includes it, but the caller has not set it",
             Self::NotUtf8 => "its name or its value is not UTF-8, so it cannot be passed on",
-            Self::NotAllowed => "the caller has it, and `env_allowlist` does not name it",
+            Self::NotAllowed => "the caller has set it, but `env_allowlist` does not include it",
             Self::Unknown => "neither the caller nor the spec sets it",
         }
     }
 
     fn hints(self, name: &str) -> Vec<String> {
         let set = format!("`env: {{ {name}: … }}` sets it for the steps of the spec, a skill or one step");
-        let allow = format!("`env_allowlist: [{name}]` lets the caller's in; the nearest list counts, as a whole");
+        let allow = format!("`env_allowlist: [{name}]` passes the caller's value; only the nearest list applies");
         match self {
             Self::NeverPassedOn | Self::InvalidName | Self::NotUtf8 => vec![set],
             Self::TraceOnly => {
@@ -141,12 +141,12 @@ mod tests {
     fn missing_variable_shows_reason_and_hint() {
         type MissingVariableCase<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
         let cases: [MissingVariableCase<'_>; 7] = [
-            ("TRACEPARENT", &[("TRACEPARENT", "x")], &[], "where the run is traced"),
-            ("LD_PRELOAD", &[("LD_PRELOAD", "x")], &[], "it steers git"),
-            ("lower", &[("lower", "x")], &[], "cannot stand in `env_allowlist`"),
-            ("TOKEN", &[], &[], "the caller does not have it"),
+            ("TRACEPARENT", &[("TRACEPARENT", "x")], &[], "if the run is traced"),
+            ("LD_PRELOAD", &[("LD_PRELOAD", "x")], &[], "it controls git"),
+            ("lower", &[("lower", "x")], &[], "is not permitted in `env_allowlist`"),
+            ("TOKEN", &[], &[], "the caller has not set it"),
             ("TOKEN", &[], &["TOKEN"], "is not UTF-8"),
-            ("AWS_KEY", &[("AWS_KEY", "x")], &[], "the caller has it, and `env_allowlist` does not name it"),
+            ("AWS_KEY", &[("AWS_KEY", "x")], &[], "the caller has set it, but `env_allowlist` does not include it"),
             ("AWS_KEY", &[], &[], "neither the caller nor the spec sets it"),
         ];
         for (name, caller, unreadable, why) in cases {

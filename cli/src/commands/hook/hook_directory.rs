@@ -99,7 +99,7 @@ impl HookDirectory {
                     show(Path::new(origin))
                 )
             }
-            None => "git's own place for them".to_owned(),
+            None => "git's default hook directory".to_owned(),
         }
     }
 }

@@ -165,7 +165,7 @@ fn check_directory(args: &HookInstallArgs, directory: &HookDirectory, screen: &m
         }
         HookDirectoryUsers::Others if args.shared => Ok(true),
         HookDirectoryUsers::Others => Err(CliError::Usage {
-            message: format!("`{}` is not this repository's alone: {}", show(&directory.hooks), directory.reason()),
+            message: format!("`{}` is shared with other repositories: {}", show(&directory.hooks), directory.reason()),
             hint: format!(
                 "set a hook directory for this repository with `git config --local core.hooksPath {}`; or use \
                  `--shared`, which verifies every repository that has a spec",
@@ -226,7 +226,7 @@ fn uninstall_hook(slot: &HookFile, screen: &mut Screen) -> Result<(), CliError> 
     match owner {
         HookOwner::Proctor(_) => {
             let word = if slot.remove()? { "; the previous hook is restored" } else { "" };
-            screen.out(&format!("took {name} away: {path}{word}\n"));
+            screen.out(&format!("removed {name}: {path}{word}\n"));
             Ok(())
         }
         HookOwner::EditedProctor => Err(CliError::Usage {

@@ -104,7 +104,7 @@ fn check_same_repository(caller: &Caller, pushed: &ResolvedPush, repo: &Path) ->
         return Ok(());
     }
     Err(CliError::Usage {
-        message: format!("git works in `{}`, and that is not the git directory of `{}`", show(&named), show(repo)),
+        message: format!("git works in `{}`, which is not the git directory of `{}`", show(&named), show(repo)),
         hint: "push from the worktree itself, without `GIT_DIR` and `--git-dir`".to_owned(),
     })
 }

@@ -244,7 +244,7 @@ fn truncated_log_error(id: &RunId) -> CliError {
 /// Returns the error for a cancellation before the daemon had named the run.
 fn cancelled_early_error() -> CliError {
     CliError::Engine {
-        message: "the run was interrupted before the daemon had answered; it may have been taken on".to_owned(),
+        message: "the run was interrupted before the daemon had answered; the daemon may have accepted it".to_owned(),
         hint: Some("`proctor status` lists runs, and `proctor cancel <run>` cancels one".to_owned()),
         exit_code: EXIT_INTERRUPTED,
         code: CommandCode::Unheard.code(),
@@ -399,7 +399,7 @@ mod tests {
         let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
         let Poll::Ready(Err(error)) = ended else { panic!("it waits for the answer") };
         assert_eq!((error.exit_code(), error.hints().len()), (EXIT_INTERRUPTED, 1));
-        assert!(error.to_string().contains("may have been taken on"), "{error}");
+        assert!(error.to_string().contains("may have accepted it"), "{error}");
     }
 
     #[tokio::test]

@@ -83,7 +83,7 @@ const PYTHON_CHECKS: &[PythonCheck] = &[
         body: "for n, line in enumerate(open(f, \"rb\"), 1):\n    if line.startswith((b\"<<<<<<< \", b\">>>>>>> \")):\n        yield \
                f\"{f}:{n}: merge conflict\"",
         note: Some(
-            "looks at every tree for `<<<<<<<` and `>>>>>>>`, not during a merge alone, and leaves `=======` to headings",
+            "searches every tree for `<<<<<<<` and `>>>>>>>`, not only during a merge, and ignores `=======`, which underlines headings",
         ),
         ..DEFAULT_CHECK
     },
@@ -95,7 +95,7 @@ const PYTHON_CHECKS: &[PythonCheck] = &[
                \"-z\", \"filter\", \"--\", f], capture_output=True, check=True)\n    if b\"\\0lfs\\0\" not in lfs.stdout:\n        yield \
                f\"{f}: {size} KB are more than {limit}\"",
         types: &["file"],
-        note: Some("looks at every tracked file, not at new ones alone: `exclude` those that are large on purpose"),
+        note: Some("checks every tracked file, not only new ones: use `exclude` for files that are large on purpose"),
         option: Some(("--maxkb=", "500")),
         ..DEFAULT_CHECK
     },
@@ -104,7 +104,7 @@ const PYTHON_CHECKS: &[PythonCheck] = &[
         imports: "collections",
         before: "names = collections.defaultdict(set)\nfor f in files:\n    while f:\n        names[f.lower()].add(f)\n        f = \
                  f.rpartition(\"/\")[0]",
-        body: "if len(names[f.lower()]) > 1:\n    yield f\"{f}: another name differs in case alone\"",
+        body: "if len(names[f.lower()]) > 1:\n    yield f\"{f}: another name differs only in case\"",
         types: &["file"],
         ..DEFAULT_CHECK
     },

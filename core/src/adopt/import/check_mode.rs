@@ -205,7 +205,7 @@ pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
 }
 
 /// Note for a command that fixes files and has no known check mode.
-pub(super) const FIXES_FILES_NOTE: &str = "it mends files: what it would change is drift, and fails the step";
+pub(super) const FIXES_FILES_NOTE: &str = "it fixes files: each change would be drift and fails the step";
 
 /// Returns whether an argument makes most tools fix files.
 pub(super) fn is_fix_option(word: &str) -> bool {

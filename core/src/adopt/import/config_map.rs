@@ -14,7 +14,7 @@ pub(super) enum ConfigMapError {
     #[error("`{0}` is no text")]
     NotText(String),
     /// The value is neither a string nor a list of strings.
-    #[error("`{0}` is no list of texts")]
+    #[error("`{0}` is not a list of texts")]
     NotTextList(String),
     /// The value is not a boolean.
     #[error("`{0}` is neither true nor false")]
@@ -26,7 +26,7 @@ pub(super) enum ConfigMapError {
     #[error("`{0}` is no map")]
     NotMap(String),
     /// The key is unknown.
-    #[error("its key {} is not known here", quoted(.0))]
+    #[error("its key {} is unknown", quoted(.0))]
     UnknownKey(String),
 }
 

@@ -161,7 +161,7 @@ impl ImportDraft {
             return None;
         }
         let mut text = format!(
-            "# Made from {} by `proctor import`, and yours from here on: edit it as you like.\n# `proctor \
+            "# Generated from {} by `proctor import`; edit it as you like.\n# `proctor \
              validate` checks it, `proctor run --profile {}` runs it.\nversion: 1\n",
             comment_text(file),
             comment_text(profile)

@@ -216,7 +216,7 @@ const HOOKS: &[KnownHook] = &[
     )
     .types(&["go"])
     .without_filenames()
-    .note("looks at all of the code, not at what is new since HEAD"),
+    .note("checks all of the code, not only changes since HEAD"),
     hook(GO_REPOS, &["go-fmt"], &["gofmt", "-l"]).types(&["go"]).with_wrapper_rev().version_args(&[]),
     hook(GO_REPOS, &["go-imports"], &["goimports", "-l"]).types(&["go"]).with_wrapper_rev().version_args(&[]),
     hook(GO_REPOS, &["go-vet"], &["go", "vet", "./..."])

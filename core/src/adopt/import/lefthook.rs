@@ -74,7 +74,7 @@ enum LefthookError {
     #[error(transparent)]
     Config(#[from] ConfigMapError),
     /// The dialect of the globs is unknown.
-    #[error("`glob_matcher` is {}, which is not known", quoted(.name))]
+    #[error("`glob_matcher` is {}, which is unknown", quoted(.name))]
     UnknownGlobMatcher { name: String },
     /// The priority of a job is not a number.
     #[error("a `priority` is {}", quoted(.text))]
@@ -111,7 +111,7 @@ pub(super) fn read(root: &Node<'_>, report: &mut DiagnosticCollector) -> Option<
                 }
                 Err(problem) => report.add(wrong_type(node, problem.to_string())),
             },
-            None if is_git_hook(key) => report.add(wrong_type(node, format!("the hook `{key}` is no map"))),
+            None if is_git_hook(key) => report.add(wrong_type(node, format!("the hook `{key}` is not a map"))),
             None => settings.extend(setting_note(key, node)),
         }
     }
@@ -179,11 +179,11 @@ fn setting_note(key: &str, node: &Node<'_>) -> Option<Setting> {
         ),
         "source_dir_local" => "scripts that exist on only one machine".to_owned(),
         "min_version" | "assert_lefthook_installed" | "no_auto_install" | "install_non_git_hooks" | "lefthook" => {
-            "lefthook takes no part in a run".to_owned()
+            "a run does not use lefthook".to_owned()
         }
-        "colors" | "no_tty" | "output" | "skip_output" => "how lefthook shows what it does".to_owned(),
-        "skip_lfs" => "git-lfs takes no part in a run".to_owned(),
-        key => format!("the key {} is not known here", quoted(key)),
+        "colors" | "no_tty" | "output" | "skip_output" => "output options of lefthook".to_owned(),
+        "skip_lfs" => "a run does not use git-lfs".to_owned(),
+        key => format!("the key {} is unknown", quoted(key)),
     };
     Some(Setting { key: key.to_owned(), note })
 }

@@ -22,7 +22,7 @@ pub(super) enum UnsupportedPattern {
     #[error("a regular expression of more than {MAX_LENGTH} bytes")]
     RegexTooLong,
     /// The regular expression is invalid, or uses features such as look-around.
-    #[error("a regular expression that is not translated: {}", parse_error_reason(.0))]
+    #[error("a regular expression that cannot be translated: {}", parse_error_reason(.0))]
     RegexSyntax(#[source] regex_syntax::Error),
     /// Python and our parser interpret the regular expression differently.
     #[error("a regular expression with {0}, which not all engines interpret in the same way")]
@@ -90,7 +90,7 @@ impl fmt::Display for AmbiguousSyntax {
         match self {
             Self::Escape(escaped) => write!(f, "`\\{escaped}`"),
             Self::NestedBracket => f.write_str("`[` inside of brackets"),
-            Self::DoubledSign => f.write_str("a doubled sign inside of brackets"),
+            Self::DoubledSign => f.write_str("a doubled character inside brackets"),
             Self::Space => f.write_str("a space inside of brackets"),
             Self::Flag => f.write_str("a flag"),
             Self::LoneBrace => f.write_str("a lone `{`"),

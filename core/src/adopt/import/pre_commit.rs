@@ -134,14 +134,14 @@ fn to_owned_strings(texts: Vec<&str>) -> Vec<String> {
 fn setting_notes(map: &ConfigMap<'_, '_>) -> Vec<Setting> {
     let note = |key: &str| match key {
         "repos" | "files" | "exclude" | "default_stages" => None,
-        "fail_fast" => Some("`proctor run --fail-fast` stops after the first that fails".to_owned()),
-        "minimum_pre_commit_version" => Some("pre-commit takes no part in a run".to_owned()),
+        "fail_fast" => Some("`proctor run --fail-fast` stops after the first failure".to_owned()),
+        "minimum_pre_commit_version" => Some("a run does not use pre-commit".to_owned()),
         "default_language_version" => {
             Some("tools are those of the machine; a toolchain check can demand a version".to_owned())
         }
-        "default_install_hook_types" => Some("`proctor hook install` puts hooks of git in place".to_owned()),
+        "default_install_hook_types" => Some("`proctor hook install` installs git hooks".to_owned()),
         "ci" => Some("settings of pre-commit.ci".to_owned()),
-        key => Some(format!("the key {} is not known here", quoted(key))),
+        key => Some(format!("the key {} is unknown", quoted(key))),
     };
     map.iter().filter_map(|(key, _)| Some(Setting { key: key.to_owned(), note: note(key)? })).collect()
 }

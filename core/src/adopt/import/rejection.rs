@@ -34,20 +34,20 @@ pub(super) enum HookError {
     #[error("it has no `{0}`")]
     MissingKey(&'static str),
     /// The hook checks something other than the tree, such as a commit message.
-    #[error("it looks {target}, and a run has a tree and nothing else")]
+    #[error("it looks {target}, but a run has only a tree")]
     NonTreeTarget { target: &'static str },
     /// The hook is of the repository `meta`.
     #[error("it looks at pre-commit itself")]
     MetaHook,
     /// The command is in a manifest that the import does not read.
     #[error(
-        "its command stands in its own repository ({}), which is not read; where you have the tool, write a step that \
+        "its command is defined in its own repository ({}), which is not read; if the tool is installed, write a step that \
          runs it",
         quoted(.repo)
     )]
     UnknownHook { repo: String },
     /// The hook runs only on request.
-    #[error("it runs only when it is asked for by name (stage `manual`)")]
+    #[error("it runs only on explicit request (stage `manual`)")]
     ManualStage,
     /// The hook runs at none of the stages that check files.
     #[error("it runs at the stage {}, which checks no tree", quoted(&.stages.join(", ")))]
@@ -62,7 +62,7 @@ pub(super) enum HookError {
     #[error("it has `additional_dependencies`, which its language does not install")]
     UninstalledDependencies,
     /// The hook runs in a container.
-    #[error("its language is `{language}`: a step cannot reach the daemon of containers")]
+    #[error("its language is `{language}`: a step cannot connect to a container daemon")]
     ContainerLanguage { language: String },
     /// The hook needs packages in addition to its own tool.
     #[error(
@@ -91,7 +91,7 @@ pub(super) enum HookError {
     #[error("its `types` and `types_or` name different kinds of files")]
     ContradictoryTypes,
     /// A file type is unknown.
-    #[error("the kind of file {} is not known here", quoted(.tag))]
+    #[error("the kind of file {} is unknown", quoted(.tag))]
     UnknownFileType { tag: String },
 }
 
@@ -123,10 +123,10 @@ pub(super) enum JobError {
     #[error("its variable {} has a name that a spec cannot set", quoted(.name))]
     VariableName { name: String },
     /// The value of a variable contains other variables.
-    #[error("its variable {} is made of others of the caller", quoted(.name))]
+    #[error("its variable {} is derived from other variables of the caller", quoted(.name))]
     VariableReference { name: String },
     /// The job has a condition `only`.
-    #[error("it runs under a condition alone (`only`)")]
+    #[error("it runs only under a condition (`only`)")]
     OnlyCondition,
     /// The job has a condition `skip`.
     #[error("whether it runs depends on a condition (`skip`)")]
@@ -144,7 +144,7 @@ pub(super) enum JobError {
     #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
     CustomHook { hook: String },
     /// A file type is unknown.
-    #[error("its `file_types` name {}, which is not known here", quoted(.name))]
+    #[error("its `file_types` name {}, which is unknown", quoted(.name))]
     UnknownFileType { name: String },
     /// The directory is outside the repository.
     #[error("its `root` {} is no directory below this one", quoted(.root))]
@@ -153,13 +153,13 @@ pub(super) enum JobError {
     #[error("its `timeout` is {}", quoted(.text))]
     InvalidTimeout { text: String },
     /// The job reads standard input.
-    #[error("it reads from a person or from git (`{key}`), and a step has no input")]
+    #[error("it reads input from a user or from git (`{key}`), but a step has no input")]
     ReadsInput { key: &'static str },
     /// The job has no command, or both kinds.
     #[error("it has neither `run` nor `script`")]
     NoCommand,
     /// The command contains an argument of the git hook.
-    #[error("its command has {}: what git gives to a hook", quoted(.placeholder))]
+    #[error("its command has {}: an argument that git passes to a hook", quoted(.placeholder))]
     HookArgument { placeholder: String },
     /// The files come from a command that may list others than those of the tree.
     #[error("a custom command lists its files, which may not belong to a tree")]

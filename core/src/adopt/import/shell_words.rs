@@ -16,7 +16,7 @@ pub(super) enum ShellCommandError {
     #[error("its command ends inside a quote: {}", quoted(.line))]
     OpenQuote { line: String },
     /// The command needs the index.
-    #[error("it looks at what is staged (`{word}`), and a run has a tree and nothing staged")]
+    #[error("it reads staged changes (`{word}`), but a run has a tree without staged changes")]
     StagedChanges { word: String },
     /// The command needs a daemon of the host.
     #[error("`{program}` talks to a daemon of the machine, which a step cannot reach")]

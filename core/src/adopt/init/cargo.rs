@@ -11,8 +11,8 @@ use crate::adopt::init::path_text::join;
 const MANIFEST: &str = "Cargo.toml";
 
 const ENV: [EnvVariable; 2] = [
-    EnvVariable { name: "CARGO_NET_OFFLINE", value: "true", comment: "cargo resolves from what is downloaded already" },
-    EnvVariable { name: "CARGO_TERM_COLOR", value: "never", comment: "what is recorded has no colours" },
+    EnvVariable { name: "CARGO_NET_OFFLINE", value: "true", comment: "cargo uses only downloaded crates" },
+    EnvVariable { name: "CARGO_TERM_COLOR", value: "never", comment: "the recorded output has no colours" },
 ];
 
 /// Returns the crate or workspace in a directory.
@@ -89,7 +89,7 @@ impl CargoFacts<'_> {
         let step = match is_set_up {
             true => StepDraft::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat()),
             false => StepDraft::new("cargo_clippy", &words)
-                .with_comment("Warnings pass. Add `--`, `-D`, `warnings` at the end to make them errors."),
+                .with_comment("Warnings pass. To make them errors, append `--`, `-D`, `warnings`."),
         };
         let skill = SkillDraft::new(SkillKind::Lint, "Clippy over all targets", vec![step]);
         project.skills.push(skill.with_caches(self.caches()));
@@ -97,7 +97,7 @@ impl CargoFacts<'_> {
 
     fn add_test(&self, project: &mut Project) {
         let steps = vec![StepDraft::new("cargo_test", &self.command_words("test", &[]))];
-        let skill = SkillDraft::new(SkillKind::Test, "The tests, doc tests too", steps);
+        let skill = SkillDraft::new(SkillKind::Test, "The tests, including doc tests", steps);
         project.skills.push(skill.with_caches(self.caches()));
     }
 
@@ -179,7 +179,7 @@ fn skipped_crate_note(dir: &str) -> InitNote {
 fn missing_lock_note(dir: &str) -> InitNote {
     InitNote::new(
         format!(
-            "there is no {}: a step would write one, which is drift",
+            "there is no {}: a step would create one, which is drift",
             crate::adopt::init::path_text::quoted(&join(dir, "Cargo.lock"))
         ),
         "`cargo generate-lockfile`, then commit it (or have git ignore it)",

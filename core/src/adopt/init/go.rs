@@ -12,9 +12,9 @@ const ENV: [EnvVariable; 2] = [
     EnvVariable {
         name: "GOPROXY",
         value: "off",
-        comment: "go takes modules from its cache, and fails at once without them",
+        comment: "go uses modules from its cache, and fails immediately if they are missing",
     },
-    EnvVariable { name: "GOTOOLCHAIN", value: "local", comment: "go stays the version that it is" },
+    EnvVariable { name: "GOTOOLCHAIN", value: "local", comment: "go does not switch to another version" },
 ];
 
 /// The build cache of go; the default location in the home directory does not survive a step.
@@ -39,13 +39,12 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, _: &mut Vec<InitNote>) -> Optio
     project.require(ProgramRequirement::on_path("gofmt", &["sh", "-c", "command -v gofmt"]));
     project.require(shell_scripts::git_requirement());
     let format = StepDraft::new("gofmt", &["sh", "-ec", GOFMT_SCRIPT])
-        .with_comment("gofmt itself never fails: a file that it names does.");
+        .with_comment("gofmt itself never fails, so a file that it lists fails the step.");
     project.skills.push(SkillDraft::new(SkillKind::Format, "Go formatting", vec![format]).quick().reproducible());
     let caches = vec![BUILD_CACHE_DIR.to_owned()];
     let vet = SkillDraft::new(SkillKind::Lint, "go vet over all packages", vec![go_step("go_vet", "go vet ./...")]);
     project.skills.push(vet.with_caches(caches.clone()));
-    let test =
-        go_step("go_test", "go test -count=1 ./...").with_comment("`-count=1`: the tests run, whatever ran before.");
+    let test = go_step("go_test", "go test -count=1 ./...").with_comment("`-count=1` disables cached test results.");
     project.skills.push(SkillDraft::new(SkillKind::Test, "The tests of all packages", vec![test]).with_caches(caches));
     Some(project)
 }

@@ -56,11 +56,11 @@ pub(super) fn unused_targets_note(tree: &RepoScan, dir: &str) -> Option<InitNote
     let targets: Vec<String> = chosen.iter().map(|(target, _)| format!("`{target}`")).collect();
     Some(InitNote::new(
         format!(
-            "{} has {}, which no step calls: the tools' own commands do",
+            "{} has {}, which no step uses: the steps run the tools directly",
             crate::adopt::init::path_text::quoted(&join(dir, name)),
             targets.join(", ")
         ),
-        "where a target checks more than they do, add a step with `cmd: [\"make\", \"TARGET\"]`",
+        "if a target checks more, add a step with `cmd: [\"make\", \"TARGET\"]`",
     ))
 }
 

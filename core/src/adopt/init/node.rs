@@ -53,10 +53,10 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     let Some(manager) = detect_manager(tree, &root) else {
         notes.push(InitNote::new(
             format!(
-                "{} was left out: its package manager is not known here",
+                "{} was left out: its package manager is not supported",
                 crate::adopt::init::path_text::quoted(&join(dir, MANIFEST))
             ),
-            "npm, pnpm and yarn are; add its skills by hand",
+            "npm, pnpm and yarn are supported; add its skills yourself",
         ));
         return None;
     };
@@ -157,7 +157,7 @@ impl NodeFacts<'_> {
         let step = StepDraft::new("dependencies", &["sh", "-c", &script]);
         Some(
             step.with_comment(
-                "The worktree's own, or else from the cache of the package manager: there is no network.",
+                "The worktree's own directory, or the cache of the package manager: there is no network.",
             ),
         )
     }
@@ -184,7 +184,7 @@ impl NodeFacts<'_> {
         let at = crate::adopt::init::path_text::quoted(&join(&self.root.dir, "node_modules"));
         let word = self.manager.program();
         project.notes.push(InitNote::new(
-            format!("{at} is missing: the steps install from the cache of {word}, which may not have everything"),
+            format!("{at} is missing: the steps install from the cache of {word}, which may be incomplete"),
             format!("run `{word} install` first"),
         ));
     }
@@ -259,20 +259,23 @@ impl PackageManager {
     }
 
     fn env(self) -> &'static [EnvVariable] {
-        const COREPACK: EnvVariable =
-            EnvVariable { name: "COREPACK_ENABLE_NETWORK", value: "0", comment: "corepack fetches no other version" };
+        const COREPACK: EnvVariable = EnvVariable {
+            name: "COREPACK_ENABLE_NETWORK",
+            value: "0",
+            comment: "corepack does not download another version",
+        };
         match self {
             Self::Npm => &[EnvVariable {
                 name: "npm_config_update_notifier",
                 value: "false",
-                comment: "npm does not ask for a newer one of itself",
+                comment: "npm does not search for a newer version of itself",
             }],
             Self::Pnpm => &[
                 COREPACK,
                 EnvVariable {
                     name: "npm_config_manage_package_manager_versions",
                     value: "false",
-                    comment: "pnpm stays the version that it is",
+                    comment: "pnpm does not switch to another version",
                 },
             ],
             Self::Yarn => {

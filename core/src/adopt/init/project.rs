@@ -108,7 +108,7 @@ pub(super) const QUICK_TIMEOUT_MS: u64 = 120_000;
 pub(super) const DEFAULT_TIMEOUT_MS: u64 = 1_800_000;
 
 /// The reason why most skills are D1.
-pub(super) const VARYING_OUTPUT: &str = "the output has times and an order that vary";
+pub(super) const VARYING_OUTPUT: &str = "the times and the order in the output vary";
 
 impl Project {
     /// Creates a project without checks.
@@ -142,8 +142,8 @@ impl Project {
         let missing = self.requirements.iter().filter_map(|demand| demand.missing_program(tree));
         let missing = missing.map(|what| {
             InitNote::new(
-                format!("{what} is missing; the toolchain check of `{}` says so, and no run passes", self.language),
-                format!("install it, or take its step and its check `{}` out of the spec", self.language),
+                format!("{what} is missing; the toolchain check of `{}` fails, so no run passes", self.language),
+                format!("install it, or remove its step and its check `{}` from the spec", self.language),
             )
         });
         self.notes.iter().cloned().chain(missing).collect()

@@ -51,7 +51,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     if project.skills.is_empty() {
         notes.push(InitNote::new(
             format!(
-                "the Python project in {} was left out: it asks for no checker that is known",
+                "the Python project in {} was left out: it configures no supported checker",
                 crate::adopt::init::path_text::quoted(&project.spec_dir())
             ),
             "pytest, ruff, black and mypy are supported; add them to its dependencies, or configure them",
@@ -115,7 +115,7 @@ impl PythonFacts<'_> {
         let black = self.require_tool(project, "black");
         let step = StepDraft::new("black", &[&black, "--check", "."]);
         let skill = SkillDraft {
-            determinism_reason: "files are named in the order in which they are read",
+            determinism_reason: "files are listed in the order in which they are read",
             ..SkillDraft::new(SkillKind::Format, "Python formatting", vec![step])
         };
         project.skills.push(skill.quick());
@@ -138,8 +138,7 @@ impl PythonFacts<'_> {
         let python = self.interpreter.program_path("python3", "python", self);
         project.require(self.interpreter.module_requirement("pytest", self));
         let words = [&python, "-m", "pytest", "-q", "-o", "cache_dir=/tmp/.pytest_cache"];
-        let step =
-            StepDraft::new("pytest", &words).with_comment("What pytest remembers of a run stays out of the tree.");
+        let step = StepDraft::new("pytest", &words).with_comment("The cache of pytest is not written to the tree.");
         project.skills.push(SkillDraft::new(SkillKind::Test, "The tests", vec![step]));
     }
 

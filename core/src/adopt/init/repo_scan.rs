@@ -71,7 +71,7 @@ impl RepoScan {
         let dirs: BTreeSet<&str> = relevant.filter(|dir| !is_hidden(dir) && !is_usable_name(dir)).collect();
         dirs.into_iter().map(|dir| {
             let message = format!(
-                "{} was left out: its name cannot be written in one line of plain text",
+                "{} was left out: its name is not one line of plain text",
                 crate::adopt::init::path_text::quoted(dir)
             );
             InitNote::new(message, "rename it, or add its skills yourself")

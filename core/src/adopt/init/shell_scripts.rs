@@ -58,8 +58,7 @@ fn shellcheck_step(tree: &RepoScan) -> Option<StepDraft> {
         return Some(StepDraft::new("shellcheck", &["sh", "-ec", SHELLCHECK_SCRIPT]));
     }
     let found = StepDraft::new("shellcheck", &["sh", "-ec", SHELLCHECK_ERRORS_SCRIPT]);
-    tree.has_program("shellcheck")
-        .then(|| found.with_comment("Without `--severity=error` it says what it would warn of too."))
+    tree.has_program("shellcheck").then(|| found.with_comment("Without `--severity=error` it also reports warnings."))
 }
 
 /// Returns the requirement of steps that list files with git.

@@ -10,44 +10,44 @@ use crate::model::plan::Determinism;
 use crate::spec::{self, Diagnostic};
 
 const HEADER: &str = "\
-# What a change to this repository must pass. `proctor init` wrote this from the files that it
-# found; from here on it is yours. After a change: `proctor validate`.
+# The checks for changes to this repository. `proctor init` generated them from the files that it
+# found; edit them as you like, and run `proctor validate` afterwards.
 #
-#   proctor run --profile quick    what ends soon
+#   proctor run --profile quick    fast checks only
 #   proctor run                    everything (`--profile pr`)
 #   proctor explain SKILL/STEP     where each value of a step comes from
 #   proctor exec -- COMMAND        try a command as a step would run
 #   proctor schema spec            the format, for editors
 #
 # Each step runs in a sandbox: no network, an empty home, and a tree that it may write
-# to but not change. What git ignores may be written, and what is to outlive a run is a cache.
+# to but not change. Ignored files may be written; declare directories to keep as `caches`.
 version: 1
 ";
 
 const TOOLCHAINS: &str = "
-# What must be there before any step runs. A check that fails makes the run inconclusive, which is
-# no pass and no failure. `version` is a range as cargo writes them, held against the output.
+# Requirements for every step. A check that fails makes the run inconclusive, which is neither
+# a pass nor a failure. `version` is a range in cargo's syntax, compared with the output.
 toolchains:
 ";
 
 const DEFAULTS: &str = "
-# What holds for every step, where its skill or itself says nothing else.
+# Defaults for every step, unless the skill or the step sets another value.
 defaults:
   network: deny # `allow` gives a step the host's network, and raises its tier to 2
   read_only: tracked # a change to a tracked file, or a new one that git does not ignore, is drift
-  env_allowlist: [CI] # the variables of the caller that a step sees; all others stay out
+  env_allowlist: [CI] # the only variables of the caller that a step sees
 ";
 
 const PROFILES: &str = "
-# A profile is a list of skills, in the order in which they run. `pr` is the one that commands use
-# where none is named.
+# A profile is a list of skills, in the order in which they run. Commands use `pr` if no other
+# profile is named.
 profiles:
 ";
 
 const SKILLS: &str = "
 # A skill is a group of steps with one purpose. `determinism` is what a rerun on the same tree
-# promises: D0 the same output, D1 the same outcome, D2 nothing. `tier: 1` lets anyone run it,
-# agents too. The first step that fails ends its skill.
+# guarantees: D0 the same output, D1 the same outcome, D2 nothing. `tier: 1` lets anyone run it,
+# including agents. The first step that fails ends its skill.
 skills:
 ";
 
@@ -144,8 +144,10 @@ fn render_skill(named: &NamedSkill<'_>) -> String {
     let _ = writeln!(text, "    timeout_ms: {}", skill.timeout_ms);
     if !skill.caches.is_empty() {
         let caches: Vec<String> = skill.caches.iter().map(|cache| join(&project.dir, cache)).collect();
-        let (line, why) =
-            (format!("    caches: {}", flow_list(&caches)), "directories that outlive a run, apart from the tree");
+        let (line, why) = (
+            format!("    caches: {}", flow_list(&caches)),
+            "directories that are kept between runs, outside of the tree",
+        );
         text.push_str(&match fits_on_line(&line) {
             true => format!("{line} # {why}\n"),
             false => format!("    caches: # {why}\n{}", render_list(6, &caches)),

@@ -40,7 +40,7 @@ fn render_draft(tree: &RepoScan) -> String {
 /// Returns the parts of a draft that differ between repositories.
 fn render_skills(tree: &RepoScan) -> String {
     let text = render_draft(tree);
-    let (head, rest) = text.split_once("\n# What a change").expect("the head");
+    let (head, rest) = text.split_once("\n# The checks for changes").expect("the head");
     let toolchains =
         rest.split_once("toolchains:\n").expect("toolchains").1.split_once("\n\n").expect("a gap").0.to_owned();
     let env =

@@ -324,7 +324,7 @@ impl GateFindings {
     pub(super) fn tier_too_high(&mut self, tier: Tier, max_tier: Tier) {
         let message = format!("the run's effective tier is {tier}, but at most {max_tier} is accepted");
         let hint =
-            format!("see `tier_reasons` in its evidence; `--max-tier {tier}` accepts it where the operator does");
+            format!("see `tier_reasons` in its evidence; `--max-tier {tier}` accepts it if the operator permits that");
         self.add_finding(GateCode::TierTooHigh, message, hint);
     }
 

@@ -126,7 +126,7 @@ limits! {
     memory: Bytes, "memory", Bytes, Limit::Unlimited, "Memory, in bytes";
     pids: Number, "processes", Count, Limit::Max(4096), "Number of processes and threads";
     disk: Bytes, "disk", Bytes, Limit::Max(2 << 30), "Size of the step's writable layer, in bytes";
-    output: Bytes, "output", Bytes, Limit::Max(64 << 20), "Number of bytes that are kept of each output stream";
+    output: Bytes, "output", Bytes, Limit::Max(64 << 20), "Number of bytes that are stored of each output stream";
     cpu_seconds: Number, "CPU time", Seconds, Limit::Unlimited, "CPU time of one process, in seconds";
     // Far above what compilers, test runners and bundlers open (node's file watchers and linkers of large Rust
     // workspaces need several thousand). Low enough for programs that close every descriptor number up to the limit:
@@ -138,7 +138,7 @@ limits! {
 /// The resource limits of one attempt.
 pub type Limits = PerLimit<Limit>;
 
-/// Resource limits, each of which may be unset.
+/// Resource limits, each of which can be unset.
 pub type LimitSettings = PerLimit<Option<Limit>>;
 
 /// A document with a value for each limit.
@@ -164,7 +164,7 @@ impl LimitDocument for Limits {
 
 impl LimitDocument for LimitSettings {
     const NAME: &'static str = "LimitSettings";
-    const DESCRIPTION: &'static str = "Resource limits, each of which may be unset.";
+    const DESCRIPTION: &'static str = "Resource limits, each of which can be unset.";
     const REQUIRED: bool = false;
 }
 

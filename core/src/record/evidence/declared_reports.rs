@@ -57,7 +57,7 @@ pub enum ReportFault {
     InGit,
     /// The file cannot be read because of a system error.
     Unreadable,
-    /// The file changed while it was read.
+    /// The file was changed while it was read.
     Changing,
     /// The report could not be stored: the store is full or not writable.
     NotKept,
@@ -72,7 +72,7 @@ impl ReportFault {
             Self::TooLarge => "has more than 16 MiB",
             Self::InGit => "lies in a `.git`",
             Self::Unreadable => "cannot be read",
-            Self::Changing => "changed while it was read",
+            Self::Changing => "was was changed while it was read",
             Self::NotKept => "could not be kept",
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn write(html: &mut Html, drift: &DriftEvidence) {
                 html.leaf(
                     "p",
                     "note",
-                    &format!("And {hidden} more; the evidence has the first {}.", found.changes.len()),
+                    &format!("And {hidden} more; the evidence contains the first {}.", found.changes.len()),
                 );
             }
             if let Some(method) = drift.method {
@@ -77,7 +77,7 @@ fn write_diff(html: &mut Html, text: &str, omitted: u64) {
         text.lines().for_each(|line| write_diff_line(html, line));
     });
     if omitted > 0 {
-        html.leaf("p", "note", &format!("{omitted} more lines are not kept."));
+        html.leaf("p", "note", &format!("{omitted} more lines are not stored."));
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             self::write_differing_controls(html, ran, &differing);
         }
         html.class("details", "rest", |html| {
-            html.text_element("summary", "By which mechanism, control by control");
+            html.text_element("summary", "The mechanism of each control");
             html.class("dl", "facts small", |html| {
                 enforced.iter().for_each(|control| write_mechanisms(html, ran, *control));
             });
@@ -60,7 +60,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             html.class("details", "rest", |html| {
                 html.text_element(
                     "summary",
-                    &format!("{} that no command asked for", count(not_requested.len(), "control")),
+                    &format!("{} that no command requested", count(not_requested.len(), "control")),
                 );
                 html.class("dl", "facts small", |html| {
                     not_requested.iter().for_each(|control| write_not_requested(html, ran, *control));
@@ -102,7 +102,8 @@ fn enforcement_summary(
     commands: usize,
 ) -> String {
     let commands = count(commands, "command");
-    let mut text = format!("{} of {} controls held for each of {commands}", enforced.len(), Control::ALL.len());
+    let mut text =
+        format!("{} of {} controls were enforced for each of {commands}", enforced.len(), Control::ALL.len());
     if !not_requested.is_empty() {
         text.push_str(&format!(", {} not asked for", not_requested.len()));
     }
@@ -121,9 +122,8 @@ fn write_differing_controls(html: &mut Html, ran: &[RanCommand<'_>], controls: &
         groups.entry(cells).or_default().push(ran);
     }
     let heads: Vec<String> = groups.values().take(MAX_GROUPS).map(|members| group_name(members, ran.len())).collect();
-    let heads: Vec<&str> =
-        ["Control"].into_iter().chain(heads.iter().map(String::as_str)).chain(["What is said of it"]).collect();
-    write_table(html, "Controls that are not the same for all, or did not hold", &heads, |html| {
+    let heads: Vec<&str> = ["Control"].into_iter().chain(heads.iter().map(String::as_str)).chain(["Details"]).collect();
+    write_table(html, "Controls that differ between commands, or were not enforced", &heads, |html| {
         for (at, control) in controls.iter().enumerate() {
             html.plain("tr", |html| {
                 html.element("th", &[("scope", "row")], |html| html.text(&page_text::enum_value_text(control)));

@@ -27,7 +27,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
                 html.leaf("code", "path", &page_text::truncated_name(directory));
                 html.text(". There, the lines below as the input of ");
                 html.leaf("code", "path", "sha256sum --check");
-                html.text(" say whether they still are what the run wrote.");
+                html.text(" report whether they still have the content that the run wrote.");
             });
         }
         html.element("pre", &[("class", "log hashes"), ("tabindex", "0")], |html| {

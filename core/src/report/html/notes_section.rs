@@ -39,11 +39,11 @@ fn step_notes(shown: &ShownStep<'_>) -> Vec<String> {
         format!("passed only on attempt {attempt}; it is recorded as flaky")
     });
     let applied = (!step.drift.applied.is_empty()).then(|| {
-        format!("had {} applied to the worktree (read_only: off)", count(step.drift.applied.len(), "changed path"))
+        format!("{} applied to the worktree (read_only: off)", count(step.drift.applied.len(), "changed path"))
     });
     let redacted = usize::try_from(step.stdout.redacted.saturating_add(step.stderr.redacted)).unwrap_or(usize::MAX);
     let redacted = (redacted > 0)
-        .then(|| format!("printed secrets of the caller; they were taken out in {}", count(redacted, "place")));
+        .then(|| format!("printed secrets of the caller; they were removed in {}", count(redacted, "place")));
     let leaked = step.leak_warning().map(|warning| page_text::truncated_sentence(&warning));
     [flaky, reached_limits_note(shown), leaked, applied, redacted].into_iter().flatten().collect()
 }
@@ -54,5 +54,5 @@ fn reached_limits_note(shown: &ShownStep<'_>) -> Option<String> {
     let met: Vec<String> =
         step.resources.limits_hit.iter().map(|limit| step.planned.limits.hit_phrase(*limit)).collect();
     (step.outcome == Outcome::Passed && !met.is_empty())
-        .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
+        .then(|| format!("passed although it reached its limit of {}", met.join(" and of ")))
 }

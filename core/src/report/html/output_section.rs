@@ -13,7 +13,7 @@ const LINES_FROM_ERROR: usize = 16;
 /// Number of lines at the end of a stream that are shown if it has no known error line.
 const LAST_LINES: usize = 20;
 /// Replacement for an output that does not fit on the page.
-const LEFT_OUT_NOTE: &str = "Left out here: the page would be too large. The evidence has its beginning and its end.";
+const LEFT_OUT_NOTE: &str = "Omitted: the page would be too large. The evidence contains its beginning and its end.";
 /// Up to this number of lines, the lines are not folded.
 const MAX_UNFOLDED_LINES: usize = 4;
 
@@ -66,7 +66,7 @@ fn is_completely_shown(stream: &StreamEvidence) -> bool {
 }
 
 fn write_excerpt(html: &mut Html, head: &str, tail: &str, stream: &StreamEvidence, excerpt: InitialExcerpt) {
-    let gap = format!("… {} in all, the middle is not here …", size(stream.bytes));
+    let gap = format!("… {} in total, the middle is omitted …", size(stream.bytes));
     let mut all: Vec<&str> = head.lines().collect();
     let gap_at = (!is_completely_shown(stream)).then_some(all.len());
     if gap_at.is_some() {
@@ -121,7 +121,7 @@ fn write_lines(html: &mut Html, lines: &[&str], error: Option<usize>, gap: Optio
 fn write_stream_notes(html: &mut Html, stream: &StreamEvidence, command: Option<&str>) {
     if let Some(command) = command.filter(|_| !is_completely_shown(stream)) {
         html.class("p", "note", |html| {
-            html.text("All that is kept of it: ");
+            html.text("All that is stored of it: ");
             html.leaf("code", "path", command);
         });
     }
@@ -129,10 +129,14 @@ fn write_stream_notes(html: &mut Html, stream: &StreamEvidence, command: Option<
         html.leaf("p", "note", "Cut: a process still held it open at the deadline.");
     }
     if stream.kept_bytes < stream.bytes {
-        html.leaf("p", "note", &format!("{} of it are kept; the hash covers all of it.", size(stream.kept_bytes)));
+        html.leaf(
+            "p",
+            "note",
+            &format!("{} of it are stored; the hash covers the whole output.", size(stream.kept_bytes)),
+        );
     }
     if stream.redacted > 0 {
         let places = usize::try_from(stream.redacted).unwrap_or(usize::MAX);
-        html.leaf("p", "note", &format!("A secret of the caller was taken out in {}.", count(places, "place")));
+        html.leaf("p", "note", &format!("A secret of the caller was removed in {}.", count(places, "place")));
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn enum_value_text<T: Serialize>(value: &T) -> String {
 pub(super) fn verdict_explanation(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "Every step ran to completion on the tree named here, with the expected result.",
-        Verdict::Failed => "A check speaks against the tree.",
+        Verdict::Failed => "A check reports a problem in the tree.",
         Verdict::Inconclusive => "The result is uncertain, so it passes no gate.",
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn write_outcome(html: &mut Html, outcome: Outcome) {
 
 fn write_body(html: &mut Html, step: &StepEvidence, shown: &ShownStep<'_>) {
     if html.is_full() {
-        html.leaf("p", "note", "Left out here: the page would be too large. The evidence has it.");
+        html.leaf("p", "note", "Omitted: the page would be too large. The evidence contains it.");
         return;
     }
     html.class("pre", "command", |html| html.text(&format!("$ {}", page_text::command_line(&step.planned))));

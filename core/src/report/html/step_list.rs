@@ -21,7 +21,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             self::write_skill(html, view, index, skill);
         }
         if view.left_out > 0 {
-            html.leaf("p", "note", &format!("And {}; the evidence has them.", count(view.left_out, "more step")));
+            html.leaf("p", "note", &format!("And {}; the evidence lists them.", count(view.left_out, "more step")));
         }
     });
 }
@@ -29,11 +29,11 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
 /// Writes the search form. It is hidden until the script that implements it shows it.
 pub(super) fn write_search_form(html: &mut Html) {
     html.element("form", &[("id", "filter"), ("role", "search"), ("hidden", "")], |html| {
-        html.element("label", &[("for", "words")], |html| html.text("Search steps and what they said"));
+        html.element("label", &[("for", "words")], |html| html.text("Search steps and their output"));
         html.void("input", &[("id", "words"), ("type", "search"), ("autocomplete", "off"), ("spellcheck", "false")]);
         html.element("label", &[("class", "only")], |html| {
             html.void("input", &[("id", "only"), ("type", "checkbox")]);
-            html.text(" only what did not pass");
+            html.text(" only steps that did not pass");
         });
         html.element("output", &[("id", "found"), ("for", "words only")], |_| {});
     });

@@ -193,8 +193,8 @@ fn page_is_bounded_and_reports_omissions() {
     let skill = SkillRecord { steps: vec![step; MAX_STEPS + 5], ..record.skills[0].clone() };
     record.skills = vec![skill];
     let page = render_page(&record, &[]);
-    assert!(page.contains("Left out here: the page would be too large."));
-    assert!(page.contains("And 5 more steps; the evidence has them."));
+    assert!(page.contains("Omitted: the page would be too large."));
+    assert!(page.contains("And 5 more steps; the evidence lists them."));
     assert!(page.len() < 2 * MAX_PAGE_BYTES, "{} bytes", page.len());
 }
 

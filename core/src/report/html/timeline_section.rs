@@ -35,7 +35,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
     let Some(total) = run_duration_ms(view) else { return };
     write_section(html, view, "timeline", "Timeline", |html| {
         html.element("p", &[("class", "note reading"), ("aria-live", "polite")], |html| {
-            html.text("A bar is an attempt of a step; it leads to the step. Tall bars did not pass.");
+            html.text("A bar is an attempt of a step and links to the step. Tall bars did not pass.");
         });
         html.class("div", "lanes", |html| {
             write_lane(html, &view.element_id("toolchain"), "toolchain checks", &check_bars(view), total);

@@ -19,7 +19,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
     write_section(html, view, "toolchain", "Toolchain", |html| {
         write_table(
             html,
-            "Checks that gate every skill",
+            "Checks before every skill",
             &["Tool", "Check", "Demanded", "Found", "Result", "Time"],
             |html| {
                 for check in checks.iter().take(MAX_LISTED_CHECKS) {

@@ -137,7 +137,7 @@ fn write_fact(html: &mut Html, name: &str, value: impl FnOnce(&mut Html)) {
 
 fn write_tree(html: &mut Html, started: &Started) {
     match &started.source {
-        TreeSource::Worktree { tree: TreeKind::Shared } => html.text("the worktree as it was, "),
+        TreeSource::Worktree { tree: TreeKind::Shared } => html.text("the worktree itself, "),
         TreeSource::Worktree { tree: TreeKind::Private } => html.text("a private copy of the worktree, "),
         TreeSource::Rev { commit, submodules, lfs_pointers } => {
             html.text("commit ");
@@ -215,7 +215,7 @@ fn check_tier_reasons(record: &RunRecord) -> impl Iterator<Item = (String, TierR
 
 fn tier_reason_text(reason: TierReason) -> &'static str {
     match reason {
-        TierReason::Drift => "changed what it must not",
+        TierReason::Drift => "changed files that it must not change",
         TierReason::NetworkAllowed => "may use the network",
         TierReason::Timeout => "ran out of time",
         TierReason::ControlNotEnforced => "a sandbox control was not enforced",

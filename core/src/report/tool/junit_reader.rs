@@ -112,7 +112,7 @@ pub(in crate::report) enum JunitReadError {
     #[error("line {line}: {source}")]
     Invalid { line: usize, source: JunitSyntaxError },
     /// The root element is missing or not closed.
-    #[error("it ends before its root does, or has none")]
+    #[error("it ends before the end of its root, or has none")]
     Incomplete,
 }
 
@@ -126,7 +126,7 @@ pub(in crate::report) enum JunitSyntaxError {
     #[error(transparent)]
     Attribute(#[from] AttrError),
     /// The file has a document type, which could define entities.
-    #[error("it has a document type, and no entity of a file's own is read")]
+    #[error("it has a document type, but entities that a file declares are not supported")]
     DocumentType,
     /// An entity is not predefined.
     #[error("the entity `{name}` is not XML's own")]
@@ -144,7 +144,7 @@ pub(in crate::report) enum JunitSyntaxError {
     #[error("there is text outside of its root")]
     TextOutsideRoot,
     /// Elements are nested too deeply.
-    #[error("elements stand more than {MAX_DEPTH} deep in each other")]
+    #[error("elements are nested more than {MAX_DEPTH} deep")]
     NestedTooDeep,
     /// There are too many cases.
     #[error("it has more than {MAX_CASES} cases")]
@@ -445,10 +445,10 @@ mod tests {
             (laughs, "line 1: it has a document type"),
             ("<testsuites>&c;</testsuites>", "the entity `c`"),
             ("<html/>", "its root is `html`"),
-            ("", "it ends before its root does"),
+            ("", "it ends before the end of its root"),
             ("{}", "there is text outside of its root"),
             ("<testsuites>\n<testsuite></testsuites>", "line 2: "),
-            ("<testsuites>", "it ends before its root does"),
+            ("<testsuites>", "it ends before the end of its root"),
             ("<testsuites/><testsuites/>", "a second root"),
             ("<?xml version='1.0' encoding='UTF-16'?><testsuites/>", "its encoding is UTF-16"),
             ("<testsuite name='&nope;'/>", "nope"),

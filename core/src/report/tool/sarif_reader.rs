@@ -55,7 +55,7 @@ pub(in crate::report) enum SarifReadError {
     #[error("it is not JSON: {0}")]
     NotJson(#[from] serde_json::Error),
     /// The file violates the schema.
-    #[error("it breaks the schema of SARIF 2.1.0 at `{pointer}`")]
+    #[error("it violates the schema of SARIF 2.1.0 at `{pointer}`")]
     SchemaViolation {
         /// The JSON pointer to the violation.
         pointer: String,
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((runs[0].results.len(), runs[0].invalid_results), (1, 2));
         for (bytes, expected) in [
             (&b"{"[..], "not JSON"),
-            (b"[]", "breaks the schema"),
+            (b"[]", "violates the schema"),
             (br#"{"version":"2.0.0","runs":[]}"#, "at `/version`"),
             (br#"{"version":"2.1.0","runs":[{"results":[]}]}"#, "at `/runs/0`"),
             (br#"{"version":"2.1.0","runs":[{"tool":{"driver":{"name":"x"}},"results":7}]}"#, "/runs/0/results"),

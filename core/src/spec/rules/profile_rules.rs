@@ -80,7 +80,7 @@ pub(super) fn warn_about_idle_parallel(index: &SpecIndex<'_>, problems: &mut Dia
     let idle = index.profiles().filter_map(|(_, profile): (_, &Profile)| profile.parallel.as_ref());
     for parallel in idle {
         problems.warn_with(|| {
-            let message = "`parallel` changes nothing, because no skill uses `needs`";
+            let message = "`parallel` has no effect, because no skill uses `needs`";
             let hint = "skills without `needs` run one after the other; `needs: []` makes one independent";
             Diagnostic::warning(Code::IdleParallel, parallel.span, message).hint(hint)
         });

@@ -27,7 +27,7 @@ pub(super) fn check_step_names_unique(index: &SpecIndex<'_>, problems: &mut Diag
         let names = skill.steps.value.iter().map(|step| &step.name);
         for_each_repeated(names, |name: &Spanned<StepName>, first| {
             problems.add_with(|| {
-                let message = format!("the skill has two steps {}", quoted(name.value.as_str()));
+                let message = format!("the skill has two steps named {}", quoted(name.value.as_str()));
                 Diagnostic::error(Code::DuplicateStep, name.span, message).label(first, "first here")
             });
         });
@@ -50,12 +50,10 @@ pub(super) fn check_command_xor_sql(index: &SpecIndex<'_>, problems: &mut Diagno
 pub(super) fn check_sql_steps(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     for sql in index.steps().filter_map(|step| step.sql.as_ref()) {
         let wrong = match (&sql.value.files, &sql.value.query) {
-            (None, None) => Some("it judges nothing: there are no `files` and no `query`"),
+            (None, None) => Some("it judges nothing: it has neither `files` nor a `query`"),
             (Some(_), Some(_)) => Some("it has `files` and a `query`"),
             (Some(files), None) if files.value.is_empty() => Some("`files` names no file"),
-            (Some(_), None) if sql.value.question.is_some() => {
-                Some("a `question` is about one `query`, and not about files")
-            }
+            (Some(_), None) if sql.value.question.is_some() => Some("a `question` refers to one `query`, not to files"),
             _ => None,
         };
         if let Some(wrong) = wrong {
@@ -74,10 +72,12 @@ pub(super) fn check_sql_steps(index: &SpecIndex<'_>, problems: &mut DiagnosticCo
         let sizes =
             [limits.memory, limits.result].into_iter().flatten().map(|size| Spanned::new(size.value.0, size.span));
         for bound in counts.chain(sizes).filter(|bound| bound.value == 0) {
-            problems.add_with(|| Diagnostic::error(Code::SqlStep, bound.span, "a bound of 0 lets nothing be judged"));
+            problems.add_with(|| {
+                Diagnostic::error(Code::SqlStep, bound.span, "with a bound of 0, nothing could be judged")
+            });
         }
         if let Some(time) = limits.time_ms.filter(|time| time.value > crate::sql::sql_policy::MAX_TIME_MS) {
-            problems.add_with(|| Diagnostic::error(Code::SqlStep, time.span, "it is 10 minutes (600000) at most"));
+            problems.add_with(|| Diagnostic::error(Code::SqlStep, time.span, "the maximum is 10 minutes (600000)"));
         }
     }
 }

@@ -172,7 +172,7 @@ impl CheckoutPlanner<'_, '_> {
         let Some(left) = self.budget.bytes.checked_sub(size) else {
             return Err(self
                 .source
-                .tree_error(&path, format!("is too much: all files together may have {MAX_BYTES} bytes")));
+                .tree_error(&path, format!("exceeds the total size: all files together may have {MAX_BYTES} bytes")));
         };
         self.budget.bytes = left;
         self.plan.leaves.push(PlannedLeaf { path, kind, mode, id, size });

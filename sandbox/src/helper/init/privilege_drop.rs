@@ -34,7 +34,7 @@ pub(super) fn become_step_user(prepared: &mut InitState<'_>, uid: u32, gid: u32)
     }
     // The record must not differ between runs, while the ids of a run do.
     let how = if seen == (uid, gid) {
-        format!("user {uid} and group {gid} of the host, who alone are mapped")
+        format!("only user {uid} and group {gid} of the host are mapped")
     } else {
         format!("a dedicated user of the host, mapped alone, as user {} and group {}", seen.0, seen.1)
     };

@@ -60,7 +60,7 @@ impl NamespaceSetup<'_> {
             MountPointParent::Root => self.mount_point_in_root(&clone, at, control)?,
         };
         mounts::attach(clone.as_fd(), target.as_fd())
-            .map_err(refuse(control, format_args!("mount what was taken at {}", at.display())))?;
+            .map_err(refuse(control, format_args!("mount the opened directory at {}", at.display())))?;
         if is_git {
             self.record_git();
         }

@@ -12,7 +12,7 @@ use crate::helper::setup_failure::{SetupFailure, refuse};
 use crate::host::StepUser;
 use crate::wire::InitInstructions;
 
-const UNBOUNDED: &str = "the plan sets no bound";
+const UNBOUNDED: &str = "the plan sets no limit";
 
 /// Sets the limits for this process and all of its future children.
 pub(super) fn set_limits(

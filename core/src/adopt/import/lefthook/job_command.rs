@@ -82,7 +82,7 @@ fn without_files(run: &str, selection: &Selection) -> EquivalentCheck {
     let mut without_dir = selection.clone();
     without_dir.base_dir = None;
     if !without_dir.selects_everything() {
-        check.notes.push("runs whatever files there are".to_owned());
+        check.notes.push("runs even if no file matches".to_owned());
     }
     check
 }

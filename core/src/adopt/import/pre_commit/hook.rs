@@ -172,7 +172,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         let mut selection = self.selection(&manifest)?;
         if known.excludes_spec {
             selection.exclude.push(spec_pattern());
-            notes.push("does not look at `spec/verification.yaml`, whose lines are long".to_owned());
+            notes.push("does not check `spec/verification.yaml`, which has long lines".to_owned());
         }
         let names = self.filename_passing(known.pass_filenames)?;
         let mut check = self.command_check(&argv, &selection, names, notes)?;
@@ -207,7 +207,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
                 check
             }
             CheckProgram::Command { name } => {
-                notes.push(format!("`{name}` comes with `pip install pre-commit-hooks`"));
+                notes.push(format!("`{name}` is installed by `pip install pre-commit-hooks`"));
                 let argv: Vec<String> = std::iter::once(name.to_owned()).chain(args).collect();
                 self.command_check(&argv, &selection, FilenamePassing::Arguments, Vec::new())?
             }
@@ -291,11 +291,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             });
         }
         if !dependencies.is_empty() {
-            notes.push(format!(
-                "runs the {} of the machine, not {}",
-                quoted(program),
-                quoted(&dependencies.join(", "))
-            ));
+            notes.push(format!("runs the installed {}, not {}", quoted(program), quoted(&dependencies.join(", "))));
         }
         Ok(())
     }
@@ -391,7 +387,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         let tool = form.argv.first().filter(|program| !program.contains('/')).map(|program| Tool::on_path(program));
         if names == FilenamePassing::Omitted {
             if !selection.selects_everything() && self.map.flag("always_run")? != Some(true) {
-                notes.push("runs whatever files there are".to_owned());
+                notes.push("runs even if no file matches".to_owned());
             }
             return Ok(EquivalentCheck {
                 cmd: form.argv,
