@@ -143,7 +143,7 @@ fn lists_unsupported_hooks_with_reason() {
         ("{id: x, language: system, entry: a, exclude: '(a)\\1'}", "backreferences"),
         ("{id: x, language: system, entry: a, types: [frobnicate]}", "`frobnicate`"),
         ("{id: x, language: system, entry: a, types: [python, json]}", "more than one kind"),
-        ("{id: x, language: docker, entry: a}", "containers"),
+        ("{id: x, language: docker, entry: a}", "container daemon"),
         ("{id: x, language: system, entry: \"a 'b\"}", "inside a quote"),
         ("{id: x, language: system, entry: ''}", "empty"),
         ("{id: x, language: system}", "no `entry`"),

@@ -222,6 +222,9 @@ pub struct ExecutionBounds<'a> {
     pub continues_past_row_limit: bool,
 }
 
+/// The message of an engine for a statement that ends too early.
+pub(crate) const INCOMPLETE_STATEMENT: &str = "the statement is incomplete";
+
 /// An open engine with its schema. [`rollback`](Self::rollback) undoes the effects of the other methods.
 pub trait SqlEngine {
     /// Returns the dialect that the engine accepts.

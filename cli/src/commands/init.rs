@@ -76,7 +76,7 @@ fn check_git_top_directory(repo: &Path) -> Result<(), CliError> {
             hint: format!("name the top directory: `--repo {}`", show(&top)),
         },
         None => CliError::Usage {
-            message: format!("`{}` is not under git", show(repo)),
+            message: format!("`{}` is not a git repository", show(repo)),
             hint: "run `git init` there; Proctor verifies only files that git knows".to_owned(),
         },
     })

@@ -208,7 +208,7 @@ pub(crate) fn limits_hit_phrase(step: &StepEvidence) -> Option<String> {
     let met: Vec<String> =
         step.resources.limits_hit.iter().map(|limit| step.planned.limits.hit_phrase(*limit)).collect();
     (step.outcome == Outcome::Passed && !met.is_empty())
-        .then(|| format!("passed although it ran into its limit of {}", met.join(" and of ")))
+        .then(|| format!("passed although it reached its limit of {}", met.join(" and of ")))
 }
 
 /// Returns the name of the setting for a limit.

@@ -115,9 +115,11 @@ fn ending_events(run: &LoggedRun, tail: &LogTail, last_at: Option<&str>) -> Vec<
         (LogTail::Damaged(reason), _) => {
             (InconclusiveReason::Internal, format!("the log of the run is damaged: {reason}"), EXIT_INCONCLUSIVE)
         }
-        (_, RunState::Queued) => {
-            (InconclusiveReason::Interrupted, "the daemon ended before the run had begun".to_owned(), EXIT_INTERRUPTED)
-        }
+        (_, RunState::Queued) => (
+            InconclusiveReason::Interrupted,
+            "the daemon ended before the start of the run".to_owned(),
+            EXIT_INTERRUPTED,
+        ),
         _ => (InconclusiveReason::Interrupted, "the daemon ended during the run".to_owned(), EXIT_INTERRUPTED),
     };
     let doubted = RunEvent::Doubted { doubt, message };

@@ -434,7 +434,7 @@ mod tests {
         flat["schema"] = json!("CREATE TABLE t (a)");
         assert_eq!(sql(&flat).expect("reads").schema, ["CREATE TABLE t (a)"]);
         let many = json!({"sql": "SELECT 1", "columns": vec!["a"; MAX_NAMES + 1]});
-        assert!(sql(&many).expect_err("too many").to_string().contains("256 at most"));
+        assert!(sql(&many).expect_err("too many").to_string().contains("at most 256"));
         assert!(sql(&json!({"sql": "SELECT 1", "schema": ["x".repeat(MAX_SQL), "y"]})).is_err());
     }
 }

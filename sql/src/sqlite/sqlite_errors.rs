@@ -7,7 +7,7 @@ use proctor_core::sql::{Dialect, SqlCode};
 use rusqlite::{Error, ErrorCode};
 
 use super::statement_observer::StatementInterrupt;
-use crate::engine::EngineRefusal;
+use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT};
 use crate::lexer::{self, SqlTokenKind};
 
 /// Returns a refusal for a failure of the engine that is unrelated to the statement.
@@ -123,7 +123,7 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
         || message.contains("sub-select returns")
         || message.contains("row value misused");
     match message {
-        "incomplete input" => of(Code::SyntaxError, "the statement is incomplete".to_owned()),
+        "incomplete input" => of(Code::SyntaxError, INCOMPLETE_STATEMENT.to_owned()),
         "parser stack overflow" | "Recursion limit" => {
             of(Code::TooDeep, "the statement is nested deeper than SQLite's parser permits".to_owned())
         }

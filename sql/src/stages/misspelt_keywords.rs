@@ -7,7 +7,7 @@ use std::time::Instant;
 use proctor_core::sql::{Applicability, Dialect, SqlCode, SqlDiagnostic, SqlFix, StageName};
 use strsim::damerau_levenshtein;
 
-use crate::engine::EngineRefusal;
+use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT};
 use crate::lexer::{self, SqlTokenKind};
 use crate::stage::{ChainContext, execution_bounds};
 use crate::stages::edited_text::EditedText;
@@ -235,7 +235,7 @@ fn correct_keyword(
 /// Reports whether a refusal means that a statement ends too early.
 fn is_unfinished(refusal: &EngineRefusal, sql: &str) -> bool {
     refusal.code == SqlCode::SyntaxError
-        && (refusal.range.is_none() && refusal.message.contains("stops in its middle")
+        && (refusal.range.is_none() && refusal.message == INCOMPLETE_STATEMENT
             || refusal.message.contains("end of input")
             || refusal.range.as_ref().is_some_and(|place| place.start >= sql.trim_end().len()))
 }

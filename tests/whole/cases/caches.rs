@@ -331,7 +331,7 @@ fn too_large_cache_refused(env: &TestEnvironment) {
         repo.run_with(&["--config", &config]).exits(0);
         let cache = cache_record(&repo, "verify.it");
         assert_eq!((step_stdout(&repo).as_str(), &cache["end"]), ("", &json!("refused")));
-        assert!(cache["reason"].as_str().is_some_and(|why| why.contains("65536 are kept")), "{cache:#}");
+        assert!(cache["reason"].as_str().is_some_and(|why| why.contains("65536 are stored")), "{cache:#}");
     }
 }
 

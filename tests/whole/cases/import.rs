@@ -242,7 +242,7 @@ fn published_configs_become_valid_specs(env: &TestEnvironment) {
             let repo = env
                 .repo_at(&format!("of-{}", path.rsplit('/').next().expect("a name")), &TestSpec::from_script("true"));
             let shown = repo.proctor(&["import", path, "--dry-run"]).exits(0);
-            assert!(shown.stdout.starts_with("# Made from"), "{shown}");
+            assert!(shown.stdout.starts_with("# Generated from"), "{shown}");
             let written = repo.proctor(&["import", path, "--force", "--format", "json"]).exits(0);
             let record: serde_json::Value = serde_json::from_str(&written.stdout).expect("JSON");
             assert_eq!(record["source"], tool);

@@ -330,7 +330,7 @@ fn missing_tool_is_inconclusive(env: &TestEnvironment) {
     repo.commit();
     init_writes_valid_spec(&repo).prints_to_stderr(&[
         "warning: the program `black` is missing",
-        "`python` says so",
+        "the toolchain check of `python` fails",
         "hint: install it",
     ]);
     run_with_long_time_limit(env, &repo, &[]).exits(5).prints(&["black --version"]);

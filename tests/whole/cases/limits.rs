@@ -184,14 +184,14 @@ fn leftover_processes_fail_step(env: &TestEnvironment) {
     let repo =
         env.repo(&TestSpec::from_steps([TestStep::sh("it", LEAVE_PROCESSES_SCRIPT)]).with_default("leaks: fail"));
     let run = repo.run().exits(1);
-    let run = run.prints(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for it"]);
+    let run = run.prints(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for them"]);
     run.prints_to_stderr(&["failed verify.it/it: it left 2 processes behind"]);
     let step = repo.step("it");
     assert_eq!((&step["outcome"], &step["exit_code"]), (&json!("failed"), &json!(0)), "{step:#}");
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1);
     let command = ["--", "sh", "-c", LEAVE_PROCESSES_SCRIPT];
     let strict = repo.proctor(&[&["exec", "--no-spec", "--leaks", "fail"][..], &command].concat());
-    strict.exits(1).prints_to_stderr(&["left 2 processes behind", "wait for it"]);
+    strict.exits(1).prints_to_stderr(&["left 2 processes behind", "wait for them"]);
     let lenient = repo.proctor(&[&["exec", "--no-spec"][..], &command].concat());
     lenient.exits(0).prints_to_stderr(&["the command passed and left 2 processes behind"]);
     let again = env.repo_at(

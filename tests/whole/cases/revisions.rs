@@ -279,7 +279,7 @@ fn invalid_revision_is_usage_error(env: &TestEnvironment) {
     repo.git(&["branch", "both", "HEAD"]);
     for (revision, words) in [
         ("nothing", "names nothing"),
-        ("HEAD^{tree}", "names a tree and no commit"),
+        ("HEAD^{tree}", "names a tree, not a commit"),
         ("both", "ambiguous"),
         ("HEAD~7", "names nothing"),
         ("a\u{7}b", "it is no revision"),

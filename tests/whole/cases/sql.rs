@@ -152,7 +152,7 @@ fn invalid_schema_or_missing_files_fail_step(env: &TestEnvironment) {
     repo.run().exits(1).prints(&["the schema (part 1) cannot be set up"]);
     repo.write("db/schema.sql", SCHEMA);
     repo.git(&["rm", "-q", "-f", "q/a.sql"]);
-    repo.run().exits(1).prints(&["the glob `q/*.sql` finds no file"]);
+    repo.run().exits(1).prints(&["the glob `q/*.sql` matches no file"]);
 }
 
 fn verify_request(more: &Value) -> String {

@@ -97,7 +97,7 @@ fn no_unrecorded_pass_on_full_disk(env: &TestEnvironment) {
                 202 => runs.push(finished_run(env, &answer)),
                 503 => {
                     assert!(
-                        answer.parse_json_body()["hint"].as_str().is_some_and(|hint| hint.contains("room")),
+                        answer.parse_json_body()["hint"].as_str().is_some_and(|hint| hint.contains("free space")),
                         "{answer:?}"
                     );
                     refused += 1;

@@ -63,7 +63,7 @@ fn recovers_log_cut_at_any_byte() {
             true => assert_eq!((verdict, code), (Some(Verdict::Passed), Some(0))),
             false => assert_eq!((verdict, code), (Some(Verdict::Inconclusive), Some(EXIT_INTERRUPTED)), "cut at {cut}"),
         }
-        let reason = if cut < began { "before the run had begun" } else { "while the run was under way" };
+        let reason = if cut < began { "before the start of the run" } else { "during the run" };
         assert!(cut == bytes.len() || view.reason.contains(reason), "cut at {cut}: {}", view.reason);
         let mended = std::fs::read(state.log_path(&run)).expect("reads");
         assert_eq!((settled.bytes, view.state), (mended.len() as u64, RunState::Finished));
