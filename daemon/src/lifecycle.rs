@@ -421,7 +421,7 @@ impl RunningDaemon {
                 return ShutdownResult::Drained;
             }
             DrainWait::SignalReceived => {
-                error!("another signal arrived: the daemon exits without waiting for active runs")
+                error!("another signal arrived: the daemon exits without waiting for active runs");
             }
             DrainWait::Completed | DrainWait::TimedOut => {
                 error!("runs did not end after their cancellation; the daemon exits without waiting for them");

@@ -69,7 +69,7 @@ fn record_controls(request: &SandboxRequest, is_whole: bool, enforcement: &mut E
                 format!("{kept}; modes and times of all files of user {} can be changed", user.uid()),
             ),
             (false, _) => {
-                enforcement.record_not_enforced(control, "this kernel's Landlock does not prevent truncation of files")
+                enforcement.record_not_enforced(control, "this kernel's Landlock does not prevent truncation of files");
             }
         }
     }
