@@ -191,21 +191,10 @@ mod tests {
 
     #[test]
     fn finds_clause_starters_and_phrases() {
-        for marked in [
-            "What is left of it when all has ended.",
-            "Nobody else may open this file.",
-            "The file stands at this path.",
-            "A lock of its own is held.",
-            "It cannot be had without root.",
-        ] {
+        for marked in include_str!("../../../fixtures/prose/marked.txt").lines() {
             assert!(has_marked_phrase(marked), "{marked}");
         }
-        for plain in [
-            "Returns the path of the file.",
-            "What happens if the daemon stops?",
-            "Standard output is closed before the process exits.",
-            "It came to a stop.",
-        ] {
+        for plain in include_str!("../../../fixtures/prose/plain.txt").lines() {
             assert!(!has_marked_phrase(plain), "{plain}");
         }
     }
