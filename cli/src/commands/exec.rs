@@ -4,6 +4,7 @@
 
 mod daemon_exec;
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ async fn run_in_daemon(
     };
     let (repo, env) = (daemon::repo_utf8(repo)?, Some(caller.env.clone()));
     let submission = ExecSubmission { repo, env, ..submission.clone() };
-    let (cancel, timeout_ms) = (CancellationToken::new(), submission.timeout_ms);
+    let (cancel, timeout_ms) = (CancellationToken::new(), args.timeout_ms);
     let request_client = client.clone();
     let request = async move { request_client.exec(&submission).await };
     let work = daemon_exec::follow_request(client, request, cancel.clone());
@@ -183,7 +184,7 @@ pub(crate) fn submission(args: &ExecArgs, repo: &Path) -> Result<ExecSubmission,
         repo: repo.display().to_string(),
         cmd,
         workdir: args.workdir.clone(),
-        timeout_ms: args.timeout_ms,
+        timeout_ms: args.timeout_ms.and_then(NonZeroU64::new),
         grace_ms: args.grace_ms,
         network: args.network,
         read_only: args.read_only,

@@ -1,10 +1,11 @@
-//! Tests that each request body rejects an array in place of any of its objects, with bodies generated from the
-//! schemas.
+//! Tests that each request body rejects an array in place of any of its objects, and integers out of range, with
+//! bodies generated from the schemas.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::operation::OperationDescription;
+use crate::sql::MAX_TIME_MS;
 
 /// Returns a value that matches the schema, with all properties set.
 fn example_value(schema: &Value, root: &Value) -> Value {
@@ -70,20 +71,72 @@ fn for_each_array_replacement(value: &Value, keyed: bool, check: &mut dyn FnMut(
     }
 }
 
+/// Calls `check` with the example of the schema in which one integer is less than its minimum or greater than its
+/// maximum.
+fn for_each_integer_out_of_range(schema: &Value, root: &Value, check: &mut dyn FnMut(Value)) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        return for_each_integer_out_of_range(target.expect("a definition"), root, check);
+    }
+    for choice in ["anyOf", "oneOf"].iter().filter_map(|key| schema[key].as_array()).flatten() {
+        for_each_integer_out_of_range(choice, root, check);
+    }
+    let (minimum, maximum) = (schema["minimum"].as_i64(), schema["maximum"].as_i64());
+    for bad in minimum.map(|minimum| minimum - 1).into_iter().chain(maximum.map(|maximum| maximum + 1)) {
+        check(bad.into());
+    }
+    if schema["items"].is_object() {
+        for_each_integer_out_of_range(&schema["items"], root, &mut |broken| check(json!([broken])));
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        for_each_integer_out_of_range(property, root, &mut |broken| {
+            let mut whole = example_value(schema, root);
+            whole[name] = broken;
+            check(whole);
+        });
+    }
+}
+
+/// Validates bytes as a body.
+type BodyValidator = fn(&[u8]) -> Result<(), serde_json::Error>;
+
+/// Returns the id, the schema, the definitions and the validator of each request body.
+fn request_bodies() -> impl Iterator<Item = (&'static str, Value, Value, BodyValidator)> {
+    OperationDescription::ALL.iter().filter_map(|outline| {
+        let body = outline.body?;
+        let mut generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
+        let schema = (body.schema)(&mut generator).to_value();
+        Some((outline.id, schema, json!({ "$defs": generator.take_definitions(true) }), body.validate))
+    })
+}
+
+#[test]
+fn rejects_integers_out_of_range_in_request_bodies() {
+    let mut integers = 0;
+    for (id, schema, root, validate) in request_bodies() {
+        for_each_integer_out_of_range(&schema, &root, &mut |broken| {
+            // The daemon rejects such a time after it has read the body.
+            let time = broken["limits"]["time_ms"].as_u64();
+            if id == "verifySql" && time.is_some_and(|time| !(1..=MAX_TIME_MS).contains(&time)) {
+                return;
+            }
+            assert!(validate(broken.to_string().as_bytes()).is_err(), "{id} accepts {broken}");
+            integers += 1;
+        });
+    }
+    assert!(integers >= 8, "integers out of range: {integers}");
+}
+
 #[test]
 fn rejects_array_in_place_of_object_in_request_bodies() {
     let mut bodies = 0;
-    for outline in OperationDescription::ALL {
-        let Some(body) = outline.body else { continue };
-        let mut generator = SchemaSettings::draft2020_12().for_deserialize().into_generator();
-        let schema = (body.schema)(&mut generator);
-        let root = json!({ "$defs": generator.take_definitions(true) });
-        let whole = example_value(schema.as_value(), &root);
-        let read = |value: &Value| (body.validate)(value.to_string().as_bytes());
-        read(&whole).unwrap_or_else(|error| panic!("{}: {error}: {whole}", outline.id));
+    for (id, schema, root, validate) in request_bodies() {
+        let whole = example_value(&schema, &root);
+        let read = |value: &Value| validate(value.to_string().as_bytes());
+        read(&whole).unwrap_or_else(|error| panic!("{}: {error}: {whole}", id));
         for_each_array_replacement(&whole, false, &mut |broken| {
             let error = read(&broken).expect_err(&broken.to_string()).to_string();
-            assert!(error.contains("expected an object") && !error.contains("struct"), "{}: {error}", outline.id);
+            assert!(error.contains("expected an object") && !error.contains("struct"), "{}: {error}", id);
             bodies += 1;
         });
     }

@@ -1,6 +1,7 @@
 //! Types for running a single command: the request and the lines of the response.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,7 @@ pub struct ExecSubmission {
     pub workdir: Option<RelPath>,
     /// Timeout, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub timeout_ms: Option<u64>,
+    pub timeout_ms: Option<NonZeroU64>,
     /// Time between SIGTERM and SIGKILL, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
@@ -67,7 +67,7 @@ impl ExecSubmission {
         AdhocCommand {
             cmd: self.cmd.clone(),
             workdir: self.workdir.clone(),
-            timeout_ms: self.timeout_ms,
+            timeout_ms: self.timeout_ms.map(NonZeroU64::get),
             grace_ms: self.grace_ms,
             network: self.network,
             read_only: self.read_only,
