@@ -133,10 +133,10 @@ fn rejects_array_in_place_of_object_in_request_bodies() {
     for (id, schema, root, validate) in request_bodies() {
         let whole = example_value(&schema, &root);
         let read = |value: &Value| validate(value.to_string().as_bytes());
-        read(&whole).unwrap_or_else(|error| panic!("{}: {error}: {whole}", id));
+        read(&whole).unwrap_or_else(|error| panic!("{id}: {error}: {whole}"));
         for_each_array_replacement(&whole, false, &mut |broken| {
             let error = read(&broken).expect_err(&broken.to_string()).to_string();
-            assert!(error.contains("expected an object") && !error.contains("struct"), "{}: {error}", id);
+            assert!(error.contains("expected an object") && !error.contains("struct"), "{id}: {error}");
             bodies += 1;
         });
     }
