@@ -108,7 +108,7 @@ impl CallerPolicy {
                 return Err(self.unusable_repo(caller, requested, &format!("it belongs to user {}", metadata.uid())));
             }
             Ok((metadata, _)) if !metadata.is_dir() => {
-                return Err(self.unusable_repo(caller, requested, "it is no directory"));
+                return Err(self.unusable_repo(caller, requested, "it is not a directory"));
             }
             Ok((_, real)) => real,
             Err(error) => return Err(self.unusable_repo(caller, requested, &error.to_string())),

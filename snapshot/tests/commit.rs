@@ -143,7 +143,7 @@ fn rejects_revisions_without_commit() {
     }
     for odd in ["", "--all", "-h", "a\nb", "HEAD..--x", "\u{1b}[31m"] {
         let error = resolve(&repo, odd).expect_err(odd).to_string();
-        assert!(error.contains("it is no revision") && !error.contains('\u{1b}'), "{error}");
+        assert!(error.contains("it is not a revision") && !error.contains('\u{1b}'), "{error}");
     }
     assert!(resolve(&FixtureRepo::empty(), "HEAD").is_err());
 }

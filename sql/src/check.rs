@@ -49,7 +49,7 @@ pub enum CheckError {
         source: io::Error,
     },
     /// The path names something other than a file.
-    #[error("`{}` is no file", .0.display())]
+    #[error("`{}` is not a file", .0.display())]
     NotAFile(PathBuf),
     /// A file is too large.
     #[error("`{}` is larger than {} MiB", .0.display(), MAX_FILE_BYTES >> 20)]

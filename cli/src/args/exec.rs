@@ -15,7 +15,7 @@ use super::value_parsers::{assignment, count, leaks, network, read_only, rel_pat
 /// The arguments of `proctor exec`. The `defaults` of the spec apply to omitted options, as for a step.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Which changes by the command count as drift: `off`, `tracked` or `strict`
+    /// The changes by the command that count as drift: `off`, `tracked` or `strict`
     #[arg(long, value_name = "MODE", value_parser = read_only)]
     pub read_only: Option<ReadOnly>,
     /// How to treat processes that the command leaves behind: `ignore`, `warn` or `fail`

@@ -49,7 +49,7 @@ pub(crate) enum SchemaName {
     RunList,
     /// `proctor daemon status --format json`.
     Daemon,
-    /// What `--format json` prints where there is no result.
+    /// The output of `--format json` if there is no result.
     Error,
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct SqlVerifyArgs {
     /// A database to check against; it is never changed
     #[arg(long, visible_alias = "database", value_name = "FILE")]
     pub db: Option<PathBuf>,
-    /// What a statement may do: `read`, `write` rows, or `migrate` the schema
+    /// The permitted effects of a statement: `read`, `write` rows, or `migrate` the schema
     #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]
     pub policy: SqlPolicy,
     /// The question that the SQL has to answer

@@ -77,6 +77,12 @@ impl LoggedRun {
         self.record.started.as_ref().map(|started| started.at.as_str())
     }
 
+    /// Returns the milliseconds from the start of the run to `end`, RFC 3339; 0 if the run did not start.
+    pub fn elapsed_ms(&self, end: &str) -> u64 {
+        let elapsed = self.started_at().and_then(|started| elapsed(started, end));
+        elapsed.map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Returns the time at which the last event was logged, RFC 3339 in UTC.
     pub fn last_logged_at(&self) -> &str {
         &self.last_logged_at

@@ -1,7 +1,6 @@
 //! Completes logs of runs that were unfinished when their daemon ended. These runs become inconclusive.
 
 use std::os::unix::fs::FileExt as _;
-use std::time::SystemTime;
 
 use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
@@ -88,7 +87,7 @@ fn repair_log(
     let aside = if is_damaged(&folded) { Some(files.quarantine_copy(run)?) } else { None };
     let interrupted = !folded.is_finished();
     let Some(logged) = &mut folded.run else { return Ok(LogRecovery::default()) };
-    let end = if interrupted { ending_events(logged, &folded.tail, folded.last_at.as_deref()) } else { Vec::new() };
+    let end = if interrupted { ending_events(logged, &folded.tail) } else { Vec::new() };
     let lines = log_events(&mut *logged, end, clock);
     if folded.tail != LogTail::Empty || !lines.is_empty() {
         let lines = to_lines(&lines)?;
@@ -110,7 +109,7 @@ pub(super) fn replace_end(files: &HistoryFiles, run: &RunId, offset: u64, lines:
 }
 
 /// Returns the events that end a run whose daemon was killed or whose log is damaged.
-fn ending_events(run: &LoggedRun, tail: &LogTail, last_at: Option<&str>) -> Vec<RunEvent> {
+fn ending_events(run: &LoggedRun, tail: &LogTail) -> Vec<RunEvent> {
     let (doubt, message, exit_code) = match (tail, run.state()) {
         (LogTail::Damaged(reason), _) => {
             (InconclusiveReason::Internal, format!("the log of the run is damaged: {reason}"), EXIT_INCONCLUSIVE)
@@ -123,7 +122,7 @@ fn ending_events(run: &LoggedRun, tail: &LogTail, last_at: Option<&str>) -> Vec<
         _ => (InconclusiveReason::Interrupted, "the daemon ended during the run".to_owned(), EXIT_INTERRUPTED),
     };
     let doubted = RunEvent::Doubted { doubt, message };
-    vec![doubted, inconclusive_event(run, exit_code, elapsed_ms(run, last_at))]
+    vec![doubted, inconclusive_event(run, exit_code, run.elapsed_ms(run.last_logged_at()))]
 }
 
 /// Returns the final event of an inconclusive run.
@@ -131,13 +130,6 @@ pub(crate) fn inconclusive_event(run: &LoggedRun, exit_code: u8, duration_ms: u6
     // A started run may have executed anything that was allowed.
     let tier = if run.started_at().is_some() { run.asked().max_tier } else { Tier::ONE };
     RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
-}
-
-/// Returns the milliseconds from the start of a run to `end`, or 0 if the run did not start.
-pub(super) fn elapsed_ms(run: &LoggedRun, end: Option<&str>) -> u64 {
-    let time = |text: Option<&str>| -> Option<SystemTime> { humantime::parse_rfc3339(text?).ok() };
-    let lasted = time(end).zip(time(run.started_at())).and_then(|(end, began)| end.duration_since(began).ok());
-    lasted.map_or(0, |lasted| u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Numbers events, adds their time, and applies them to the run.

@@ -101,8 +101,6 @@ pub(super) struct FoldedLog {
     pub(super) folded_bytes: u64,
     /// Bytes after the folded ones.
     pub(super) tail: LogTail,
-    /// Time of the last event.
-    pub(super) last_at: Option<String>,
 }
 
 /// Bytes after the last event of a log.
@@ -126,7 +124,7 @@ impl FoldedLog {
 /// Folds the log of `run` up to its end or to the first damage.
 pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
     let mut reader = RunLogReader::new(file);
-    let mut folded = FoldedLog { run: None, key: None, folded_bytes: 0, tail: LogTail::Empty, last_at: None };
+    let mut folded = FoldedLog { run: None, key: None, folded_bytes: 0, tail: LogTail::Empty };
     loop {
         folded.tail = match reader.next()? {
             LogLine::End => LogTail::Empty,
@@ -148,7 +146,7 @@ pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
                     folded.tail = LogTail::Damaged("it does not begin with what was asked for".to_owned());
                     return Ok(folded);
                 }
-                (folded.folded_bytes, folded.last_at) = (reader.offset, Some(logged.logged_at));
+                folded.folded_bytes = reader.offset;
                 continue;
             }
         };

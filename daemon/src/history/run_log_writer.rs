@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::error::HistoryError;
 use super::history_files::{self, LogFileIdentity};
 use super::log_lines::{FirstLogLine, IdempotencyHashes, to_line, to_lines};
-use super::recovery::{elapsed_ms, inconclusive_event, log_events};
+use super::recovery::{inconclusive_event, log_events};
 use super::shared_history::{PendingEnd, SharedHistory, UNKNOWN_LOG_BYTES};
 
 /// Number of bytes reserved for the end of a run: a doubt and the final event.
@@ -95,7 +95,7 @@ impl RunLogWriter {
     pub(super) fn discard(&mut self) {
         self.ended = true;
         if let Err(error) = self.history.files.remove_run(self.run.id()) {
-            tracing::warn!(run = %self.run.id(), %error, "the log of a run that was not taken on stays");
+            tracing::warn!(run = %self.run.id(), %error, "the log of a rejected run cannot be removed");
         }
     }
 
@@ -150,7 +150,7 @@ impl RunLogWriter {
             Err(error) => Some(error.single_line_message()),
         });
         if let Some(reason) = lost {
-            tracing::error!(run = %self.run.id(), reason, "what happened in a run could not be logged");
+            tracing::error!(run = %self.run.id(), reason, "the events of a run could not be logged");
             events = self.end_inconclusive(in_doubt, &reason);
         }
         self.update_index();
@@ -197,7 +197,7 @@ impl RunLogWriter {
         if !self.ended && until + RESERVED_END_BYTES > self.allocated_until {
             let room = until + RESERVED_END_BYTES.max(ALLOCATION_BYTES);
             self.allocated_until =
-                allocate_blocks(file, self.bytes, room).map_err(errno_error("make room in", self.run.id()))?;
+                allocate_blocks(file, self.bytes, room).map_err(errno_error("allocate space for", self.run.id()))?;
         }
         if let Err(source) = file.write_all_at(lines, self.bytes) {
             self.truncate_to(self.bytes);
@@ -212,7 +212,7 @@ impl RunLogWriter {
     fn truncate_to(&mut self, bytes: u64) {
         (self.bytes, self.allocated_until) = (bytes, bytes);
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.set_len(bytes)) {
-            tracing::warn!(run = %self.run.id(), %error, "a log could not be cut back");
+            tracing::warn!(run = %self.run.id(), %error, "a log could not be truncated");
         }
     }
 
@@ -267,7 +267,7 @@ impl Drop for RunLogWriter {
         if let Err(error) = doubted {
             tracing::error!(run = %self.run.id(), %error, "a run was dropped before its end");
         }
-        let lasted = elapsed_ms(&self.run, Some(&self.history.clock.now_text()));
+        let lasted = self.run.elapsed_ms(&self.history.clock.now_text());
         let end = inconclusive_event(&self.run, EXIT_INTERRUPTED, lasted);
         self.write_end(end);
     }

@@ -42,7 +42,7 @@ pub enum ExportTargetError {
     #[error("`OTEL_EXPORTER_OTLP_TIMEOUT` is not a number of milliseconds from 1 to 60000; hint: set it to 10000")]
     InvalidTimeout,
     /// The endpoint is not a URL.
-    #[error("`{setting}` is no address; hint: {ENDPOINT_HINT}")]
+    #[error("`{setting}` is not an address; hint: {ENDPOINT_HINT}")]
     EndpointNotUrl {
         /// The variable or setting.
         setting: &'static str,

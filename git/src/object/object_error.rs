@@ -19,7 +19,7 @@ pub(crate) enum ObjectError {
         source: git2::Error,
     },
     /// Libgit2 returned something else than an id.
-    #[error("{0} is no id")]
+    #[error("{0} is not an object id")]
     InvalidId(Oid),
     /// The object is of a kind that git does not define.
     #[error("an object is a {0}")]

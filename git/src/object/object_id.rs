@@ -96,7 +96,7 @@ impl From<ObjectId> for String {
 
 /// The text is not an object id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no object id")]
+#[error("`{0}` is not an object id")]
 pub struct InvalidObjectId(pub String);
 
 impl TryFrom<String> for ObjectId {

@@ -24,7 +24,7 @@ pub(crate) fn resolve(history: &RepositoryHistory<'_>, text: &str, limit: usize)
     let question = RevisionQuery { history, text };
     if !is_well_formed(text) {
         let mend = "name a commit in the syntax of `git rev-parse`, such as `HEAD`, `main~2`, `v1.0` or an id";
-        return Err(question.error("it is no revision", mend));
+        return Err(question.error("it is not a revision", mend));
     }
     let ids = match (&history.backend, history.program_output()?) {
         (_, Some(told)) => question.resolve_with_program(told, limit)?,

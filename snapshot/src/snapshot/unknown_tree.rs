@@ -10,7 +10,7 @@ pub enum UnknownTree {
     #[error("there is no index")]
     NoIndex,
     /// A tracked path is a socket, a device or a FIFO.
-    #[error("`{path}` is no file that git can add")]
+    #[error("`{path}` is not a file that git can add")]
     SpecialFile {
         /// The path.
         path: String,

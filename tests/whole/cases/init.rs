@@ -363,14 +363,14 @@ fn obstacles_at_spec_path_are_reported(env: &TestEnvironment) {
     }
     std::fs::remove_file(repo.file("spec")).expect("the link");
     repo.write("spec", "a file\n");
-    repo.proctor(&["init"]).exits(2).prints_to_stderr(&["`spec` is no directory"]);
+    repo.proctor(&["init"]).exits(2).prints_to_stderr(&["`spec` is not a directory"]);
     std::fs::remove_file(repo.file("spec")).expect("the file");
     std::fs::create_dir_all(repo.file("spec")).expect("a directory of the test");
     repo.link("spec/verification.yaml", &outside.join("victim"));
     repo.proctor(&["init", "--force"]).exits(2).prints_to_stderr(&["`spec/verification.yaml` is a symbolic link"]);
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("the link");
     std::fs::create_dir_all(repo.file("spec/verification.yaml")).expect("a directory of the test");
-    repo.proctor(&["init", "--force"]).exits(2).prints_to_stderr(&["`spec/verification.yaml` is no file"]);
+    repo.proctor(&["init", "--force"]).exits(2).prints_to_stderr(&["`spec/verification.yaml` is not a file"]);
     assert_eq!(std::fs::read_dir(outside).expect("a directory").count(), 0, "a link was followed");
 }
 

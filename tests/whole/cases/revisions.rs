@@ -282,12 +282,12 @@ fn invalid_revision_is_usage_error(env: &TestEnvironment) {
         ("HEAD^{tree}", "names a tree, not a commit"),
         ("both", "ambiguous"),
         ("HEAD~7", "names nothing"),
-        ("a\u{7}b", "it is no revision"),
-        ("", "it is no revision"),
+        ("a\u{7}b", "it is not a revision"),
+        ("", "it is not a revision"),
     ] {
         repo.run_with_only(&["--rev", revision]).exits(2).prints_to_stderr(&[words, "hint:"]);
     }
-    repo.run_with_only(&["--rev=--all"]).exits(2).prints_to_stderr(&["it is no revision"]);
+    repo.run_with_only(&["--rev=--all"]).exits(2).prints_to_stderr(&["it is not a revision"]);
     assert_eq!(private_copies(env), [] as [PathBuf; 0]);
 }
 

@@ -95,7 +95,7 @@ fn lock_holder_pidfd(socket: &Path, pid: u32) -> Result<Option<OwnedFd>, CliErro
 
 fn open_pidfd(pid: u32) -> Result<Option<OwnedFd>, CliError> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let number = number.ok_or_else(|| CliError::Internal(format!("{pid} is no process")))?;
+    let number = number.ok_or_else(|| CliError::Internal(format!("{pid} is not a process")))?;
     match pidfd_open(number, PidfdFlags::empty()) {
         Ok(process) => Ok(Some(process)),
         Err(Errno::SRCH) => Ok(None),

@@ -145,7 +145,7 @@ fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
         (None, None, None) if code == EXIT_INTERRUPTED => "it was interrupted".to_owned(),
         (None, None, None) => "nothing of it passed".to_owned(),
     };
-    let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is no pass" };
+    let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is not a pass" };
     truncate_bytes(&format!("proctor: profile `{profile}` {}{no_pass}: {what}\n", exit_code_label(code)), MAX_REASON)
 }
 

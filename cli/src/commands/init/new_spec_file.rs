@@ -21,7 +21,7 @@ pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliErr
         None => return Ok(()),
         Some(FileType::Directory) => {}
         Some(FileType::Symlink) => return Err(blocked_error(DIR, "is a symbolic link, and is not followed")),
-        Some(_) => return Err(blocked_error(DIR, "is no directory")),
+        Some(_) => return Err(blocked_error(DIR, "is not a directory")),
     }
     let directory = repo.descend(DIR).map_err(|error| store_error(&error))?;
     match file_type(&directory, FILE)? {
@@ -29,7 +29,7 @@ pub(super) fn check_writable(repo: &Directory, force: bool) -> Result<(), CliErr
         Some(FileType::RegularFile) if force => Ok(()),
         Some(FileType::RegularFile) => Err(already_exists_error()),
         Some(FileType::Symlink) => Err(blocked_error(PATH, "is a symbolic link, and is not followed")),
-        Some(_) => Err(blocked_error(PATH, "is no file")),
+        Some(_) => Err(blocked_error(PATH, "is not a file")),
     }
 }
 

@@ -11,7 +11,7 @@ const MAX_MERGE_DEPTH: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ConfigMapError {
     /// The value is a list or a map instead of a string.
-    #[error("`{0}` is no text")]
+    #[error("`{0}` is not text")]
     NotText(String),
     /// The value is neither a string nor a list of strings.
     #[error("`{0}` is not a list of texts")]
@@ -20,10 +20,10 @@ pub(super) enum ConfigMapError {
     #[error("`{0}` is neither true nor false")]
     NotFlag(String),
     /// The value is not a list.
-    #[error("`{0}` is no list")]
+    #[error("`{0}` is not a list")]
     NotList(String),
     /// The value is not a map.
-    #[error("`{0}` is no map")]
+    #[error("`{0}` is not a map")]
     NotMap(String),
     /// The key is unknown.
     #[error("its key {} is unknown", quoted(.0))]

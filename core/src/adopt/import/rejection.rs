@@ -108,7 +108,7 @@ pub(super) enum JobError {
     #[error("a job is a map")]
     NotMap,
     /// A job that is listed by name is not a map.
-    #[error("{} is no map", quoted(.name))]
+    #[error("{} is not a map", quoted(.name))]
     NamedJobNotMap { name: String },
     /// A group has no jobs.
     #[error("a group has the key `jobs`")]
@@ -117,7 +117,7 @@ pub(super) enum JobError {
     #[error("its groups are nested more than {max} deep")]
     NestedTooDeep { max: usize },
     /// A variable is a list or a map.
-    #[error("a value of `env` is no text")]
+    #[error("a value of `env` is not text")]
     VariableNotText,
     /// The name of a variable is not valid in a spec.
     #[error("its variable {} has a name that a spec cannot set", quoted(.name))]
@@ -147,7 +147,7 @@ pub(super) enum JobError {
     #[error("its `file_types` name {}, which is unknown", quoted(.name))]
     UnknownFileType { name: String },
     /// The directory is outside the repository.
-    #[error("its `root` {} is no directory below this one", quoted(.root))]
+    #[error("its `root` {} is not a directory below this one", quoted(.root))]
     InvalidRoot { root: String },
     /// The timeout is no duration, or zero.
     #[error("its `timeout` is {}", quoted(.text))]

@@ -151,8 +151,8 @@ pub(crate) trait LimitDocument {
     const REQUIRED: bool;
 
     /// Completes the schema of one value.
-    fn describe(kind: &LimitDefinition, property: &mut Schema) {
-        property.insert("description".to_owned(), format!("{}.", kind.description).into());
+    fn describe(definition: &LimitDefinition, property: &mut Schema) {
+        property.insert("description".to_owned(), format!("{}.", definition.description).into());
     }
 }
 
@@ -169,14 +169,14 @@ impl LimitDocument for LimitSettings {
 }
 
 fn document_schema<D: LimitDocument>(properties: Map<String, Value>) -> Schema {
-    let required: Vec<&String> = properties.keys().filter(|_| D::REQUIRED).collect();
     let mut schema = json_schema!({
         "description": D::DESCRIPTION,
         "type": "object",
         "additionalProperties": false,
     });
     if D::REQUIRED {
-        schema.insert("required".to_owned(), serde_json::json!(required));
+        let names: Vec<Value> = properties.keys().map(|name| name.as_str().into()).collect();
+        schema.insert("required".to_owned(), names.into());
     }
     schema.insert("properties".to_owned(), properties.into());
     schema
@@ -197,7 +197,7 @@ impl LimitDefinition {
 impl Limits {
     /// Returns all limits as a phrase: `memory unlimited, processes 4096, …`.
     pub fn phrase(self) -> String {
-        let parts = self.entries().map(|(kind, limit)| format!("{} {}", kind.label, kind.format(limit)));
+        let parts = self.entries().map(|(limit, value)| format!("{} {}", limit.label, limit.format(value)));
         parts.collect::<Vec<_>>().join(", ")
     }
 
