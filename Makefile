@@ -7,6 +7,9 @@ XTASK = $(or $(CARGO_TARGET_DIR),target)/debug/xtask
 # Programs of the tests. Tests that need a missing program are skipped.
 TEST_PROGRAMS = make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime \
 	prometheus-client curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
+# Installs these programs and the third-party clients while cargo builds programs and tests.
+BUILD_TESTS = { scripts/need --try $(TEST_PROGRAMS); scripts/clients; } & \
+	$(CARGO) build --workspace --bins --tests; built=$$?; wait $$! && exit $$built
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo screens test test-long check check-deps schemas bench book install deb
@@ -29,16 +32,12 @@ screens: ## generate the pictures in docs/screens from real runs
 
 test: ## run all tests; the last line of the output counts them
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try $(TEST_PROGRAMS)
-	@scripts/clients
-	@$(CARGO) build --quiet --workspace --bin xtask
+	@$(BUILD_TESTS)
 	@$(XTASK) test
 
 test-long: ## run all variants and full campaigns, which a release requires; takes an hour or more
 	@scripts/need cargo cc git setpriv python3
-	@scripts/need --try $(TEST_PROGRAMS)
-	@scripts/clients
-	@$(CARGO) build --quiet --workspace --bin xtask
+	@$(BUILD_TESTS)
 	@$(XTASK) test-long
 
 # `--workspace` and `--examples` make cargo use the same features as for the tests, so that it compiles a dependency once.

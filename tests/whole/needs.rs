@@ -315,5 +315,8 @@ pub(crate) const NEEDS_OPENTELEMETRY: &[Needs] = &[
     Needs::Sandbox,
     Needs::Client(&[OPENTELEMETRY_PYTHON, "-c", "import opentelemetry.proto.collector.trace.v1.trace_service_pb2"]),
 ];
+/// Requirements of a case that sends spans to Rotel, a collector.
+pub(crate) const NEEDS_ROTEL: &[Needs] =
+    &[Needs::Sandbox, Needs::Client(&[OPENTELEMETRY_PYTHON, "-c", "import rotel.agent"])];
 /// Requirements of a case whose steps misbehave in ways that need more than a shell.
 pub(crate) const NEEDS_PYTHON: &[Needs] = &[Needs::Sandbox, Needs::Program("python3")];

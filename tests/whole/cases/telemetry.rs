@@ -2,6 +2,7 @@
 //! not affect a run.
 
 use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,13 +11,14 @@ use super::http::{curl, run_to_end, submit_run};
 use crate::daemon::{self, TestDaemon};
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{CaseDefinition, NEEDS_OPENTELEMETRY, Needs, OPENTELEMETRY_PYTHON, case};
+use crate::needs::{CaseDefinition, NEEDS_OPENTELEMETRY, NEEDS_ROTEL, Needs, OPENTELEMETRY_PYTHON, case};
 use crate::process::RunningProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("telemetry::run_continues_the_callers_trace", run_continues_callers_trace).needs(NEEDS_OPENTELEMETRY),
     case("telemetry::daemon_exports_requested_runs", daemon_exports_requested_runs).needs(NEEDS_OPENTELEMETRY),
+    case("telemetry::collector_accepts_the_spans", collector_accepts_spans).needs(NEEDS_ROTEL),
     case("telemetry::promtool_accepts_the_metrics", promtool_accepts_metrics).needs(&[
         Needs::Sandbox,
         Needs::Program("curl"),
@@ -30,6 +32,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("telemetry::spec_cannot_enable_export", spec_cannot_enable_export).needs(NEEDS_OPENTELEMETRY),
 ];
 
+/// Replaces the interpreter by the program in the package of Rotel.
+const START_ROTEL: &str = "import os, sys, rotel
+agent = os.path.join(os.path.dirname(rotel.__file__), 'rotel-agent')
+os.execv(agent, [agent, *sys.argv[1:]])";
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN_ID: &str = "b7ad6b7169203331";
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -141,6 +147,44 @@ fn run_continues_callers_trace(env: &TestEnvironment) {
     let names = repo.step("asks")["env_names"].to_string();
     assert!(!names.contains("TRACE"), "a record does not depend on whether its run is traced: {names}");
     receiver.stop();
+}
+
+/// Starts Rotel, a collector, which prints the traces that it receives. Returns it with its address.
+fn start_collector(env: &TestEnvironment) -> (RunningProcess, String) {
+    // Rotel cannot choose a free port itself.
+    let free_port = || TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+    let (http, grpc) = (free_port(), free_port());
+    let mut command = machine::client_command(OPENTELEMETRY_PYTHON);
+    command.args(["-c", START_ROTEL, "start", "--exporter", "blackhole", "--debug-log", "traces"]);
+    command.args(["--debug-log-verbosity", "detailed", "--otlp-http-endpoint", &http.to_string()]);
+    command.args(["--otlp-grpc-endpoint", &grpc.to_string()]).env("HOME", env.home_dir());
+    (RunningProcess::start(command), format!("http://{http}"))
+}
+
+/// A collector that decodes strictly shows the spans of a run as they were sent.
+fn collector_accepts_spans(env: &TestEnvironment) {
+    let (mut collector, endpoint) = start_collector(env);
+    let address = endpoint.trim_start_matches("http://");
+    collector.wait_until(|| TcpStream::connect(address).is_ok());
+    let repo = env.repo(&traced_spec());
+    env.set_caller_var("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+    env.set_caller_var("TRACEPARENT", TRACEPARENT);
+    let run = repo.run().exits(1);
+    assert!(!run.all_output().contains("not exported"), "{run}");
+    collector.wait_for_stdout("-> error.type: Str(failed)");
+    let shown = collector.stdout_so_far();
+    for line in [
+        format!("Trace ID       : {TRACE_ID}"),
+        format!("Parent ID      : {SPAN_ID}"),
+        "Name           : proctor run".to_owned(),
+        "Name           : step fails".to_owned(),
+        "-> proctor.verdict: Str(failed)".to_owned(),
+        "-> process.exit.code: Int(3)".to_owned(),
+    ] {
+        assert!(shown.contains(&line), "{line:?} is missing:\n{shown}");
+    }
+    collector.signal(rustix::process::Signal::KILL);
+    collector.wait();
 }
 
 /// Submits a run over HTTP with these headers, and returns it after its end.
