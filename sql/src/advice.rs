@@ -18,6 +18,9 @@ struct AdviceRow {
     dialect: Dialect,
     /// A part of the engine's message.
     says: String,
+    /// The SQLSTATE of the error in lower case, if the engine reports one.
+    #[serde(default)]
+    state: Option<String>,
     code: SqlCode,
     means: String,
     advice: String,
@@ -53,8 +56,11 @@ impl Advice {
 /// Returns the advice about an error message of an engine.
 pub fn advise(dialect: Dialect, error: &str) -> Advice {
     let lower = error.to_lowercase();
-    let of_dialect = |row: &&AdviceRow| row.dialect == dialect && lower.contains(&row.says.to_lowercase());
-    match TABLE.iter().find(of_dialect) {
+    let rows = || TABLE.iter().filter(|row| row.dialect == dialect);
+    let says = |row: &&AdviceRow| lower.contains(&row.says.to_lowercase());
+    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
+    let has_state = |row: &&AdviceRow| row.state.as_deref().is_some_and(|state| words().any(|word| word == state));
+    match rows().find(says).or_else(|| rows().find(has_state)) {
         Some(row) => {
             Advice { dialect, code: row.code, means: row.means.clone(), advice: row.advice.clone(), is_known: true }
         }
@@ -88,9 +94,10 @@ pub fn advise_without_statement(dialect: Option<Dialect>, error: &str) -> Result
     let dialects = match dialect {
         Some(dialect) => vec![dialect],
         None if has_duckdb_title(error) => vec![Dialect::Duckdb],
+        None if is_postgres_error(error) => vec![Dialect::Postgres],
         None => Dialect::ALL.to_vec(),
     };
-    if let Some(family) = unsupported_engine(error, dialect) {
+    if let Some(family) = unsupported_engine(error) {
         return Err(AdviceError::UnsupportedEngine(family));
     }
     let known = dialects.into_iter().map(|dialect| advise(dialect, error)).find(|advice| advice.is_known);
@@ -109,10 +116,29 @@ fn has_duckdb_title(error: &str) -> bool {
         && title.chars().all(|c| c.is_alphabetic() || c == ' ')
 }
 
+/// Reports whether an error has the wording or the codes of PostgreSQL.
+fn is_postgres_error(error: &str) -> bool {
+    let lower = error.trim().to_lowercase();
+    lower.starts_with("error: ")
+        || lower.starts_with("relation \"")
+        || (lower.starts_with("column \"") && lower.ends_with("does not exist"))
+        || lower.starts_with("syntax error at or near")
+        || lower.contains("sqlstate")
+        || is_sqlstate(code_of(&lower))
+}
+
+/// Returns the code of an error that begins with one, in lower case: `error code 8130: …`, `42p01`.
+fn code_of(lower: &str) -> &str {
+    let bare = ["error code:", "error code", "error", "errno:", "errno", "code:", "code", "#"]
+        .iter()
+        .find_map(|head| lower.strip_prefix(head))
+        .unwrap_or(lower);
+    bare.trim().split([' ', ':', ',', '(']).next().unwrap_or_default()
+}
+
 /// Returns the unsupported family of engines that an error belongs to; `None` if it belongs to none of them.
-fn unsupported_engine(error: &str, dialect: Option<Dialect>) -> Option<&'static str> {
+fn unsupported_engine(error: &str) -> Option<&'static str> {
     const MYSQL: &str = "MySQL or MariaDB";
-    const POSTGRES: &str = "PostgreSQL";
     /// Phrases that only this family of engines uses.
     const WORDS: &[(&str, &str)] = &[
         ("you have an error in your sql syntax", MYSQL),
@@ -127,7 +153,6 @@ fn unsupported_engine(error: &str, dialect: Option<Dialect>) -> Option<&'static 
         ("incorrect syntax near", "SQL Server"),
         ("invalid column name '", "SQL Server"),
         ("invalid object name '", "SQL Server"),
-        ("sqlstate", "an engine with SQLSTATE codes, such as PostgreSQL"),
     ];
     let lower = error.trim().to_lowercase();
     if let Some((_, family)) = WORDS.iter().find(|(words, _)| lower.contains(words)) {
@@ -139,24 +164,12 @@ fn unsupported_engine(error: &str, dialect: Option<Dialect>) -> Option<&'static 
     if lower.starts_with("msg ") && lower.contains("level ") {
         return Some("SQL Server");
     }
-    let of_postgres = lower.starts_with("error: ")
-        || lower.starts_with("relation \"")
-        || (lower.starts_with("column \"") && lower.ends_with("does not exist"))
-        || lower.starts_with("syntax error at or near");
-    if of_postgres && dialect.is_none() {
-        return Some(POSTGRES);
-    }
-    let bare = ["error code:", "error code", "error", "errno:", "errno", "code:", "code", "#"]
-        .iter()
-        .find_map(|head| lower.strip_prefix(head))
-        .unwrap_or(&lower);
-    let token = bare.trim().split([' ', ':', ',', '(']).next().unwrap_or_default();
-    let is_alone = token.len() == bare.trim().len() || lower.starts_with("error") || lower.starts_with("errno");
+    let token = code_of(&lower);
+    let is_alone = lower.ends_with(token) || lower.starts_with("error") || lower.starts_with("errno");
     match token.parse::<u32>() {
         Ok(1_000..=1_999 | 3_000..=5_999) if is_alone => Some(MYSQL),
         Ok(2_000..=2_999) if is_alone => Some("a client of MySQL or MariaDB"),
         Ok(8_000..=9_999) if is_alone => Some("TiDB"),
-        _ if is_sqlstate(token) && is_alone => Some("an engine with SQLSTATE codes, such as PostgreSQL"),
         _ => None,
     }
 }
@@ -194,6 +207,9 @@ mod tests {
                 SqlCode::UnknownColumn,
             ),
             (Dialect::Duckdb, "Catalog Error: Table with name x does not exist!", SqlCode::UnknownTable),
+            (Dialect::Postgres, "ERROR: relation \"t\" does not exist", SqlCode::UnknownTable),
+            (Dialect::Postgres, "column c.nmae does not exist", SqlCode::UnknownColumn),
+            (Dialect::Postgres, "22P02", SqlCode::WrongType),
         ];
         for (dialect, error, code) in cases {
             let advice = advise(dialect, error);
@@ -213,11 +229,9 @@ mod tests {
                 AdviceError::UnsupportedEngine("MySQL or MariaDB"),
             ),
             ("error code 8130", AdviceError::UnsupportedEngine("TiDB")),
-            ("ERROR:  syntax error at or near \"SELEC\"", AdviceError::UnsupportedEngine("PostgreSQL")),
-            ("relation \"t\" does not exist", AdviceError::UnsupportedEngine("PostgreSQL")),
             ("ORA-00942: table or view does not exist", AdviceError::UnsupportedEngine("Oracle")),
             ("Msg 207, Level 16, State 1", AdviceError::UnsupportedEngine("SQL Server")),
-            ("42P01", AdviceError::UnsupportedEngine("an engine with SQLSTATE codes, such as PostgreSQL")),
+            ("42Z99", AdviceError::Unknown),
             ("blah", AdviceError::Unknown),
             ("", AdviceError::Unknown),
             ("7", AdviceError::Unknown),
@@ -240,6 +254,11 @@ mod tests {
             ("sqlite3.OperationalError: no such table: ordres", Dialect::Sqlite),
             ("Parser Error: syntax error at or near \"SELEC\"", Dialect::Duckdb),
             ("Catalog Error: Table with name x does not exist!", Dialect::Duckdb),
+            ("ERROR:  syntax error at or near \"SELEC\"", Dialect::Postgres),
+            ("relation \"t\" does not exist", Dialect::Postgres),
+            ("42P01", Dialect::Postgres),
+            ("error code 23505", Dialect::Postgres),
+            ("SQLSTATE[42703]: Undefined column: column \"nmae\" does not exist", Dialect::Postgres),
         ];
         for (error, dialect) in cases {
             assert_eq!(advise_without_statement(None, error).map(|advice| advice.dialect), Ok(dialect), "{error}");

@@ -11,6 +11,7 @@ use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
 use proctor_duckdb::LibraryNotFound;
 
 use crate::chain;
+use crate::worker::WorkerOptions;
 use crate::worker_client::{self, WorkerConnection, WorkerError};
 
 /// The program to start: the current one.
@@ -44,7 +45,7 @@ impl ChildWorker {
                 missing.to_string(),
             );
         }
-        let running = match self.running.take().map_or_else(|| start_worker(self.duckdb.as_ref().ok()), Ok) {
+        let running = match self.running.take().map_or_else(|| self.start_worker(request.dialect), Ok) {
             Ok(running) => running,
             Err(error) => {
                 let message = format!("the SQL worker cannot be started: {error}");
@@ -62,18 +63,20 @@ impl ChildWorker {
             }
         }
     }
-}
 
-#[expect(clippy::disallowed_methods, reason = "this program is a step in its sandbox, and starts itself there")]
-fn start_worker(duckdb: Option<&PathBuf>) -> io::Result<RunningSqlWorker> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let mut command = Command::new(CURRENT_EXE);
-    command.arg("worker").args(duckdb).stdin(Stdio::null()).stdout(OwnedFd::from(theirs));
-    let running = RunningSqlWorker { connection: WorkerConnection::new(ours), child: command.spawn()? };
-    // The command still holds the other end of the socket, which must be closed here.
-    drop(command);
-    running.connection.wait_until_ready()?;
-    Ok(running)
+    #[expect(clippy::disallowed_methods, reason = "this program is a step in its sandbox, and starts itself there")]
+    fn start_worker(&self, dialect: Dialect) -> io::Result<RunningSqlWorker> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let library = self.duckdb.as_ref().ok().and_then(|file| file.to_str()).filter(|_| dialect == Dialect::Duckdb);
+        let mut command = Command::new(CURRENT_EXE);
+        command.arg("worker").args(WorkerOptions::arguments(dialect, library));
+        command.stdin(Stdio::null()).stdout(OwnedFd::from(theirs));
+        let running = RunningSqlWorker { connection: WorkerConnection::new(ours), child: command.spawn()? };
+        // The command still holds the other end of the socket, which must be closed here.
+        drop(command);
+        running.connection.wait_until_ready()?;
+        Ok(running)
+    }
 }
 
 impl RunningSqlWorker {

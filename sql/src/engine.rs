@@ -1,4 +1,4 @@
-//! Defines the interface of an engine. [`crate::sqlite`] and [`crate::duckdb`] implement it.
+//! Defines the interface of an engine. [`crate::sqlite`], [`crate::duckdb`] and [`crate::postgres`] implement it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -147,14 +147,19 @@ fn next_token(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
             Some(end) => (SqlTokenKind::Quoted, end + 1),
             None => (SqlTokenKind::Unterminated, rest.len()),
         },
-        b'$' if dialect == Dialect::Duckdb => lex_dollar_quoted(rest),
+        b'$' if has_postgres_strings(dialect) => lex_dollar_quoted(rest),
         b'x' | b'X' if second == Some(b'\'') => closed_token(SqlTokenKind::String, quoted_length(rest, 1, '\'')),
-        b'e' | b'E' if dialect == Dialect::Duckdb && second == Some(b'\'') => lex_escape_string(rest),
+        b'e' | b'E' if has_postgres_strings(dialect) && second == Some(b'\'') => lex_escape_string(rest),
         b'0'..=b'9' => (SqlTokenKind::Number, number_length(bytes)),
         b'.' if second.is_some_and(|byte| byte.is_ascii_digit()) => (SqlTokenKind::Number, number_length(bytes)),
         _ if is_word_start(first) => (SqlTokenKind::Word, bytes.iter().take_while(|byte| is_word_part(**byte)).count()),
         _ => (SqlTokenKind::Symbol, 1),
     }
+}
+
+/// Reports whether a dialect has PostgreSQL's lexical rules: `E'…'`, `$tag$ … $tag$` and nested comments.
+fn has_postgres_strings(dialect: Dialect) -> bool {
+    matches!(dialect, Dialect::Duckdb | Dialect::Postgres)
 }
 
 fn closed_token(piece: SqlTokenKind, end: Option<usize>) -> (SqlTokenKind, usize) {
@@ -177,7 +182,7 @@ fn quoted_length(rest: &str, from: usize, quote: char) -> Option<usize> {
     }
 }
 
-/// Reads DuckDB's `E'…'`, where a backslash escapes the next character.
+/// Reads `E'…'`, where a backslash escapes the next character.
 fn lex_escape_string(rest: &str) -> (SqlTokenKind, usize) {
     let bytes = rest.as_bytes();
     let mut at = 2;
@@ -219,7 +224,7 @@ fn lex_block_comment(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
                     return (SqlTokenKind::Comment, at);
                 }
             }
-            (b'/', Some(b'*')) if dialect == Dialect::Duckdb => {
+            (b'/', Some(b'*')) if has_postgres_strings(dialect) => {
                 depth += 1;
                 at += 2;
             }

@@ -22,6 +22,7 @@ mod hidden_names;
 mod lexer;
 mod literals;
 pub mod name_suggestions;
+pub mod postgres;
 pub mod quiet_stream;
 pub mod scratch_rows;
 pub mod scratch_value;

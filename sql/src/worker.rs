@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::chain;
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, SqlEngine};
+use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
 use crate::sqlite::Sqlite;
 use crate::wire;
 
@@ -25,8 +26,16 @@ const MAX_ENGINES: usize = 8;
 
 /// A cache of open engines, the most recently used last.
 pub struct EngineCache {
-    duckdb: Result<PathBuf, LibraryNotFound>,
+    // Ends before the server on which some of the engines are.
     idle: Vec<IdleEngine>,
+    sources: EngineSources,
+}
+
+/// What engines are opened from.
+pub struct EngineSources {
+    /// The path of DuckDB's shared library, or the reason why it is missing.
+    duckdb: Result<PathBuf, LibraryNotFound>,
+    postgres: PostgresServer,
 }
 
 /// An idle engine.
@@ -65,7 +74,7 @@ struct FileState {
 impl EngineCache {
     /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, LibraryNotFound>) -> Self {
-        Self { duckdb, idle: Vec::new() }
+        Self { sources: EngineSources::new(duckdb, None), idle: Vec::new() }
     }
 
     /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
@@ -73,7 +82,7 @@ impl EngineCache {
         let begun = Instant::now();
         let key = EngineKey::from_request(request);
         let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
-        let mut engine = match warm.map_or_else(|| open_engine(request, &self.duckdb), Ok) {
+        let mut engine = match warm.map_or_else(|| open_engine(request, &mut self.sources), Ok) {
             Ok(engine) => engine,
             Err(refusal) => {
                 return chain::error_judgement(request, request.dialect.display_name(), refusal.code, refusal.message);
@@ -108,6 +117,14 @@ impl EngineCache {
     }
 }
 
+impl EngineSources {
+    /// `duckdb` is the path of the shared library, or the reason why it is missing. `postgres_template` is an archive
+    /// of a data directory.
+    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, postgres_template: Option<PathBuf>) -> Self {
+        Self { duckdb, postgres: PostgresServer::new(PostgresPrograms::find(), postgres_template) }
+    }
+}
+
 impl EngineKey {
     fn from_request(request: &SqlRequest) -> Self {
         let state = |meta: Metadata| FileState {
@@ -131,14 +148,64 @@ impl EngineKey {
 /// The engine is missing, or the schema cannot be set up.
 pub fn open_engine(
     request: &SqlRequest,
-    duckdb: &Result<PathBuf, LibraryNotFound>,
+    sources: &mut EngineSources,
 ) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
-        Dialect::Duckdb => match duckdb {
+        Dialect::Postgres => Ok(Box::new(Postgres::open(&mut sources.postgres, request)?)),
+        Dialect::Duckdb => match &sources.duckdb {
             Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
             Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.to_string())),
         },
+    }
+}
+
+/// The engines that a worker prepares before it is ready.
+pub struct WorkerOptions {
+    /// The path of DuckDB's shared library, or the reason why it is missing.
+    pub duckdb: Result<PathBuf, LibraryNotFound>,
+    /// True if the worker starts a PostgreSQL server.
+    pub starts_postgres: bool,
+    /// An archive of a data directory for the server.
+    pub postgres_template: Option<PathBuf>,
+}
+
+/// The options of a worker on its command line.
+const DUCKDB_OPTION: &str = "--duckdb=";
+const POSTGRES_OPTION: &str = "--postgres";
+const TEMPLATE_OPTION: &str = "--postgres-template=";
+
+impl WorkerOptions {
+    /// Returns the arguments of a worker for requests of one dialect. `file` is the library or the template.
+    pub(crate) fn arguments(dialect: Dialect, file: Option<&str>) -> Vec<String> {
+        match (dialect, file) {
+            (Dialect::Duckdb, Some(file)) => vec![format!("{DUCKDB_OPTION}{file}")],
+            (Dialect::Postgres, Some(file)) => vec![format!("{TEMPLATE_OPTION}{file}")],
+            (Dialect::Postgres, None) => vec![POSTGRES_OPTION.to_owned()],
+            (Dialect::Sqlite | Dialect::Duckdb, _) => Vec::new(),
+        }
+    }
+
+    /// Parses the arguments of a worker. Returns the first unknown one as an error.
+    ///
+    /// # Errors
+    /// An argument is unknown.
+    pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options =
+            Self { duckdb: Err(LibraryNotFound::NotPassed), starts_postgres: false, postgres_template: None };
+        for argument in arguments {
+            if let Some(file) = argument.strip_prefix(DUCKDB_OPTION) {
+                options.duckdb = Ok(file.into());
+            } else if let Some(file) = argument.strip_prefix(TEMPLATE_OPTION) {
+                options.starts_postgres = true;
+                options.postgres_template = Some(file.into());
+            } else if argument == POSTGRES_OPTION {
+                options.starts_postgres = true;
+            } else {
+                return Err(argument);
+            }
+        }
+        Ok(options)
     }
 }
 
@@ -165,11 +232,15 @@ impl io::Read for PolledReader<'_> {
 ///
 /// # Errors
 /// The other side sends an invalid request, or the connection breaks.
-pub fn serve(socket: &UnixStream, duckdb: Result<PathBuf, LibraryNotFound>) -> io::Result<()> {
-    // The library is loaded before the first request arrives, and stays loaded. If it cannot be loaded, each request
-    // that needs it gets the error.
-    let _library = duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
-    let mut engines = EngineCache::new(duckdb);
+pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
+    // The library is loaded and the server is started before the first request arrives. If that fails, each request
+    // that needs them gets the error.
+    let _library = options.duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
+    let mut sources = EngineSources::new(options.duckdb, options.postgres_template);
+    if options.starts_postgres {
+        let _ = sources.postgres.start();
+    }
+    let mut engines = EngineCache { sources, idle: Vec::new() };
     wire::write_frame(socket, &wire::READY_MESSAGE)?;
     let mut requests = BufReader::new(PolledReader(socket));
     let (mut answers, mut frame) = (socket, Vec::new());

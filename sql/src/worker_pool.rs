@@ -2,11 +2,13 @@
 //! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
 //! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
-//! directory. It has no network, a disk of one mebibyte, and the memory that the requests of the worker may use.
+//! directory. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
+//! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
+//! also in a sandbox.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +24,40 @@ use proctor_sandbox::{
 };
 
 use crate::chain;
+use crate::postgres::PostgresPrograms;
+use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
 
 /// The memory that a worker needs in addition to its engine, in bytes.
 const MEMORY_OVERHEAD: u64 = 192 << 20;
+/// The memory for the creation of a template, in bytes.
+const TEMPLATE_MEMORY: u64 = 512 << 20;
+/// The longest pause in the output while a template is created.
+const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum size of a template, in bytes.
+const MAX_TEMPLATE_BYTES: u64 = 256 << 20;
+
+/// What the sandbox of a worker may use.
+#[derive(Debug, Clone, Copy)]
+struct WorkerSize {
+    disk_bytes: u64,
+    inodes: u64,
+    pids: u64,
+    open_files: u64,
+}
+
+/// The size of a worker whose engine is a library.
+const LIBRARY_SIZE: WorkerSize = WorkerSize { disk_bytes: 1 << 20, inodes: 256, pids: 16, open_files: 64 };
+/// The size of a worker with a server: its data directory, and a process for each of its tasks.
+const SERVER_SIZE: WorkerSize = WorkerSize { disk_bytes: 256 << 20, inodes: 16_384, pids: 48, open_files: 1024 };
+
+fn worker_size(dialect: Dialect) -> WorkerSize {
+    match dialect {
+        Dialect::Sqlite | Dialect::Duckdb => LIBRARY_SIZE,
+        Dialect::Postgres => SERVER_SIZE,
+    }
+}
+
 /// The message about a worker that exceeded its memory limit.
 const MEMORY_LIMIT_MESSAGE: &str = "it reached its memory limit";
 /// The maximum size of the stderr output of a dead worker that is shown, in bytes.
@@ -49,13 +81,18 @@ pub struct WorkerPool {
     config: WorkerPoolConfig,
     launcher: Arc<Launcher>,
     facts: RepoFacts,
+    /// The directory of the pool's own files.
+    directory: PathBuf,
     idle: Mutex<Vec<(WorkerKey, Box<PooledWorker>)>>,
+    /// Locked while a template is created.
+    template_creation: Mutex<()>,
 }
 
 /// The properties of a request that a worker must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct WorkerKey {
     dialect: Dialect,
+    /// DuckDB's library, or the template of a PostgreSQL server.
     library: Option<MountedFile>,
     database: Option<MountedFile>,
     /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
@@ -143,7 +180,7 @@ impl WorkerPool {
         let made = std::fs::create_dir_all(&directory);
         made.map_err(|source| SandboxError::System { what: "cannot create the directory for SQL workers", source })?;
         let facts = RepoFacts::read(&directory)?;
-        Ok(Self { config, launcher, facts, idle: Mutex::default() })
+        Ok(Self { config, launcher, facts, directory, idle: Mutex::default(), template_creation: Mutex::default() })
     }
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
@@ -253,6 +290,7 @@ impl WorkerPool {
                 let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
                 Some(MountedFile::from_path(&found).map_err(unread)?)
             }
+            Dialect::Postgres => Some(self.postgres_template()?),
         };
         let database = request.database.as_deref().map(|file| {
             let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
@@ -262,15 +300,52 @@ impl WorkerPool {
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
     }
 
-    fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
-        let config = RunSpaceConfig {
-            disk_bytes: 1 << 20,
-            inodes: 256,
-            tolerated: self.config.tolerated.clone(),
-            reuse: SandboxReuse::Never,
-            caches: None,
+    /// Returns the template for servers of the installed version, which is created when it is first needed.
+    ///
+    /// # Errors
+    /// No server is installed, or the template cannot be created.
+    fn postgres_template(&self) -> Result<MountedFile, (SqlCode, String)> {
+        let programs = PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
+        let failed = |why: String| (SqlCode::EngineFailed, format!("the PostgreSQL server cannot be prepared: {why}"));
+        let name = programs.template_name().map_err(|error| failed(error.to_string()))?;
+        let file = self.directory.join(name);
+        let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
+        if !file.is_file() {
+            let archive = self.create_postgres_template().map_err(|error| failed(error.to_string()))?;
+            let mut new = tempfile::NamedTempFile::new_in(&self.directory).map_err(|error| failed(error.to_string()))?;
+            new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
+            // A worker of another user reads the file in its sandbox.
+            let mode = std::fs::Permissions::from_mode(0o644);
+            new.as_file().set_permissions(mode).map_err(|error| failed(error.to_string()))?;
+            new.persist(&file).map_err(|error| failed(error.to_string()))?;
+        }
+        MountedFile::from_path(&file).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Creates the archive of a data directory in a sandbox.
+    fn create_postgres_template(&self) -> Result<Vec<u8>, WorkerStartError> {
+        let program = self.program()?;
+        let words = [program.file.to_string_lossy().into_owned(), "postgres-template".to_owned()];
+        let space = RunSpace::create(&self.launcher, self.space_config(SERVER_SIZE))?;
+        let policy = self.policy(Argv::new(words.to_vec())?, vec![program.to_mount()], TEMPLATE_MEMORY, SERVER_SIZE)?;
+        let (running, _layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
+        let mut archive = Vec::new();
+        let socket = running.stdout.try_clone().map(UnixStream::from)?;
+        socket.set_read_timeout(Some(TEMPLATE_TIMEOUT))?;
+        let read = socket.take(MAX_TEMPLATE_BYTES).read_to_end(&mut archive);
+        // The archive ends with two empty blocks.
+        let is_complete = archive.len() > 1024 && archive[archive.len() - 1024..].iter().all(|byte| *byte == 0);
+        let result = match read {
+            Ok(_) if is_complete => Ok(archive),
+            Ok(_) => Err(WorkerStartError::NotReady(failure_message(&running, &io::ErrorKind::UnexpectedEof.into()))),
+            Err(error) => Err(error.into()),
         };
-        let space = RunSpace::create(&self.launcher, config)?;
+        drop(running.kill());
+        result
+    }
+
+    fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
+        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key.dialect)))?;
         let policy = self.sandbox_policy(key)?;
         let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
@@ -284,15 +359,39 @@ impl WorkerPool {
         Ok(Box::new(PooledWorker { connection: line, running, _layer: layer, _space: space }))
     }
 
-    fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, WorkerStartError> {
+    fn space_config(&self, size: WorkerSize) -> RunSpaceConfig {
+        RunSpaceConfig {
+            disk_bytes: size.disk_bytes,
+            inodes: size.inodes,
+            tolerated: self.config.tolerated.clone(),
+            reuse: SandboxReuse::Never,
+            caches: None,
+        }
+    }
+
+    fn program(&self) -> Result<MountedFile, WorkerStartError> {
         let named = &self.config.program;
-        let program = MountedFile::from_path(named)
-            .map_err(|source| WorkerStartError::Program { file: named.clone(), source })?;
-        let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
-        let argv = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(library);
-        let argv = Argv::new(argv.collect())?;
+        MountedFile::from_path(named).map_err(|source| WorkerStartError::Program { file: named.clone(), source })
+    }
+
+    fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, WorkerStartError> {
+        let program = self.program()?;
+        let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy());
+        let options = WorkerOptions::arguments(key.dialect, library.as_deref());
+        let words = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(options);
         let tools =
             std::iter::once(&program).chain(&key.library).chain(&key.database).map(MountedFile::to_mount).collect();
+        self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key.dialect))
+    }
+
+    /// Returns the policy of a sandbox for `argv`, with this memory for the engine.
+    fn policy(
+        &self,
+        argv: Argv,
+        tools: Vec<ToolMount>,
+        memory: u64,
+        size: WorkerSize,
+    ) -> Result<Policy, WorkerStartError> {
         Ok(Policy {
             repo: self.facts.path.clone(),
             checkout: None,
@@ -303,11 +402,11 @@ impl WorkerPool {
             network: Network::Deny,
             leaks: Leaks::Ignore,
             limits: Limits {
-                memory: Limit::Max(key.memory.saturating_add(MEMORY_OVERHEAD)),
-                pids: Limit::Max(16),
-                disk: Limit::Max(1 << 20),
+                memory: Limit::Max(memory.saturating_add(MEMORY_OVERHEAD)),
+                pids: Limit::Max(size.pids),
+                disk: Limit::Max(size.disk_bytes),
                 output: Limit::Max(1 << 20),
-                open_files: Limit::Max(64),
+                open_files: Limit::Max(size.open_files),
                 ..Limits::UNLIMITED
             },
             home: self.launcher.host().home().to_owned(),

@@ -262,7 +262,11 @@ words!(ReadOnly, "`off`, `tracked` or `strict`",
 words!(Leaks, "`ignore`, `warn` or `fail`",
     ["ignore" => Self::Ignore, "warn" => Self::Warn, "fail" => Self::Fail]);
 words!(Ignored, "`worktree` or `hidden`", ["worktree" => Self::Worktree, "hidden" => Self::Hidden]);
-words!(Dialect, "`sqlite` or `duckdb`", ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb]);
+words!(
+    Dialect,
+    "`sqlite`, `duckdb` or `postgres`",
+    ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb, "postgres" => Self::Postgres]
+);
 words!(SqlPolicy, "`read`, `write` or `migrate`",
     ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);
 words!(Determinism, "`D0`, `D1` or `D2`", ["D0" => Self::D0, "D1" => Self::D1, "D2" => Self::D2]);

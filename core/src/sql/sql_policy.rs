@@ -22,6 +22,8 @@ pub enum Dialect {
     Sqlite,
     /// DuckDB, whose shared library is loaded at run time if it is installed.
     Duckdb,
+    /// PostgreSQL, whose server programs are started in the sandbox if they are installed.
+    Postgres,
 }
 
 /// The kinds of statements that are allowed.
@@ -80,13 +82,14 @@ pub struct SqlAllow {
 
 impl Dialect {
     /// Every supported dialect.
-    pub const ALL: [Self; 2] = [Self::Sqlite, Self::Duckdb];
+    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Duckdb, Self::Postgres];
 
     /// Returns the name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
             Self::Duckdb => "duckdb",
+            Self::Postgres => "postgres",
         }
     }
 
@@ -95,6 +98,7 @@ impl Dialect {
         match self {
             Self::Sqlite => "SQLite",
             Self::Duckdb => "DuckDB",
+            Self::Postgres => "PostgreSQL",
         }
     }
 }

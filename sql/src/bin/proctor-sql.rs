@@ -1,5 +1,6 @@
 //! Runs SQL engines in a separate process. `proctor-sql worker` answers requests over the socket on its standard
-//! output; `proctor-sql check` judges files as a step of a run. `proctord`, `proctor` or a step's command starts it in
+//! output; `proctor-sql check` judges files as a step of a run; `proctor-sql postgres-template` prepares a PostgreSQL
+//! server. `proctord`, `proctor` or a step's command starts it in
 //! a sandbox.
 
 use std::os::fd::AsFd as _;
@@ -9,11 +10,14 @@ use std::process::ExitCode;
 
 use proctor_core::sql::SqlRequest;
 use proctor_sql::child_worker::ChildWorker;
+use proctor_sql::postgres::{PostgresPrograms, write_template};
+use proctor_sql::worker::WorkerOptions;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        Some("worker") => worker(args.next().map(PathBuf::from)),
+        Some("worker") => worker(args),
+        Some("postgres-template") => postgres_template(),
         Some("check") => check(&args.next().unwrap_or_default(), args),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
@@ -53,7 +57,19 @@ fn check(json: &str, mut args: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-fn worker(duckdb: Option<PathBuf>) -> ExitCode {
+/// Writes the archive of a data directory for PostgreSQL servers to standard output.
+fn postgres_template() -> ExitCode {
+    let written = PostgresPrograms::find().and_then(|programs| write_template(&programs, std::io::stdout().lock()));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(5)
+        }
+    }
+}
+
+fn worker(args: impl Iterator<Item = String>) -> ExitCode {
     let socket = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(socket) => UnixStream::from(socket),
         Err(error) => {
@@ -61,8 +77,14 @@ fn worker(duckdb: Option<PathBuf>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let duckdb = duckdb.ok_or(proctor_duckdb::LibraryNotFound::NotPassed);
-    match proctor_sql::worker::serve(&socket, duckdb) {
+    let options = match WorkerOptions::parse(args) {
+        Ok(options) => options,
+        Err(unknown) => {
+            eprintln!("error: `{unknown}` is not an option of a worker");
+            return ExitCode::from(2);
+        }
+    };
+    match proctor_sql::worker::serve(&socket, options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: the worker ends: {error}");

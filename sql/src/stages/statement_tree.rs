@@ -2,7 +2,7 @@
 
 use proctor_core::sql::Dialect;
 use sqlparser::ast::{self, SetExpr};
-use sqlparser::dialect::{DuckDbDialect, SQLiteDialect};
+use sqlparser::dialect::{DuckDbDialect, PostgreSqlDialect, SQLiteDialect};
 use sqlparser::parser::Parser;
 
 /// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
@@ -18,6 +18,7 @@ pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement>
     let dialect: &dyn sqlparser::dialect::Dialect = match dialect {
         Dialect::Sqlite => &SQLiteDialect {},
         Dialect::Duckdb => &DuckDbDialect {},
+        Dialect::Postgres => &PostgreSqlDialect {},
     };
     let parsed = Parser::new(dialect)
         .with_recursion_limit(MAX_PARSER_DEPTH)

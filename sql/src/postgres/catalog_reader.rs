@@ -1,0 +1,306 @@
+//! Reads the content of a database from the catalogs of PostgreSQL: tables, views and what stands behind them, keys,
+//! triggers and functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::builtin_allowlist;
+use super::node_tree::{self, StatementFacts};
+use super::session::{Session, SessionError};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
+
+/// The condition for objects of the schema. Temporary objects belong to the judgement itself.
+const OWN_SCHEMAS: &str = "n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') \
+    AND n.nspname !~ '^pg_(toast_)?temp_'";
+
+const RELATIONS_QUERY: &str = "
+    SELECT c.oid::text, n.nspname::text, c.relname::text, c.relkind::text, a.attnum::text, a.attname::text,
+        pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull::text,
+        (a.attgenerated <> '' OR a.attidentity = 'a')::text
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND ";
+const KEYS_QUERY: &str = "
+    SELECT con.conrelid::text, a.attname::text, k.ord::text
+    FROM pg_catalog.pg_constraint con CROSS JOIN LATERAL unnest(con.conkey) WITH ORDINALITY AS k(col, ord)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = con.conrelid AND a.attnum = k.col WHERE con.contype = 'p'";
+const FOREIGN_KEYS_QUERY: &str = "
+    SELECT con.conrelid::text, con.confrelid::text, a.attname::text, f.attname::text, con.confdeltype::text,
+        con.confupdtype::text
+    FROM pg_catalog.pg_constraint con CROSS JOIN LATERAL unnest(con.conkey, con.confkey) WITH ORDINALITY AS k(col, to_col, ord)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = con.conrelid AND a.attnum = k.col
+    JOIN pg_catalog.pg_attribute f ON f.attrelid = con.confrelid AND f.attnum = k.to_col
+    WHERE con.contype = 'f' ORDER BY con.oid, k.ord";
+const RULES_QUERY: &str = "
+    SELECT r.ev_class::oid::text, (r.rulename = '_RETURN')::text, r.ev_action::text
+    FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE ";
+const TRIGGERS_QUERY: &str = "
+    SELECT t.tgrelid::text, t.tgtype::text, p.proname::text FROM pg_catalog.pg_trigger t
+    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal";
+const FUNCTION_NAMES_QUERY: &str = "
+    SELECT lower(p.proname), bool_and(n.nspname = 'pg_catalog')::text, bool_and(p.provolatile = 'i')::text
+    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace GROUP BY 1";
+
+/// The content of a database.
+#[derive(Debug, Default)]
+pub(super) struct DatabaseContent {
+    pub(super) catalog: Catalog,
+    /// The relations of the schema, by object id.
+    pub(super) relations: BTreeMap<u32, Relation>,
+    /// The quoted form of the names of tables outside of `public`.
+    pub(super) quoted_names: BTreeMap<String, String>,
+    /// The names of all functions, in lower case.
+    pub(super) functions: BTreeSet<String>,
+    /// The functions that access nothing but their arguments.
+    pub(super) harmless_functions: BTreeSet<String>,
+    /// The keys whose changes change rows of other tables.
+    pub(super) cascades: Vec<Cascade>,
+}
+
+/// A table, a view or a sequence.
+#[derive(Debug, Default)]
+pub(super) struct Relation {
+    /// The name; outside of `public` with its schema.
+    pub(super) name: String,
+    pub(super) kind: RelationKind,
+    /// The names of the columns, by number.
+    pub(super) columns: BTreeMap<i32, String>,
+    /// What the definition of a view uses; `None` if it cannot be read.
+    pub(super) definition: Option<StatementFacts>,
+    /// True if a rule replaces changes of the rows.
+    pub(super) has_rules: bool,
+    /// The triggers: the events as bits of `tgtype`, and the name of the function.
+    pub(super) triggers: Vec<(u32, String)>,
+}
+
+/// The kind of a relation.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RelationKind {
+    #[default]
+    Table,
+    View,
+    /// A table of another server.
+    Foreign,
+    Sequence,
+}
+
+/// A foreign key that changes rows of the referencing table.
+#[derive(Debug)]
+pub(super) struct Cascade {
+    pub(super) referenced: u32,
+    pub(super) referencing: u32,
+    /// The referencing column.
+    pub(super) column: String,
+    pub(super) on_delete: bool,
+    pub(super) on_update: bool,
+}
+
+/// A function that a statement calls.
+#[derive(Debug)]
+pub(super) struct CalledFunction {
+    /// The name; outside of `pg_catalog` and `public` with its schema.
+    pub(super) name: String,
+}
+
+impl DatabaseContent {
+    /// Reads everything.
+    pub(super) fn read(session: &Session, deadline: Instant) -> Result<Self, SessionError> {
+        let mut content = Self::default();
+        content.read_relations(session, deadline)?;
+        content.read_keys(session, deadline)?;
+        content.read_rules(session, deadline)?;
+        for row in session.query_texts(FUNCTION_NAMES_QUERY, deadline)? {
+            let [name, is_builtin, is_immutable] = fields(&row);
+            let is_listed = builtin_allowlist::is_harmless(name);
+            if is_builtin == "true" && (is_listed || is_immutable == "true") && !builtin_allowlist::is_refused(name) {
+                content.harmless_functions.insert(name.to_owned());
+            }
+            content.functions.insert(name.to_owned());
+        }
+        Ok(content)
+    }
+
+    fn read_relations(&mut self, session: &Session, deadline: Instant) -> Result<(), SessionError> {
+        let query = format!("{RELATIONS_QUERY}{OWN_SCHEMAS} ORDER BY c.oid, a.attnum");
+        let mut tables: BTreeMap<u32, CatalogTable> = BTreeMap::new();
+        for row in session.query_texts(&query, deadline)? {
+            let [oid, schema, name, kind, number, column, declared_type, is_not_null, is_generated] = fields(&row);
+            let oid = oid.parse().unwrap_or_default();
+            let full_name = qualified_name(schema, name);
+            if full_name != name {
+                let quoted = format!("{}.{}", quote_identifier(schema), quote_identifier(name));
+                self.quoted_names.insert(full_name.clone(), quoted);
+            }
+            let relation = self.relations.entry(oid).or_insert_with(|| Relation {
+                name: full_name.clone(),
+                kind: relation_kind(kind),
+                ..Relation::default()
+            });
+            let is_view = relation.kind == RelationKind::View;
+            if relation.kind != RelationKind::Sequence {
+                tables.entry(oid).or_insert_with(|| CatalogTable {
+                    name: full_name,
+                    is_view,
+                    ..CatalogTable::default()
+                });
+            }
+            if column.is_empty() {
+                continue;
+            }
+            relation.columns.insert(number.parse().unwrap_or_default(), column.to_owned());
+            tables.entry(oid).and_modify(|table| {
+                table.columns.push(CatalogColumn {
+                    name: column.to_owned(),
+                    declared_type: declared_type.to_owned(),
+                    is_not_null: is_not_null == "true",
+                    primary_key_position: 0,
+                    is_generated: is_generated == "true",
+                });
+            });
+        }
+        self.catalog.tables = tables.into_values().collect();
+        Ok(())
+    }
+
+    fn read_keys(&mut self, session: &Session, deadline: Instant) -> Result<(), SessionError> {
+        for row in session.query_texts(KEYS_QUERY, deadline)? {
+            let [table, column, position] = fields(&row);
+            if let Some(table) = self.table_mut(table)
+                && let Some(column) = table.columns.iter_mut().find(|known| known.name == column)
+            {
+                column.primary_key_position = position.parse().unwrap_or_default();
+            }
+        }
+        for row in session.query_texts(FOREIGN_KEYS_QUERY, deadline)? {
+            let [referencing, referenced, column, to, on_delete, on_update] = fields(&row);
+            let name_of = |oid: &str| oid.parse().ok().and_then(|oid: u32| self.relations.get(&oid));
+            let Some(referenced_table) = name_of(referenced).map(|relation| relation.name.clone()) else { continue };
+            let changes = |action: &str| matches!(action, "c" | "n" | "d");
+            if changes(on_delete) || changes(on_update) {
+                self.cascades.push(Cascade {
+                    referenced: referenced.parse().unwrap_or_default(),
+                    referencing: referencing.parse().unwrap_or_default(),
+                    column: column.to_owned(),
+                    on_delete: changes(on_delete),
+                    on_update: changes(on_update),
+                });
+            }
+            let key = ForeignKey { column: column.to_owned(), referenced_table, referenced_column: Some(to.to_owned()) };
+            if let Some(table) = self.table_mut(referencing) {
+                table.foreign_keys.push(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_rules(&mut self, session: &Session, deadline: Instant) -> Result<(), SessionError> {
+        for row in session.query_texts(&format!("{RULES_QUERY}{OWN_SCHEMAS}"), deadline)? {
+            let [oid, is_definition, action] = fields(&row);
+            let Some(relation) = oid.parse().ok().and_then(|oid: u32| self.relations.get_mut(&oid)) else { continue };
+            if is_definition == "true" {
+                relation.definition = node_tree::read(action);
+            } else {
+                relation.has_rules = true;
+            }
+        }
+        for row in session.query_texts(TRIGGERS_QUERY, deadline)? {
+            let [oid, events, function] = fields(&row);
+            if let Some(relation) = oid.parse().ok().and_then(|oid: u32| self.relations.get_mut(&oid)) {
+                relation.triggers.push((events.parse().unwrap_or(u32::MAX), function.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn table_mut(&mut self, oid: &str) -> Option<&mut CatalogTable> {
+        let name = &self.relations.get(&oid.parse().ok()?)?.name;
+        self.catalog.tables.iter_mut().find(|table| table.name == *name)
+    }
+}
+
+/// Reads the names of functions by their object ids.
+pub(super) fn read_functions(
+    session: &Session,
+    oids: &BTreeSet<u32>,
+    deadline: Instant,
+) -> Result<Vec<CalledFunction>, SessionError> {
+    if oids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = format!(
+        "SELECT n.nspname::text, p.proname::text FROM pg_catalog.pg_proc p
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE p.oid IN ({})",
+        join_numbers(oids)
+    );
+    let rows = session.query_texts(&query, deadline)?;
+    let mut found: Vec<CalledFunction> = rows
+        .iter()
+        .map(|row| {
+            let [schema, name] = fields(row);
+            let is_plain = matches!(schema, "pg_catalog" | "public");
+            CalledFunction { name: if is_plain { name.to_owned() } else { format!("{schema}.{name}") } }
+        })
+        .collect();
+    // An operator of the schema has an object id of its own, which is none of a function.
+    if found.len() < oids.len() {
+        found.push(CalledFunction { name: "an operator of the schema".to_owned() });
+    }
+    Ok(found)
+}
+
+/// Reads the names of relations of the server itself: schema and name, by object id.
+pub(super) fn read_system_relations(
+    session: &Session,
+    oids: &BTreeSet<u32>,
+    deadline: Instant,
+) -> Result<BTreeMap<u32, (String, String)>, SessionError> {
+    if oids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let query = format!(
+        "SELECT c.oid::text, n.nspname::text, c.relname::text FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({})",
+        join_numbers(oids)
+    );
+    let rows = session.query_texts(&query, deadline)?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            let [oid, schema, name] = fields(row);
+            (oid.parse().unwrap_or_default(), (schema.to_owned(), name.to_owned()))
+        })
+        .collect())
+}
+
+fn join_numbers(numbers: &BTreeSet<u32>) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn relation_kind(letter: &str) -> RelationKind {
+    match letter {
+        "v" | "m" => RelationKind::View,
+        "f" => RelationKind::Foreign,
+        "S" => RelationKind::Sequence,
+        _ => RelationKind::Table,
+    }
+}
+
+/// Returns the first fields of a row; a missing field or NULL is empty.
+fn fields<const N: usize>(row: &[Option<String>]) -> [&str; N] {
+    std::array::from_fn(|at| row.get(at).and_then(Option::as_deref).unwrap_or_default())
+}
+
+/// Returns the name of a relation; outside of `public` with its schema.
+pub(super) fn qualified_name(schema: &str, name: &str) -> String {
+    match schema {
+        "public" => name.to_owned(),
+        // A list of tables treats `main` as the default schema, which it is in the other engines.
+        "main" => format!("\"main\".{name}"),
+        _ => format!("{schema}.{name}"),
+    }
+}
+
+pub(super) fn quote_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

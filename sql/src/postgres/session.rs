@@ -1,0 +1,216 @@
+//! A connection to a server, for callers that block. Each operation ends at its deadline: the statement is then
+//! cancelled.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use tokio::runtime::Runtime;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type};
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use crate::engine::{ExecutionBounds, StatementOutcome};
+
+/// The time in which a server ends a statement after it was asked to cancel it.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The name of the savepoint of one operation.
+const SAVEPOINT: &str = "proctor_operation";
+
+/// The reason why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// The server refused a statement, or the connection broke.
+    #[error(transparent)]
+    Server(#[from] tokio_postgres::Error),
+    /// The deadline passed.
+    #[error("the time is over")]
+    TimedOut,
+    /// The result is larger than the limit in bytes.
+    #[error("the result has more than {0} bytes")]
+    ResultTooLarge(u64),
+    /// The runtime of the connection cannot be created.
+    #[error("the runtime cannot be created: {0}")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// What happens to the effects of an operation that succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effects {
+    /// They are undone.
+    Undo,
+    /// They remain until the end of the transaction.
+    Keep,
+}
+
+/// A connection.
+pub(super) struct Session {
+    runtime: Runtime,
+    client: Client,
+    is_in_transaction: bool,
+}
+
+/// A parameter without a value.
+#[derive(Debug)]
+struct Null;
+
+impl ToSql for Null {
+    fn to_sql(&self, _: &Type, _: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(IsNull::Yes)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+impl Session {
+    /// Connects to a database over the socket in `directory`.
+    ///
+    /// # Errors
+    /// The server does not accept the connection.
+    pub(super) fn connect(directory: &Path, user: &str, database: &str) -> Result<Self, SessionError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(SessionError::Runtime)?;
+        let mut config = Config::new();
+        config.host_path(directory).user(user).dbname(database);
+        let client = runtime.block_on(async {
+            let (client, connection) = config.connect(NoTls).await?;
+            // The connection ends with the client; a caller gets its error from the client.
+            tokio::spawn(connection);
+            Ok::<_, tokio_postgres::Error>(client)
+        })?;
+        Ok(Self { runtime, client, is_in_transaction: false })
+    }
+
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.is_in_transaction
+    }
+
+    pub(super) fn begin(&mut self, deadline: Instant) -> Result<(), SessionError> {
+        self.execute_batch("BEGIN", deadline)?;
+        self.is_in_transaction = true;
+        Ok(())
+    }
+
+    pub(super) fn rollback(&mut self, deadline: Instant) -> Result<(), SessionError> {
+        self.is_in_transaction = false;
+        self.execute_batch("ROLLBACK", deadline)
+    }
+
+    /// Runs statements of Proctor, or the parts of a schema.
+    pub(super) fn execute_batch(&self, sql: &str, deadline: Instant) -> Result<(), SessionError> {
+        self.run_until(deadline, async { Ok(self.client.batch_execute(sql).await?) })
+    }
+
+    /// Prepares a statement. The server refuses a text with more than one.
+    pub(super) fn prepare(&self, sql: &str, deadline: Instant) -> Result<Statement, SessionError> {
+        self.run_until(deadline, async { Ok(self.client.prepare(sql).await?) })
+    }
+
+    /// Runs one statement of Proctor without a result.
+    pub(super) fn execute(&self, sql: &str, deadline: Instant) -> Result<u64, SessionError> {
+        self.run_until(deadline, async { Ok(self.client.execute(sql, &[]).await?) })
+    }
+
+    /// Runs a query of Proctor whose columns are of the type `text`.
+    pub(super) fn query_texts(&self, sql: &str, deadline: Instant) -> Result<Vec<Vec<Option<String>>>, SessionError> {
+        let rows = self.run_until(deadline, async { Ok(self.client.query(sql, &[]).await?) })?;
+        let fields = |row: &tokio_postgres::Row| (0..row.len()).map(|at| Ok(row.try_get(at)?)).collect();
+        rows.iter().map(fields).collect()
+    }
+
+    /// Runs a statement of a request with NULL for each parameter, and reads its result within the limits.
+    pub(super) fn run(
+        &self,
+        statement: &Statement,
+        is_readonly: bool,
+        on: ExecutionBounds<'_>,
+    ) -> Result<StatementOutcome, SessionError> {
+        self.run_until(on.deadline, async {
+            let parameters = statement.params().iter().map(|_| &Null);
+            let mut rows = std::pin::pin!(self.client.query_raw(statement, parameters).await?);
+            let (mut outcome, mut bytes) = (StatementOutcome::default(), 0_u64);
+            while let Some(row) = rows.next().await {
+                bytes = bytes.saturating_add(row?.raw_size_bytes() as u64);
+                if outcome.truncated {
+                    continue;
+                }
+                if bytes > on.limits.result {
+                    self.cancel().await;
+                    return Err(SessionError::ResultTooLarge(on.limits.result));
+                }
+                outcome.rows += 1;
+                // The rows that a write returns must all be read; otherwise the write is not completed.
+                if outcome.rows > on.limits.rows && is_readonly {
+                    outcome.rows = on.limits.rows;
+                    outcome.truncated = true;
+                    if !on.continues_past_row_limit {
+                        self.cancel().await;
+                        return Ok(outcome);
+                    }
+                }
+            }
+            if !is_readonly {
+                outcome.changed = rows.rows_affected().unwrap_or(0);
+            }
+            Ok(outcome)
+        })
+    }
+
+    /// Does some work in a savepoint, or in a transaction of its own if there is none, and undoes its effects if it
+    /// fails or `effects` says so.
+    pub(super) fn isolated<T>(
+        &mut self,
+        effects: Effects,
+        deadline: Instant,
+        work: impl FnOnce(&mut Self) -> Result<T, SessionError>,
+    ) -> Result<T, SessionError> {
+        let is_alone = !self.is_in_transaction;
+        if is_alone {
+            self.begin(deadline)?;
+        } else {
+            self.execute_batch(&format!("SAVEPOINT {SAVEPOINT}"), deadline)?;
+        }
+        let done = work(self);
+        // The effects must be undone even if the time is over.
+        let end = Instant::now().max(deadline) + CANCEL_TIMEOUT;
+        let ended = match (is_alone, effects) {
+            (true, _) => self.rollback(end),
+            (false, Effects::Keep) if done.is_ok() => {
+                self.execute_batch(&format!("RELEASE SAVEPOINT {SAVEPOINT}"), end)
+            }
+            (false, _) => self.execute_batch(
+                &format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}; RELEASE SAVEPOINT {SAVEPOINT}"),
+                end,
+            ),
+        };
+        done.and_then(|value| ended.map(|()| value))
+    }
+
+    /// Waits for an operation until a deadline, and then cancels its statement.
+    fn run_until<T>(
+        &self,
+        deadline: Instant,
+        operation: impl Future<Output = Result<T, SessionError>>,
+    ) -> Result<T, SessionError> {
+        self.runtime.block_on(async {
+            let mut operation = std::pin::pin!(operation);
+            if let Ok(done) = tokio::time::timeout_at(deadline.into(), &mut operation).await {
+                return done;
+            }
+            self.cancel().await;
+            // Later statements wait for the end of this one, so its result is awaited.
+            let _ = tokio::time::timeout(CANCEL_TIMEOUT, operation).await;
+            Err(SessionError::TimedOut)
+        })
+    }
+
+    async fn cancel(&self) {
+        // If the request fails, the statement goes on until the worker is killed.
+        let _ = self.client.cancel_token().cancel_query(NoTls).await;
+    }
+}

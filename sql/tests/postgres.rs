@@ -1,0 +1,364 @@
+//! Tests PostgreSQL in workers in real sandboxes. Tests are skipped if sandboxes or the server are not available.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::sql::{Dialect, Judgement, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
+use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
+use proctor_sql::postgres::PostgresPrograms;
+use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
+
+const SCHEMA: &str = "
+    CREATE TABLE customers (id serial PRIMARY KEY, name text NOT NULL, tier text, born date);
+    CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers(id), amount numeric, paid boolean);
+    CREATE TABLE secret (id int PRIMARY KEY REFERENCES orders(id) ON DELETE CASCADE, pin text);
+    CREATE TABLE big (n int);
+    INSERT INTO big SELECT generate_series(1, 3000);
+    CREATE VIEW rich AS SELECT c.name, s.pin FROM customers c JOIN secret s ON s.id = c.id;
+    CREATE VIEW plain AS SELECT id, name FROM customers;
+    CREATE SCHEMA old;
+    CREATE TABLE old.orders (id int);
+    CREATE FUNCTION spy() RETURNS int LANGUAGE sql AS 'SELECT 1';
+    CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+    CREATE TABLE watched (id int PRIMARY KEY);
+    CREATE TRIGGER audited BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION audit();
+    SELECT set_config('search_path', '', false);";
+
+fn main() {
+    let tests: [(&str, fn()); 8] = [
+        ("accepts_reads", accepts_reads),
+        ("rejects_with_code_and_place", rejects_with_code_and_place),
+        ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
+        ("judges_writes", judges_writes),
+        ("judges_migrations", judges_migrations),
+        ("enforces_lists", enforces_lists),
+        ("ends_expensive_statements", ends_expensive_statements),
+        ("replaces_a_killed_server", replaces_a_killed_server),
+    ];
+    let trial = |(name, test): (&str, fn())| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let trials = match unavailable_reason() {
+        None => tests.into_iter().map(trial).collect(),
+        Some(reason) => {
+            eprintln!("{reason}");
+            let skipped = |(name, _)| {
+                Trial::test(format!("{name} (skipped: needs a sandbox and PostgreSQL)"), || Ok(())).with_ignored_flag(true)
+            };
+            tests.into_iter().map(skipped).collect()
+        }
+    };
+    // One test kills every server of this process.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Returns the reason why no server can be started in a sandbox here.
+fn unavailable_reason() -> Option<String> {
+    if let Err(missing) = PostgresPrograms::find() {
+        return Some(missing.to_string());
+    }
+    let state = tempfile::tempdir().expect("a directory");
+    let config = RunSpaceConfig {
+        disk_bytes: 1 << 20,
+        inodes: 1 << 10,
+        tolerated: Tolerated::default(),
+        reuse: SandboxReuse::Never,
+        caches: None,
+    };
+    RunSpace::create(&launcher(state.path()), config).err().map(|error| format!("no sandbox can be made here: {error}"))
+}
+
+fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_proctor-sql"))
+}
+
+fn launcher(state: &Path) -> Arc<Launcher> {
+    let helper = program().with_file_name("proctor-sandbox");
+    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
+    let config = HostConfig { helper, state_dir: state.join("state"), home: state.join("home") };
+    Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"))
+}
+
+/// A pool with one worker.
+struct Pool {
+    state: tempfile::TempDir,
+    workers: Arc<WorkerPool>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Pool {
+    fn start() -> Self {
+        let state = tempfile::tempdir().expect("a directory");
+        let launcher = launcher(state.path());
+        let config = WorkerPoolConfig { program: program(), duckdb: None, max_idle: 1, tolerated: Tolerated::default() };
+        let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        Self { state, workers, runtime }
+    }
+
+    fn judge(&self, request: &SqlRequest) -> Judgement {
+        self.runtime.block_on(self.workers.judge(request))
+    }
+
+    #[track_caller]
+    fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
+        let judgement = self.judge(request);
+        let errors = judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
+        let codes: Vec<SqlCode> = errors.map(|found| found.code).collect();
+        assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
+        let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
+        assert_eq!(judgement.verdict, verdict, "{}: {:#?}", request.sql, judgement.diagnostics);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.workers.release();
+    }
+}
+
+fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {
+    let limits = SqlResourceLimits { time_ms: 30_000, ..SqlResourceLimits::default() };
+    SqlRequest { policy, limits, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Postgres, sql) }
+}
+
+fn accepts_reads() {
+    let pool = Pool::start();
+    for sql in [
+        "SELECT name FROM customers WHERE id = $1",
+        "SELECT count(*) FILTER (WHERE paid), percentile_cont(0.5) WITHIN GROUP (ORDER BY amount) FROM orders; -- end",
+        "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 9) SELECT sum(n) FROM s",
+        "SELECT DISTINCT ON (tier) tier, upper(name)::varchar(9), now() - born FROM customers ORDER BY tier, name",
+        "SELECT x->>'a' FROM (SELECT to_jsonb(c) AS x FROM customers c) q WHERE x @> '{}'",
+        "EXPLAIN (COSTS off) SELECT 1 FROM rich",
+        "SELECT table_name FROM information_schema.tables",
+        "TABLE customers",
+        "VALUES (1, 'a'), (2, 'b')",
+        "SELECT 'DROP TABLE customers; -- $$' AS \"update\", $q$;$q$, E'\\';' /* ; /* */ ; */",
+        "SELECT * FROM old.orders o JOIN orders p USING (id)",
+    ] {
+        pool.assert_codes(&request(SqlPolicy::Read, sql), &[]);
+    }
+    let judgement = pool.judge(&request(SqlPolicy::Read, "SELECT r.name FROM rich r"));
+    assert!(judgement.engine.name.contains("PostgreSQL"), "{judgement:#?}");
+}
+
+fn rejects_with_code_and_place() {
+    let pool = Pool::start();
+    for (sql, code, place, candidate) in [
+        ("SELECT nmae FROM customers", SqlCode::UnknownColumn, "nmae", Some("name")),
+        ("SELECT name FROM custommers", SqlCode::UnknownTable, "custommers", Some("customers")),
+        ("SELECT o.cust_id FROM orders o", SqlCode::UnknownColumn, "cust_id", None),
+        ("SELECT id FROM customers JOIN orders ON true", SqlCode::AmbiguousColumn, "id", None),
+        ("SELECT lenght(name) FROM customers", SqlCode::UnknownFunction, "lenght", Some("length")),
+        ("SELECT name, count(*) FROM customers", SqlCode::UngroupedColumn, "name", None),
+        ("SELEC name FROM customers", SqlCode::SyntaxError, "SELEC", None),
+        ("SELECT name FROM customers WHERE id = 'abc'", SqlCode::WrongType, "'abc'", None),
+        ("SELECT \"Name\" FROM customers", SqlCode::UnknownColumn, "\"Name\"", Some("name")),
+    ] {
+        let judgement = pool.judge(&request(SqlPolicy::Read, sql));
+        let found = &judgement.diagnostics[0];
+        assert_eq!((judgement.verdict, found.code), (SqlVerdict::Reject, code), "{sql}: {judgement:#?}");
+        let span = found.span.expect("a place");
+        assert_eq!(&sql[span.start..span.end], place, "{sql}");
+        assert_eq!(candidate.filter(|name| !found.candidates.iter().any(|one| one == name)), None, "{found:#?}");
+    }
+    // Every wrong name is reported at once.
+    let judgement = pool.judge(&request(SqlPolicy::Read, "SELECT nmae, teir FROM customers WHERE born2 > now()"));
+    assert_eq!(judgement.diagnostics.iter().filter(|found| found.code == SqlCode::UnknownColumn).count(), 3);
+}
+
+fn rejects_what_policies_do_not_allow() {
+    let pool = Pool::start();
+    for (sql, code) in [
+        ("DELETE FROM customers WHERE id = 1", SqlCode::WriteRefused),
+        ("WITH d AS (DELETE FROM customers RETURNING *) SELECT * FROM d", SqlCode::WriteRefused),
+        ("EXPLAIN ANALYZE DELETE FROM customers WHERE id = 1", SqlCode::WriteRefused),
+        ("SELECT * INTO copied FROM customers", SqlCode::SchemaChangeRefused),
+        ("CREATE INDEX ON customers (name)", SqlCode::SchemaChangeRefused),
+        ("TRUNCATE customers", SqlCode::SchemaChangeRefused),
+        ("START TRANSACTION READ WRITE", SqlCode::TransactionControl),
+        ("SET default_transaction_read_only = off", SqlCode::SettingRefused),
+        ("SHOW data_directory", SqlCode::SettingRefused),
+        ("SELECT set_config('role', 'x', false)", SqlCode::FunctionRefused),
+        ("SELECT current_setting('data_directory')", SqlCode::FunctionRefused),
+        ("SELECT \"pg_read_file\"('/etc/passwd')", SqlCode::FunctionRefused),
+        ("SELECT * FROM pg_ls_dir('/etc')", SqlCode::FunctionRefused),
+        ("SELECT nextval('customers_id_seq')", SqlCode::FunctionRefused),
+        ("SELECT pg_sleep(1)", SqlCode::FunctionRefused),
+        ("SELECT pg_advisory_lock(1)", SqlCode::FunctionRefused),
+        ("SELECT query_to_xml('DELETE FROM customers', true, true, '')", SqlCode::FunctionRefused),
+        ("SELECT spy()", SqlCode::FunctionRefused),
+        ("SELECT current_user", SqlCode::FunctionRefused),
+        ("SELECT name FROM customers FOR UPDATE", SqlCode::StatementRefused),
+        ("SELECT setting FROM pg_settings", SqlCode::StatementRefused),
+        ("SELECT last_value FROM customers_id_seq", SqlCode::StatementRefused),
+        ("COPY customers TO PROGRAM 'id'", SqlCode::FileAccess),
+        ("COPY (SELECT 1) TO STDOUT", SqlCode::FileAccess),
+        ("DO $$ BEGIN DELETE FROM customers; END $$", SqlCode::StatementRefused),
+        ("PREPARE s AS DELETE FROM customers", SqlCode::StatementRefused),
+        ("LISTEN x", SqlCode::StatementRefused),
+        ("LOCK TABLE customers", SqlCode::StatementRefused),
+        ("CALL spy()", SqlCode::StatementRefused),
+        ("CREATE EXTENSION dblink", SqlCode::DatabaseAttached),
+    ] {
+        let judgement = pool.judge(&request(SqlPolicy::Read, sql));
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}: {:#?}", judgement.diagnostics);
+        let is_bound = !judgement.diagnostics.iter().any(|found| found.code == SqlCode::BindError);
+        assert!(judgement.diagnostics.iter().any(|found| found.code == code) || !is_bound, "{sql}: {judgement:#?}");
+    }
+    for sql in ["SELECT 1; DELETE FROM customers", "COMMIT; DELETE FROM customers", "SELECT 1; END; DROP TABLE big; --"] {
+        let judgement = pool.judge(&request(SqlPolicy::Read, sql));
+        assert!(judgement.diagnostics.iter().any(|found| found.code == SqlCode::StackedStatements), "{judgement:#?}");
+    }
+}
+
+fn judges_writes() {
+    let pool = Pool::start();
+    let write = |sql: &str| request(SqlPolicy::Write, sql);
+    pool.assert_codes(&write("DELETE FROM orders WHERE id = 2"), &[]);
+    pool.assert_codes(&write("INSERT INTO customers (name) VALUES ('Zed') ON CONFLICT DO NOTHING"), &[]);
+    pool.assert_codes(&write("UPDATE customers SET tier = 'x' WHERE id = $1"), &[]);
+    pool.assert_codes(&write("DELETE FROM orders"), &[SqlCode::UnboundedWrite]);
+    pool.assert_codes(&write("UPDATE customers SET tier = 'x' WHERE id > 0 OR 1 = 1"), &[SqlCode::AlwaysTrueFilter]);
+    pool.assert_codes(&write("DELETE FROM orders WHERE id IS NOT NULL OR id IS NULL"), &[SqlCode::AlwaysTrueFilter]);
+    pool.assert_codes(&write("INSERT INTO watched VALUES (1)"), &[SqlCode::FunctionRefused]);
+    pool.assert_codes(&write("DROP TABLE orders"), &[SqlCode::SchemaChangeRefused]);
+}
+
+fn judges_migrations() {
+    let pool = Pool::start();
+    let migrate = |sql: &str| request(SqlPolicy::Migrate, sql);
+    let good = "CREATE TABLE notes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text);
+        CREATE VIEW short_notes AS SELECT id, left(body, 10) AS body FROM notes;
+        INSERT INTO notes (body) VALUES ('a');
+        ALTER TABLE customers ADD COLUMN nick text;
+        UPDATE customers SET nick = name WHERE id = 1;";
+    pool.assert_codes(&migrate(good), &[]);
+    // The migration was undone.
+    pool.assert_codes(&request(SqlPolicy::Read, "SELECT nick FROM customers"), &[SqlCode::UnknownColumn]);
+    let refused = pool.judge(&migrate("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'"));
+    assert_eq!(refused.verdict, SqlVerdict::Reject, "{refused:#?}");
+    let broken = pool.judge(&migrate("CREATE TABLE a (id int); ALTER TABLE a ADD COLUMN id int"));
+    assert_eq!(broken.verdict, SqlVerdict::Reject, "{broken:#?}");
+}
+
+fn enforces_lists() {
+    let pool = Pool::start();
+    let with_lists = |policy, tables: &str, columns: &str, sql: &str| {
+        let names = |list: &str| list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let allow = SqlAllow { tables: names(tables), columns: names(columns), ..SqlAllow::default() };
+        SqlRequest { allow, ..request(policy, sql) }
+    };
+    for (tables, columns, sql) in [
+        ("orders", "", "SELECT id, amount FROM orders WHERE paid"),
+        ("orders", "", "SELECT o.* FROM orders o JOIN LATERAL generate_series(1, o.id) ON true"),
+        ("customers,plain", "", "SELECT name FROM plain"),
+        ("", "customers.id,customers.name", "SELECT name FROM customers WHERE id = $1"),
+        ("old.orders", "", "SELECT id FROM old.orders"),
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Read, tables, columns, sql), &[]);
+    }
+    for (tables, columns, sql) in [
+        ("orders", "", "SELECT name FROM customers"),
+        ("orders", "", "SELECT g.pin FROM (SELECT '4711' AS pin) g NATURAL JOIN secret"),
+        ("orders", "", "SELECT 1 FROM orders WHERE EXISTS (SELECT FROM secret)"),
+        ("customers,rich", "", "SELECT name FROM rich"),
+        ("plain", "", "SELECT name FROM plain"),
+        ("orders", "", "SELECT id FROM old.orders"),
+        ("old.orders", "", "SELECT id FROM orders"),
+        ("", "customers.id", "SELECT c FROM customers c"),
+        ("", "customers.id", "SELECT ctid FROM customers"),
+        ("", "customers.id", "SELECT count(*) FROM customers c WHERE c IS NOT NULL"),
+        ("", "customers.id", "SELECT id FROM customers ORDER BY tier"),
+        ("", "customers.id", "SELECT a FROM customers AS c(a, b)  WHERE b = 'x'"),
+        ("orders", "", "SELECT relname FROM pg_class"),
+        ("orders", "", "SELECT table_name FROM information_schema.tables"),
+    ] {
+        let judgement = pool.judge(&with_lists(SqlPolicy::Read, tables, columns, sql));
+        let is_of_lists = |code| {
+            matches!(code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused)
+        };
+        assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
+    }
+    for (tables, policy, sql) in [
+        ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
+        ("orders", SqlPolicy::Write, "UPDATE orders SET amount = 1 FROM secret WHERE secret.id = orders.id AND orders.id = 1"),
+        ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (id int REFERENCES secret (id))"),
+        ("notes", SqlPolicy::Migrate, "CREATE VIEW notes AS SELECT pin FROM secret"),
+        ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (LIKE secret)"),
+        ("notes", SqlPolicy::Migrate, "DROP TABLE secret"),
+    ] {
+        let judgement = pool.judge(&with_lists(policy, tables, "", sql));
+        let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::TableRefused);
+        assert!(found.is_some() && judgement.verdict == SqlVerdict::Reject, "{sql}: {judgement:#?}");
+    }
+}
+
+fn ends_expensive_statements() {
+    let pool = Pool::start();
+    let limits = SqlResourceLimits { time_ms: 1_500, ..SqlResourceLimits::default() };
+    // The first judgement also creates the template.
+    pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
+    for (sql, codes) in [
+        ("SELECT count(*) FROM big a JOIN big b ON a.n <> b.n JOIN big c ON b.n <> c.n", &[SqlCode::TimeLimit][..]),
+        ("WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT count(*) FROM s", &[
+            SqlCode::EndlessRecursion,
+            SqlCode::MemoryLimit,
+        ]),
+        ("SELECT repeat('x', 1000000000)", &[SqlCode::MemoryLimit, SqlCode::ResultLimit, SqlCode::TimeLimit]),
+    ] {
+        let judgement = pool.judge(&SqlRequest { limits, ..request(SqlPolicy::Read, sql) });
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}: {judgement:#?}");
+        assert!(judgement.diagnostics.iter().any(|found| codes.contains(&found.code)), "{sql}: {judgement:#?}");
+        pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
+    }
+}
+
+/// A server that is killed makes one judgement an error; the next one gets a new server. Afterwards nothing is left.
+fn replaces_a_killed_server() {
+    let pool = Pool::start();
+    pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
+    let servers = servers_of_this_process();
+    assert!(!servers.is_empty());
+    for pid in &servers {
+        let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+    }
+    let judgement = pool.judge(&request(SqlPolicy::Read, "SELECT name FROM customers"));
+    assert_eq!(judgement.verdict, SqlVerdict::Error, "{judgement:#?}");
+    pool.assert_codes(&request(SqlPolicy::Read, "SELECT name FROM customers"), &[]);
+    pool.workers.release();
+    assert!(servers_of_this_process().is_empty());
+    let left: Vec<String> = std::fs::read_dir(pool.state.path().join("state/sql"))
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(left.len() == 1 && left[0].starts_with("postgres-"), "{left:?}");
+}
+
+/// Returns the processes of PostgreSQL that descend from this one.
+fn servers_of_this_process() -> Vec<rustix::process::Pid> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids: Vec<i32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let field = |pid: i32, name: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+    };
+    let own = i32::try_from(std::process::id()).expect("a pid");
+    let descends = |pid: i32| {
+        let mut at = pid;
+        while at > 1 && at != own {
+            at = field(at, "PPid:").and_then(|parent| parent.parse().ok()).unwrap_or(0);
+        }
+        at == own
+    };
+    let servers = pids.into_iter().filter(|pid| field(*pid, "Name:").as_deref() == Some("postgres") && descends(*pid));
+    servers.filter_map(rustix::process::Pid::from_raw).collect()
+}
