@@ -39,6 +39,8 @@ pub use server::{PostgresPrograms, ServerError, write_template};
 
 /// The name of the function whose body is the statement.
 const ANALYSIS_FUNCTION: &str = "pg_temp.proctor_statement";
+/// The savepoint before the creation of the function.
+const ANALYSIS_SAVEPOINT: &str = "proctor_analysis";
 /// The end of the server's message about a command that cannot be the body of a function. The name of the command
 /// precedes it.
 const NOT_IN_BODY: &str = " is not yet supported in unquoted SQL function body";
@@ -270,21 +272,28 @@ fn read_tree(
     let create = format!(
         "CREATE FUNCTION {ANALYSIS_FUNCTION}({types}) RETURNS void LANGUAGE sql BEGIN ATOMIC\n{body}\n;\nEND"
     );
-    match session.execute(&create, deadline) {
-        Ok(_) => {}
+    session.execute_batch(&format!("SAVEPOINT {ANALYSIS_SAVEPOINT}"), deadline)?;
+    let tree = match session.execute(&create, deadline) {
+        Ok(_) => StatementTree::Tree(read_body(session, deadline)?),
         Err(SessionError::Server(error)) => {
             let message = error.as_db_error().map(|reported| reported.message().to_owned()).unwrap_or_default();
-            return match message.strip_suffix(NOT_IN_BODY) {
-                Some(command) => Ok(StatementTree::Command(command.to_owned())),
-                None => Ok(StatementTree::Command(format!("a statement that cannot be analysed ({message})"))),
-            };
+            StatementTree::Command(match message.strip_suffix(NOT_IN_BODY) {
+                Some(command) => command.to_owned(),
+                None if message.starts_with("SELECT ... INTO is not allowed") => "SELECT INTO".to_owned(),
+                None => format!("a statement that cannot be analysed ({message})"),
+            })
         }
         Err(other) => return Err(other),
-    }
+    };
+    session.execute_batch(&format!("ROLLBACK TO SAVEPOINT {ANALYSIS_SAVEPOINT}"), deadline)?;
+    Ok(tree)
+}
+
+/// Reads the tree of the function whose body is the statement.
+fn read_body(session: &Session, deadline: Instant) -> Result<String, SessionError> {
     let query = "SELECT prosqlbody::text FROM pg_catalog.pg_proc \
         WHERE proname = 'proctor_statement' AND pronamespace = pg_catalog.pg_my_temp_schema()";
-    let tree = session.query_texts(query, deadline)?.into_iter().flatten().flatten().next().unwrap_or_default();
-    Ok(StatementTree::Tree(tree))
+    Ok(session.query_texts(query, deadline)?.into_iter().flatten().flatten().next().unwrap_or_default())
 }
 
 impl SqlEngine for Postgres {

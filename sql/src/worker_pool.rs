@@ -81,8 +81,8 @@ pub struct WorkerPool {
     config: WorkerPoolConfig,
     launcher: Arc<Launcher>,
     facts: RepoFacts,
-    /// The directory of the pool's own files.
-    directory: PathBuf,
+    /// The directory of the templates. Workers see only the one that they use.
+    templates: PathBuf,
     idle: Mutex<Vec<(WorkerKey, Box<PooledWorker>)>>,
     /// Locked while a template is created.
     template_creation: Mutex<()>,
@@ -176,11 +176,18 @@ impl WorkerPool {
     /// # Errors
     /// The state directory is not writable.
     pub fn new(launcher: Arc<Launcher>, config: WorkerPoolConfig) -> Result<Self, SandboxError> {
-        let directory = launcher.host().state_dir().join("sql");
-        let made = std::fs::create_dir_all(&directory);
-        made.map_err(|source| SandboxError::System { what: "cannot create the directory for SQL workers", source })?;
-        let facts = RepoFacts::read(&directory)?;
-        Ok(Self { config, launcher, facts, directory, idle: Mutex::default(), template_creation: Mutex::default() })
+        let create = |name: &str| {
+            let directory = launcher.host().state_dir().join(name);
+            let created = std::fs::create_dir_all(&directory);
+            created.map_err(|source| SandboxError::System {
+                what: "cannot create the directory for SQL workers",
+                source,
+            })?;
+            Ok::<_, SandboxError>(directory)
+        };
+        let facts = RepoFacts::read(&create("sql")?)?;
+        let templates = create("sql-templates")?;
+        Ok(Self { config, launcher, facts, templates, idle: Mutex::default(), template_creation: Mutex::default() })
     }
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
@@ -308,11 +315,11 @@ impl WorkerPool {
         let programs = PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
         let failed = |why: String| (SqlCode::EngineFailed, format!("the PostgreSQL server cannot be prepared: {why}"));
         let name = programs.template_name().map_err(|error| failed(error.to_string()))?;
-        let file = self.directory.join(name);
+        let file = self.templates.join(name);
         let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
         if !file.is_file() {
             let archive = self.create_postgres_template().map_err(|error| failed(error.to_string()))?;
-            let mut new = tempfile::NamedTempFile::new_in(&self.directory).map_err(|error| failed(error.to_string()))?;
+            let mut new = tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
             new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
             // A worker of another user reads the file in its sandbox.
             let mode = std::fs::Permissions::from_mode(0o644);

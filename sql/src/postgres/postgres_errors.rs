@@ -111,7 +111,7 @@ fn subject(message: &str) -> Option<String> {
         return rest.split('(').next().map(|name| name.trim_matches('"').to_owned());
     }
     // `column c.nmae does not exist`
-    if let Some(rest) = message.strip_prefix("column ").filter(|rest| !rest.starts_with('"')) {
+    if let Some(rest) = message.strip_prefix("column ").filter(|rest| !rest.contains('"')) {
         return rest.split(' ').next().map(str::to_owned);
     }
     message.split('"').nth(1).map(str::to_owned)

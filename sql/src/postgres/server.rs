@@ -182,6 +182,9 @@ impl Server {
         let process = start_process(programs, &data)?;
         let server = Self { directory, process: Mutex::new(process) };
         server.wait_until_ready()?;
+        if template.is_none() {
+            prepare_roles(&server)?;
+        }
         Ok(Arc::new(server))
     }
 
