@@ -6,9 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
 use proctor_duckdb::LibraryNotFound;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::chain;
 use crate::worker::WorkerOptions;
@@ -16,6 +19,8 @@ use crate::worker_client::{self, WorkerConnection, WorkerError};
 
 /// The program to start: the current one.
 const CURRENT_EXE: &str = "/proc/self/exe";
+/// The time in which a worker ends after its connection was closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A worker that is started when it is first needed.
 pub struct ChildWorker {
@@ -90,9 +95,20 @@ impl RunningSqlWorker {
     }
 }
 
+/// Lets the worker end by itself, so that it ends its server too.
 impl Drop for RunningSqlWorker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        self.connection.close();
+        if !exits_within(&self.child, EXIT_TIMEOUT) {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
+}
+
+/// Reports whether a child has exited, or does within a time.
+fn exits_within(child: &Child, timeout: Duration) -> bool {
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return false };
+    let Ok(timeout) = Timespec::try_from(timeout) else { return false };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }

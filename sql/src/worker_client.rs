@@ -39,6 +39,12 @@ impl WorkerConnection {
         Self(socket)
     }
 
+    /// Ends the connection; the worker then exits.
+    pub(crate) fn close(&self) {
+        // A worker that has exited has closed it already.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+
     /// Waits until the worker is ready.
     ///
     /// # Errors

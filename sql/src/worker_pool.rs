@@ -319,7 +319,8 @@ impl WorkerPool {
         let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
         if !file.is_file() {
             let archive = self.create_postgres_template().map_err(|error| failed(error.to_string()))?;
-            let mut new = tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
+            let mut new =
+                tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
             new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
             // A worker of another user reads the file in its sandbox.
             let mode = std::fs::Permissions::from_mode(0o644);

@@ -45,6 +45,8 @@ pub(crate) enum Needs {
     Client(&'static [&'static str]),
     /// DuckDB's shared library, which `scripts/clients` installs.
     Duckdb,
+    /// The server programs of PostgreSQL.
+    Postgres,
 }
 
 /// The format in which git creates the repositories of a case, as environment variables.
@@ -132,6 +134,7 @@ impl Needs {
                 .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
             Self::Duckdb => (!binaries::client_program(DUCKDB_LIBRARY).is_file())
                 .then(|| "DuckDB's library, which scripts/clients installs".to_owned()),
+            Self::Postgres => proctor_sql::postgres::PostgresPrograms::find().err().map(|missing| missing.to_string()),
             Self::WorkingCommand(command) => {
                 (!command_works(command)).then(|| format!("`{}` to work", command.join(" ")))
             }

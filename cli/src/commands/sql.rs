@@ -248,7 +248,7 @@ fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
     let advice =
         proctor_sql::advice::advise_without_statement(args.dialect, &error).map_err(|none| CliError::Usage {
             message: format!("no advice about `{error}`: {none}"),
-            hint: "give the whole message of SQLite or DuckDB, such as `no such column: nmae`".to_owned(),
+            hint: "give the whole message of the engine, such as `no such column: nmae`".to_owned(),
         })?;
     match args.format {
         OutputFormat::Json => screen.out_canonical(&advice),

@@ -8,6 +8,7 @@ use proctor_core::sql::Dialect;
 use proctor_sandbox::{AccessRights, ToolKind, ToolMount};
 use proctor_snapshot::TreeView;
 use proctor_sql::check::CheckError;
+use proctor_sql::postgres::PostgresPrograms;
 use proctor_sql::{duckdb_places, find_duckdb};
 
 use crate::run::request::EngineConfig;
@@ -22,6 +23,8 @@ pub(crate) struct SqlProgram {
     library_argument: Option<PathBuf>,
     /// Paths at which the library is looked up.
     library_candidates: Vec<PathBuf>,
+    /// The program of the PostgreSQL server, if there is one.
+    postgres: Option<PathBuf>,
 }
 
 impl SqlProgram {
@@ -35,6 +38,7 @@ impl SqlProgram {
             library: found.clone().map(read_only_mount),
             library_argument: found.or_else(|| config.duckdb.clone()),
             library_candidates: duckdb_places(given, Some(home)),
+            postgres: PostgresPrograms::find().ok().map(|programs| programs.server()),
         }
     }
 
@@ -74,6 +78,7 @@ impl SqlProgram {
     pub(crate) fn files(&self, dialect: Dialect) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.program.at)
             .chain(self.library_candidates.iter().filter(move |_| dialect == Dialect::Duckdb))
+            .chain(self.postgres.iter().filter(move |_| dialect == Dialect::Postgres))
     }
 }
 

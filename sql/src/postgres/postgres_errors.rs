@@ -112,7 +112,7 @@ fn subject(message: &str) -> Option<String> {
     }
     // `column c.nmae does not exist`
     if let Some(rest) = message.strip_prefix("column ").filter(|rest| !rest.contains('"')) {
-        return rest.split(' ').next().map(str::to_owned);
+        return rest.strip_suffix(" does not exist").map(str::to_owned);
     }
     message.split('"').nth(1).map(str::to_owned)
 }
@@ -161,6 +161,7 @@ mod tests {
             ("42P01", "relation \"customer\" does not exist", SqlCode::UnknownTable, Some("customer")),
             ("42703", "column \"nmae\" does not exist", SqlCode::UnknownColumn, Some("nmae")),
             ("42703", "column o.cust_id does not exist", SqlCode::UnknownColumn, Some("o.cust_id")),
+            ("42703", "column o.full name does not exist", SqlCode::UnknownColumn, Some("o.full name")),
             ("42883", "function lenght(text) does not exist", SqlCode::UnknownFunction, Some("lenght")),
             ("42883", "operator does not exist: text + numeric", SqlCode::WrongType, None),
             ("42702", "column reference \"id\" is ambiguous", SqlCode::AmbiguousColumn, Some("id")),

@@ -5,10 +5,11 @@
 //! to a role without privileges, as which all statements of requests run.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufRead as _, BufReader, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,10 @@ const VERSIONED_DIRECTORIES: &[(&str, &str)] =
 const PLAIN_DIRECTORIES: &[&str] = &["/usr/libexec/postgresql", "/usr/bin", "/usr/local/bin", "/usr/local/pgsql/bin"];
 /// The longest time for the start or the end of a server, or for the creation of a template.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause between two attempts to connect to a starting server.
-const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// The words in the server's log when it accepts connections.
+const READY: &str = "ready to accept connections";
+/// The size of the end of an output that is kept, in bytes.
+const KEPT_OUTPUT: usize = 600;
 /// The version of the content of a template.
 const TEMPLATE_VERSION: u32 = 1;
 /// The oldest supported major version. It introduced statements as bodies of functions, which a bound statement is read
@@ -59,7 +62,7 @@ const SETTINGS: &[&str] = &[
     "jit=off",
     "temp_file_limit=64MB",
     "logging_collector=off",
-    "log_min_messages=fatal",
+    "log_min_messages=log",
     "log_checkpoints=off",
     "lc_messages=C",
     "update_process_title=off",
@@ -95,7 +98,7 @@ pub enum ServerError {
         message: String,
     },
     /// The server does not accept connections in time.
-    #[error("the server did not start within {} s: {message}", START_TIMEOUT.as_secs())]
+    #[error("the server did not start: {message}")]
     NotReady {
         /// The last lines of its output.
         message: String,
@@ -132,6 +135,11 @@ impl PostgresPrograms {
             .ok_or(ServerError::NotInstalled)
     }
 
+    /// Returns the path of the server program.
+    pub fn server(&self) -> PathBuf {
+        self.program("postgres")
+    }
+
     /// Returns a file name for a template, which is different after an update of the programs.
     ///
     /// # Errors
@@ -165,6 +173,13 @@ impl PostgresPrograms {
 pub(super) struct Server {
     directory: tempfile::TempDir,
     process: Mutex<Child>,
+    log: ServerLog,
+}
+
+/// The log of a server, which a thread reads.
+struct ServerLog {
+    end: Arc<Mutex<Vec<u8>>>,
+    ready: Mutex<Receiver<()>>,
 }
 
 impl Server {
@@ -174,14 +189,12 @@ impl Server {
     /// A program fails, or the server does not accept connections.
     pub(super) fn start(programs: &PostgresPrograms, template: Option<&Path>) -> Result<Arc<Self>, ServerError> {
         let directory = create_directory()?;
-        let data = directory.path().join("data");
+        let data = directory.path().join(DATA);
         match template {
             Some(file) => unpack(file, &data)?,
             None => create_data(programs, &data)?,
         }
-        let process = start_process(programs, &data)?;
-        let server = Self { directory, process: Mutex::new(process) };
-        server.wait_until_ready()?;
+        let server = Self::run(programs, directory)?;
         if template.is_none() {
             prepare_roles(&server)?;
         }
@@ -196,7 +209,7 @@ impl Server {
 
     /// Returns the directory of the server's socket.
     pub(super) fn socket_directory(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.directory.path().join(DATA)
     }
 
     /// Creates an empty database that belongs to [`OWNER`].
@@ -216,19 +229,20 @@ impl Server {
         Ok(())
     }
 
-    fn wait_until_ready(&self) -> Result<(), ServerError> {
-        let until = Instant::now() + START_TIMEOUT;
-        while Session::connect(&self.socket_directory(), ADMIN, "postgres").is_err() {
-            if self.has_ended() || Instant::now() > until {
-                return Err(ServerError::NotReady { message: self.last_output() });
-            }
-            std::thread::sleep(RETRY_INTERVAL);
-        }
-        Ok(())
-    }
-
-    fn last_output(&self) -> String {
-        last_lines(&std::fs::read(self.directory.path().join("data").join(LOG_FILE)).unwrap_or_default())
+    /// Starts the process of a server, and waits until it accepts connections.
+    fn run(programs: &PostgresPrograms, directory: tempfile::TempDir) -> Result<Self, ServerError> {
+        let io = |source| ServerError::Io { what: "`postgres` cannot be started", source };
+        let data = directory.path().join(DATA);
+        let mut command = programs.command("postgres");
+        command.arg("-D").arg(&data).arg("-k").arg(&data);
+        SETTINGS.iter().for_each(|setting| {
+            command.args(["-c", setting]);
+        });
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(io)?;
+        let output = process.stderr.take().ok_or_else(|| io(io::ErrorKind::BrokenPipe.into()))?;
+        let server = Self { directory, process: Mutex::new(process), log: ServerLog::read(output) };
+        server.log.wait_until_ready()?;
+        Ok(server)
     }
 
     /// Ends the server in an orderly way, so that its data directory is complete.
@@ -238,7 +252,7 @@ impl Server {
         rustix::process::kill_process(Pid::from_child(process), Signal::INT).map_err(|errno| io(errno.into()))?;
         let status = process.wait().map_err(io)?;
         if !status.success() {
-            return Err(ServerError::Failed { program: "postgres", message: self.last_output() });
+            return Err(ServerError::Failed { program: "postgres", message: self.log.end() });
         }
         let unused = create_directory()?;
         Ok(std::mem::replace(&mut self.directory, unused))
@@ -254,8 +268,40 @@ impl Drop for Server {
     }
 }
 
-/// The file in the data directory with the output of the server.
-const LOG_FILE: &str = "proctor.log";
+impl ServerLog {
+    /// Reads an output until its end, in a thread.
+    fn read(output: ChildStderr) -> Self {
+        let end = Arc::new(Mutex::new(Vec::new()));
+        let (sender, ready) = std::sync::mpsc::channel();
+        let kept = Arc::clone(&end);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if String::from_utf8_lossy(&line).contains(READY) {
+                    // Later lines of this kind, after a crash of a backend, have no receiver.
+                    let _ = sender.send(());
+                }
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&line);
+                kept.push(b'\n');
+                let surplus = kept.len().saturating_sub(KEPT_OUTPUT);
+                kept.drain(..surplus);
+            }
+        });
+        Self { end, ready: Mutex::new(ready) }
+    }
+
+    fn wait_until_ready(&self) -> Result<(), ServerError> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.recv_timeout(START_TIMEOUT).map_err(|_| ServerError::NotReady { message: self.end() })
+    }
+
+    fn end(&self) -> String {
+        last_lines(&self.end.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The name of the data directory.
+const DATA: &str = "data";
 
 fn create_directory() -> Result<tempfile::TempDir, ServerError> {
     tempfile::Builder::new()
@@ -277,17 +323,6 @@ fn create_data(programs: &PostgresPrograms, data: &Path) -> Result<(), ServerErr
     Ok(())
 }
 
-fn start_process(programs: &PostgresPrograms, data: &Path) -> Result<Child, ServerError> {
-    let io = |source| ServerError::Io { what: "`postgres` cannot be started", source };
-    let log = File::create(data.join(LOG_FILE)).map_err(io)?;
-    let mut command = programs.command("postgres");
-    command.arg("-D").arg(data).arg("-k").arg(data);
-    SETTINGS.iter().for_each(|setting| {
-        command.args(["-c", setting]);
-    });
-    command.stdout(log.try_clone().map_err(io)?).stderr(log).spawn().map_err(io)
-}
-
 /// Creates a data directory, prepares its roles, and writes it as an archive.
 ///
 /// # Errors
@@ -295,16 +330,14 @@ fn start_process(programs: &PostgresPrograms, data: &Path) -> Result<Child, Serv
 pub fn write_template(programs: &PostgresPrograms, out: impl Write) -> Result<(), ServerError> {
     let io = |source| ServerError::Io { what: "the template cannot be written", source };
     let directory = create_directory()?;
-    let data = directory.path().join("data");
+    let data = directory.path().join(DATA);
     create_data(programs, &data)?;
-    let process = start_process(programs, &data)?;
-    let server = Server { directory, process: Mutex::new(process) };
-    server.wait_until_ready()?;
+    let server = Server::run(programs, directory)?;
     prepare_roles(&server)?;
     let directory = server.shut_down()?;
     let mut archive = tar::Builder::new(out);
     archive.follow_symlinks(false);
-    archive.append_dir_all("data", directory.path().join("data")).map_err(io)?;
+    archive.append_dir_all(DATA, directory.path().join(DATA)).map_err(io)?;
     archive.into_inner().and_then(|mut out| out.flush()).map_err(io)
 }
 
@@ -333,10 +366,8 @@ fn unpack(file: &Path, data: &Path) -> Result<(), ServerError> {
     rustix::fs::chmod(data, rustix::fs::Mode::RWXU).map_err(|errno| io(errno.into()))
 }
 
-/// Returns the end of an output.
+/// Returns the end of an output as one line.
 fn last_lines(output: &[u8]) -> String {
-    /// The number of bytes that are shown.
-    const SHOWN: usize = 600;
-    let end = &output[output.len().saturating_sub(SHOWN)..];
+    let end = &output[output.len().saturating_sub(KEPT_OUTPUT)..];
     String::from_utf8_lossy(end).trim().replace('\n', "; ")
 }

@@ -11,6 +11,7 @@ use crate::test_spec::TestSpec;
 use crate::{binaries, machine, schemas};
 
 const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
+const NEEDS_POSTGRES: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::Postgres];
 const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Program("curl"), Needs::Duckdb];
 
 pub(super) const CASES: &[CaseDefinition] = &[
@@ -28,6 +29,11 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("sql::hostile_texts_get_clear_answers", hostile_texts_get_clear_answers).needs(NEEDS_CURL),
     case("sql::uninterruptible_sqlite_query_ends_within_its_limit", uninterruptible_sqlite_query).needs(NEEDS_CURL),
     case("sql::uninterruptible_duckdb_query_ends_within_its_limit", uninterruptible_duckdb_query).needs(NEEDS_DUCKDB),
+    case("sql::expensive_postgres_query_ends_within_its_limit", expensive_postgres_query).needs(NEEDS_POSTGRES),
+    case("sql::daemon_and_command_judge_postgres", daemon_and_command_judge_postgres).needs(NEEDS_POSTGRES),
+    case("", daemon_and_command_judge_postgres)
+        .unprivileged("sql::daemon_and_command_judge_postgres_as_a_user")
+        .needs(NEEDS_POSTGRES),
 ];
 
 const SCHEMA: &str = "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, tier TEXT);\n";
@@ -207,6 +213,30 @@ fn uninterruptible_sqlite_query(env: &TestEnvironment) {
 fn uninterruptible_duckdb_query(env: &TestEnvironment) {
     env.set_caller_var("PROCTOR_DUCKDB", binaries::client_program(DUCKDB_LIBRARY).to_str().expect("UTF-8"));
     assert_bomb_hits_limit(env, "duckdb", "SELECT length(lpad('x', 2000000000, 'y')) FROM customers");
+}
+
+fn expensive_postgres_query(env: &TestEnvironment) {
+    let rows = "generate_series(1, 100000)";
+    assert_bomb_hits_limit(env, "postgres", &format!("SELECT count(*) FROM {rows} a, {rows} b, {rows} c"));
+}
+
+/// The command line judges with a server of its own, and the daemon keeps one.
+fn daemon_and_command_judge_postgres(env: &TestEnvironment) {
+    let repo = sql_repository(env, "");
+    repo.write("q.sql", "SELECT nmae FROM customers");
+    let words = ["sql", "verify", "--dialect", "postgres", "--schema", "db/schema.sql", "q.sql"];
+    let state = env.state_dir();
+    repo.proctor(&[&words[..], &["--no-daemon", "--state-dir", state.to_str().expect("UTF-8")]].concat())
+        .exits(1)
+        .prints(&["error[P0612]: column \"nmae\" does not exist", "did you mean"]);
+    let daemon = env.start_ready_daemon();
+    repo.proctor(&[&words[..], &["--daemon", "--socket", env.socket_path().to_str().expect("UTF-8")]].concat())
+        .exits(1)
+        .prints(&["error[P0612]"]);
+    repo.write("q.sql", "SELECT name FROM customers WHERE tier = $1");
+    repo.proctor(&[&words[..], &["--daemon", "--socket", env.socket_path().to_str().expect("UTF-8")]].concat())
+        .exits(0);
+    daemon.stop().exits(0);
 }
 
 /// Has a bomb judged together with small queries. The bomb is ended by its limit, and the small queries are answered

@@ -23,6 +23,11 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(NEEDS_DUCKDB)
         .daemon_sample(),
     case("sql_steps::library_from_the_spec_is_no_fallback", library_from_spec_is_no_fallback).needs(NEEDS_DUCKDB),
+    case("sql_steps::postgres_judges_in_the_sandbox_of_the_step", postgres_judges_in_sandbox_of_step)
+        .needs(&[Needs::Sandbox, Needs::Postgres]),
+    case("", postgres_judges_in_sandbox_of_step)
+        .unprivileged("sql_steps::postgres_judges_in_the_sandbox_of_the_step_as_a_user")
+        .needs(&[Needs::Sandbox, Needs::Postgres]),
     case(
         "sql_steps::command_named_like_the_helper_runs_the_repositorys_program",
         command_named_like_helper_runs_own_program,
@@ -244,6 +249,24 @@ fn library_from_spec_is_no_fallback(env: &TestEnvironment) {
     let field = format!("env: {{ PROCTOR_DUCKDB: {} }}", library.display());
     let repo = repo_with_schema_and_files(env, &duckdb_spec(&[&field]), &[("queries/a.sql", "SELECT 1")]);
     repo.run().exits(1).prints(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
+}
+
+/// The step starts a server of its own, which ends with the step.
+fn postgres_judges_in_sandbox_of_step(env: &TestEnvironment) {
+    let step = TestStep::sql("it", &format!("dialect: postgres, {READ_KEYS}")).with_field("leaks: fail");
+    let files = [
+        ("queries/a.sql", "SELECT name FROM customers WHERE tier = $1"),
+        ("queries/b.sql", "SELECT nmae FROM customers"),
+    ];
+    let repo = repo_with_schema_and_files(env, &TestSpec::from_steps([step]), &files);
+    let run = repo.run().exits(1).prints(&["queries/b.sql:1:8: error[P0612]"]);
+    assert_eq!(file_verdicts(&repo), owned_pairs(&[("queries/a.sql", "ok"), ("queries/b.sql", "reject")]), "{run}");
+    // A server that is left behind would be recorded.
+    assert_eq!(repo.step("it").get("leaked"), None, "{run}");
+    repo.write("queries/b.sql", "SELECT id FROM customers FOR UPDATE");
+    repo.run().exits(1).prints(&["no policy allows this: it locks rows"]);
+    repo.write("queries/b.sql", "SELECT o.id FROM orders o JOIN customers c ON c.id = o.customer");
+    repo.run().exits(0);
 }
 
 /// Only an `sql` step runs Proctor's program; a command with the same name runs the repository's own program.
