@@ -332,10 +332,12 @@ impl SqlEngine for Postgres {
         on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check_cascades(&self.content, bound, allow)?;
-        list_checks::check_definition(sql, bound, allow)?;
+        list_checks::check_definition(&self.content, sql, bound, allow)?;
         if bound.kind() > StatementKind::Write {
             return Ok(());
         }
+        // An explanation cannot be prepared; what it explains can.
+        let sql = statement_actions::explained(sql).map_or(sql, |found| found.inner);
         let checked = self.isolated(Effects::Undo, on.deadline, |session, content| {
             list_checks::check_privileges(session, content, sql, bound.parameters, allow, on.deadline)
         });

@@ -198,6 +198,7 @@ fn rejects_what_policies_do_not_allow() {
         ("SELECT pg_advisory_lock(1)", SqlCode::FunctionRefused),
         ("SELECT query_to_xml('DELETE FROM customers', true, true, '')", SqlCode::FunctionRefused),
         ("SELECT spy()", SqlCode::FunctionRefused),
+        ("SELECT pg_partition_root('orders')", SqlCode::FunctionRefused),
         ("SELECT current_user", SqlCode::FunctionRefused),
         ("SELECT name FROM customers FOR UPDATE", SqlCode::StatementRefused),
         ("SELECT setting FROM pg_settings", SqlCode::StatementRefused),
@@ -266,6 +267,7 @@ fn enforces_lists() {
         ("customers,plain", "", "SELECT name FROM plain"),
         ("", "customers.id,customers.name", "SELECT name FROM customers WHERE id = $1"),
         ("old.orders", "", "SELECT id FROM old.orders"),
+        ("orders", "", "EXPLAIN SELECT id FROM orders"),
     ] {
         pool.assert_codes(&with_lists(SqlPolicy::Read, tables, columns, sql), &[]);
     }
@@ -282,6 +284,11 @@ fn enforces_lists() {
         ("", "customers.id", "SELECT count(*) FROM customers c WHERE c IS NOT NULL"),
         ("", "customers.id", "SELECT id FROM customers ORDER BY tier"),
         ("", "customers.id", "SELECT a FROM customers AS c(a, b)  WHERE b = 'x'"),
+        ("orders", "", "EXPLAIN SELECT name FROM customers"),
+        ("orders", "", "SELECT (NULL::secret).*"),
+        ("orders", "", "SELECT * FROM jsonb_populate_record(NULL::secret, '{}')"),
+        ("orders", "", "SELECT ARRAY[NULL::secret]::text"),
+        ("orders", "", "SELECT (16384 + id)::oid::regclass::text FROM orders"),
         ("orders", "", "SELECT relname FROM pg_class"),
         ("orders", "", "SELECT table_name FROM information_schema.tables"),
     ] {
@@ -291,6 +298,7 @@ fn enforces_lists() {
         assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
+    pool.assert_codes(&with_lists(SqlPolicy::Migrate, "orders", "", "CREATE INDEX i ON orders (amount)"), &[]);
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
         (
@@ -301,6 +309,9 @@ fn enforces_lists() {
         ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (id int REFERENCES secret (id))"),
         ("notes", SqlPolicy::Migrate, "CREATE VIEW notes AS SELECT pin FROM secret"),
         ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (LIKE secret)"),
+        ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (a secret[])"),
+        ("notes", SqlPolicy::Migrate, "CREATE TABLE notes () INHERITS (\"secret\")"),
+        ("orders", SqlPolicy::Migrate, "CREATE INDEX i ON old.orders (id)"),
         ("notes", SqlPolicy::Migrate, "DROP TABLE secret"),
     ] {
         let judgement = pool.judge(&with_lists(policy, tables, "", sql));

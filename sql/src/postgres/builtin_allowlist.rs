@@ -78,8 +78,9 @@ const HARMLESS_FUNCTIONS: &[&str] = &[
     "websearch_to_tsquery",
 ];
 
-/// Immutable functions that are refused all the same. None of them is meant for queries.
-const REFUSED_FUNCTIONS: &[&str] = &["pg_node_tree_in", "fmgr_c_validator", "fmgr_internal_validator"];
+/// The types whose values are shown as names of objects, by object id: `regclass`, `regproc`, `regprocedure`,
+/// `regoper`, `regoperator`, `regtype`, `regrole`, `regnamespace`, `regcollation`.
+const NAME_TYPES: &[u32] = &[2205, 24, 2202, 2203, 2204, 2206, 4096, 4089, 4191];
 
 /// Views and tables of `pg_catalog` that describe the schema of the database, and nothing of the server.
 const SCHEMA_CATALOGS: &[&str] = &[
@@ -107,8 +108,14 @@ pub(super) fn is_harmless(function: &str) -> bool {
     HARMLESS_FUNCTIONS.contains(&function)
 }
 
-pub(super) fn is_refused(function: &str) -> bool {
-    REFUSED_FUNCTIONS.contains(&function)
+/// Reports whether an immutable function is about the server, and is therefore not harmless by itself.
+pub(super) fn is_of_server(function: &str) -> bool {
+    (function.starts_with("pg_") && !function.starts_with("pg_size_")) || function.starts_with("txid_")
+}
+
+/// Reports whether values of a type are shown as names of objects.
+pub(super) fn is_name_type(oid: u32) -> bool {
+    NAME_TYPES.contains(&oid)
 }
 
 /// Reports whether a relation of the server only describes the schema.

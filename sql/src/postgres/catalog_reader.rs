@@ -16,8 +16,9 @@ const OWN_SCHEMAS: &str = "n.nspname NOT IN ('pg_catalog', 'information_schema',
 const RELATIONS_QUERY: &str = "
     SELECT c.oid::text, n.nspname::text, c.relname::text, c.relkind::text, a.attnum::text, a.attname::text,
         pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull::text,
-        (a.attgenerated <> '' OR a.attidentity = 'a')::text
+        (a.attgenerated <> '' OR a.attidentity = 'a')::text, c.reltype::text, coalesce(t.typarray, 0)::text
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_type t ON t.oid = c.reltype
     LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND ";
 const KEYS_QUERY: &str = "
@@ -48,6 +49,8 @@ pub(super) struct DatabaseContent {
     pub(super) catalog: Catalog,
     /// The relations of the schema, by object id.
     pub(super) relations: BTreeMap<u32, Relation>,
+    /// The relations by the object ids of the types of their rows, and of arrays of rows.
+    pub(super) row_types: BTreeMap<u32, u32>,
     /// The quoted form of the names of tables outside of `public`.
     pub(super) quoted_names: BTreeMap<String, String>,
     /// The names of all functions, in lower case.
@@ -113,7 +116,8 @@ impl DatabaseContent {
         for row in session.query_texts(FUNCTION_NAMES_QUERY, deadline)? {
             let [name, is_builtin, is_immutable] = fields(&row);
             let is_listed = builtin_allowlist::is_harmless(name);
-            if is_builtin == "true" && (is_listed || is_immutable == "true") && !builtin_allowlist::is_refused(name) {
+            let is_pure = is_immutable == "true" && !builtin_allowlist::is_of_server(name);
+            if is_builtin == "true" && (is_listed || is_pure) {
                 content.harmless_functions.insert(name.to_owned());
             }
             content.functions.insert(name.to_owned());
@@ -125,7 +129,19 @@ impl DatabaseContent {
         let query = format!("{RELATIONS_QUERY}{OWN_SCHEMAS} ORDER BY c.oid, a.attnum");
         let mut tables: BTreeMap<u32, CatalogTable> = BTreeMap::new();
         for row in session.query_texts(&query, deadline)? {
-            let [oid, schema, name, kind, number, column, declared_type, is_not_null, is_generated] = fields(&row);
+            let [
+                oid,
+                schema,
+                name,
+                kind,
+                number,
+                column,
+                declared_type,
+                is_not_null,
+                is_generated,
+                row_type,
+                array_type,
+            ] = fields(&row);
             let oid = oid.parse().unwrap_or_default();
             let full_name = qualified_name(schema, name);
             if full_name != name {
@@ -137,6 +153,9 @@ impl DatabaseContent {
                 kind: relation_kind(kind),
                 ..Relation::default()
             });
+            for kind in [row_type, array_type].iter().filter_map(|oid| oid.parse().ok()).filter(|oid| *oid != 0) {
+                self.row_types.insert(kind, oid);
+            }
             let is_view = relation.kind == RelationKind::View;
             if relation.kind != RelationKind::Sequence {
                 tables.entry(oid).or_insert_with(|| CatalogTable {

@@ -11,7 +11,7 @@ use super::server::LISTED_ROLE;
 use super::session::{Session, SessionError};
 use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, EngineRefusal, StatementKind};
-use crate::lexer::{self, SqlTokenKind};
+use crate::lexer;
 
 /// The SQLSTATE of a missing privilege.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
@@ -132,69 +132,31 @@ pub(super) fn check_cascades(
     Ok(())
 }
 
-/// Checks the tables that the definition of a new object names besides those that it reads.
+/// Checks a change of the schema: each of its words that is the name of a table must be on the list. References,
+/// parents, types of columns and bodies are thus covered, whatever their syntax.
 ///
 /// # Errors
-/// Such a table is not on the list.
-pub(super) fn check_definition(sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> Result<(), EngineRefusal> {
+/// The text contains the name of a table that is not on the list.
+pub(super) fn check_definition(
+    content: &DatabaseContent,
+    sql: &str,
+    bound: &BoundStatement,
+    allow: &SqlAllow,
+) -> Result<(), EngineRefusal> {
     if bound.kind() != StatementKind::Schema {
         return Ok(());
     }
-    for name in defined_references(sql) {
-        if !allow_lists::is_table_allowed(allow, &name) {
-            let message = format!("the definition uses `{name}`, which is not on the list");
-            return Err(EngineRefusal { subject: Some(name), ..EngineRefusal::new(SqlCode::TableRefused, message) });
+    let words = lexer::possible_names(sql, Dialect::Postgres);
+    for relation in content.relations.values().filter(|relation| relation.kind != RelationKind::Sequence) {
+        // A table outside of `public` is named with its schema.
+        let is_named = relation.name.to_ascii_lowercase().split('.').all(|part| words.contains(part));
+        if is_named && !allow_lists::is_table_allowed(allow, &relation.name) {
+            let message = format!("the definition contains the name `{}`, which is not on the list", relation.name);
+            return Err(EngineRefusal {
+                subject: Some(relation.name.clone()),
+                ..EngineRefusal::new(SqlCode::TableRefused, message)
+            });
         }
     }
     Ok(())
-}
-
-/// Returns the tables after `REFERENCES`, `LIKE`, `INHERITS (`, `PARTITION OF`, and `ON` of an index.
-fn defined_references(sql: &str) -> Vec<String> {
-    let mut tokens = lexer::tokenize(sql, Dialect::Postgres);
-    tokens.retain(|(kind, _)| !matches!(kind, SqlTokenKind::Whitespace | SqlTokenKind::Comment));
-    let text = |at: usize| tokens.get(at).map_or("", |(_, range)| &sql[range.clone()]);
-    let is_word = |at: usize, word: &str| text(at).eq_ignore_ascii_case(word);
-    let is_index = (0..4).any(|at| is_word(at, "index"));
-    let mut names = Vec::new();
-    for at in 0..tokens.len() {
-        let start = if is_word(at, "references") || is_word(at, "like") {
-            at + 1
-        } else if (is_word(at, "partition") && is_word(at + 1, "of"))
-            || (is_word(at, "inherits") && text(at + 1) == "(")
-        {
-            at + 2
-        } else if is_index && is_word(at, "on") {
-            at + 1 + usize::from(is_word(at + 1, "only"))
-        } else {
-            continue;
-        };
-        if !matches!(tokens.get(start), Some((SqlTokenKind::Word | SqlTokenKind::Quoted, _))) {
-            continue;
-        }
-        let part = |at: usize| match text(at) {
-            quoted if quoted.starts_with('"') => lexer::unquote(quoted),
-            plain => plain.to_ascii_lowercase(),
-        };
-        let (mut name, mut end) = (part(start), start);
-        while text(end + 1) == "." {
-            name = if name == "public" { part(end + 2) } else { format!("{name}.{}", part(end + 2)) };
-            end += 2;
-        }
-        names.push(name);
-    }
-    names
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_tables_in_definitions() {
-        let sql = "CREATE TABLE t (a int REFERENCES public.\"Se cret\"(id), LIKE b) INHERITS (c)";
-        assert_eq!(defined_references(sql), ["Se cret", "b", "c"]);
-        assert_eq!(defined_references("CREATE UNIQUE INDEX i ON ONLY old.orders (a)"), ["old.orders"]);
-        assert!(defined_references("CREATE TABLE t (a int CHECK (a > 0))").is_empty());
-    }
 }

@@ -15,6 +15,8 @@ pub(super) struct StatementFacts {
     pub(super) functions: BTreeSet<u32>,
     /// The object ids of functions that casts and operators call.
     pub(super) implicit_functions: BTreeSet<u32>,
+    /// The object ids of the types of all values.
+    pub(super) types: BTreeSet<u32>,
     /// The numbers of keywords with a value, such as `CURRENT_DATE` and `CURRENT_USER`.
     pub(super) keyword_values: BTreeSet<u32>,
     /// True if a common table expression is recursive.
@@ -46,6 +48,10 @@ pub(super) const ACL_DELETE: u32 = 8;
 
 /// Sets of columns contain the number of a column plus this offset, since numbers of system columns are negative.
 const COLUMN_OFFSET: i32 = 7;
+/// The entry of a set that stands for the whole row.
+pub(super) const WHOLE_ROW: i32 = COLUMN_OFFSET;
+/// The ends of the names of fields with the object id of a type, or with a list of them.
+const TYPE_FIELD_ENDS: [&str; 3] = ["type", "typeid", "types"];
 /// The forms of function calls that a cast makes, explicit or implicit.
 const CAST_FORMS: [u32; 2] = [1, 2];
 
@@ -116,6 +122,7 @@ fn read_value(node: &mut OpenNode<'_>, value: &str, facts: &mut StatementFacts) 
         "opfuncid" | "eqop" | "sortop" | "hashfuncid" => facts.implicit_functions.extend(number()),
         "op" if node.name == "SQLVALUEFUNCTION" => facts.keyword_values.extend(number()),
         "hasRecursive" => facts.is_recursive |= value == "true",
+        field if TYPE_FIELD_ENDS.iter().any(|end| field.ends_with(end)) => facts.types.extend(number()),
         _ => {}
     }
 }
@@ -190,9 +197,9 @@ mod tests {
     const TREE: &str = r#"({QUERY :commandType 1 :hasRecursive false :cteList <> :rtable (
         {RANGETBLENTRY :alias <> :eref {ALIAS :aliasname a\ b :colnames ("id" "na\)me")} :rtekind 0 :relid 16384
             :relkind r :requiredPerms 6 :selectedCols (b 8 9) :insertedCols (b) :updatedCols (b 10)}
-        {RANGETBLENTRY :rtekind 6 :ctename w :requiredPerms 0 :selectedCols (b)})
+        {RANGETBLENTRY :rtekind 6 :ctename w :coltypes (o 23 16386) :requiredPerms 0 :selectedCols (b)})
         :targetList ({TARGETENTRY :expr {FUNCEXPR :funcid 871 :funcformat 0 :args ({FUNCEXPR :funcid 1740 :funcformat 2
-            :args <>} {CONST :constvalue 4 [ 1 0 0 0 ]} {AGGREF :aggfnoid 2803} {SQLVALUEFUNCTION :op 10}
+            :args <>} {CONST :consttype 2205 :constvalue 4 [ 1 0 0 0 ]} {AGGREF :aggfnoid 2803} {SQLVALUEFUNCTION :op 10}
             {OPEXPR :opno 96 :opfuncid 65})}})})"#;
 
     #[test]
@@ -209,6 +216,7 @@ mod tests {
         assert_eq!(facts.functions, BTreeSet::from([871, 2803]));
         assert_eq!(facts.implicit_functions, BTreeSet::from([65, 1740]));
         assert_eq!(facts.keyword_values, BTreeSet::from([10]));
+        assert_eq!(facts.types, BTreeSet::from([23, 2205, 16386]));
         assert!(!facts.is_recursive && !facts.locks_rows);
         assert_eq!([8, 7, 6].map(column_number), [1, 0, -1]);
     }

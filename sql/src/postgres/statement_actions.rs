@@ -9,7 +9,9 @@ use proctor_core::sql::Dialect;
 
 use super::builtin_allowlist;
 use super::catalog_reader::{self, DatabaseContent, Relation, RelationKind};
-use super::node_tree::{ACL_DELETE, ACL_INSERT, ACL_SELECT, ACL_UPDATE, RelationUse, StatementFacts, column_number};
+use super::node_tree::{
+    ACL_DELETE, ACL_INSERT, ACL_SELECT, ACL_UPDATE, RelationUse, StatementFacts, WHOLE_ROW, column_number,
+};
 use super::session::{Session, SessionError};
 use crate::engine::Action;
 use crate::lexer::{self, SqlTokenKind};
@@ -73,6 +75,18 @@ impl Collector<'_> {
         }
         if facts.locks_rows {
             self.actions.insert(Action::Other("it locks rows".to_owned()));
+        }
+        if facts.types.iter().any(|oid| builtin_allowlist::is_name_type(*oid)) {
+            self.actions.insert(Action::Metadata {
+                source: "a type of object names, such as `regclass`".to_owned(),
+                table: None,
+            });
+        }
+        for relation in facts.types.iter().filter_map(|kind| self.content.row_types.get(kind)) {
+            if let Some(relation) = self.content.relations.get(relation) {
+                // The type of a row shows the names of all columns.
+                self.add_reads(relation, &[WHOLE_ROW]);
+            }
         }
         for relation in &facts.relations {
             self.add_relation(relation, depth);
