@@ -454,6 +454,8 @@ fn with_candidates(
             _ => Vec::new(),
         };
     }
+    // A name can be right and still be missing in its place, as in USING.
+    found.candidates.retain(|candidate| candidate != name);
     if refusal.code == SqlCode::UnknownColumn && allow_lists::has_name_lists(&case.request.allow) {
         // An engine suggests columns of any table in scope.
         let named = mentioned_tables(case, catalog, text);
