@@ -26,7 +26,7 @@ pub use commit_identity::identify_commit_tree;
 pub(crate) use overlay_identity::Overlay;
 pub(crate) use parallel_fill::{FilledPart, LEAVES_PER_PART, UnfilledPart, UnfilledParts};
 pub(crate) use tree_comparison::TreeDifferenceKind;
-pub(crate) use tree_encoding::KINDS;
+pub(crate) use tree_encoding::{TreeChanges, read_found, write_found};
 
 /// The entries at the covered paths of a tree, sorted by the bytes of their paths.
 #[derive(Clone)]

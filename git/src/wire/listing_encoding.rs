@@ -23,6 +23,7 @@ pub fn read_paths(reader: &mut BinaryDecoder<'_>) -> Option<Vec<RepoPath>> {
 }
 
 /// Writes a stamp.
+#[inline]
 pub fn write_stat(writer: &mut BinaryEncoder, stamp: &FileStat) {
     writer.u64(stamp.dev);
     writer.u64(stamp.ino);
@@ -35,6 +36,7 @@ pub fn write_stat(writer: &mut BinaryEncoder, stamp: &FileStat) {
 }
 
 /// Reads a stamp.
+#[inline]
 pub fn read_stat(reader: &mut BinaryDecoder<'_>) -> Option<FileStat> {
     Some(FileStat {
         dev: reader.u64()?,
@@ -47,7 +49,7 @@ pub fn read_stat(reader: &mut BinaryDecoder<'_>) -> Option<FileStat> {
 }
 
 /// Encoded size of a stamp, in bytes.
-const STAT_BYTES: usize = 52;
+pub const STAT_BYTES: usize = 52;
 
 impl WorktreeListing {
     /// Returns the paths of submodules in the indexes, relative to the outermost work tree.
