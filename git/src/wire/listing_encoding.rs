@@ -92,13 +92,22 @@ impl WorktreeListing {
     pub fn write_indexes(&self, writer: &mut BinaryEncoder) {
         for index in &self.indexes {
             writer.count(index.entries.len());
-            index.entries.iter().for_each(|entry| write_entry(writer, entry));
+            let (first, second) = index.entries.split_at(index.entries.len() / 2);
+            for part in [first, second] {
+                let size = part.iter().map(encoded_size).sum();
+                writer.reserve(size);
+                writer.count(size);
+                part.iter().for_each(|entry| write_entry(writer, entry));
+            }
         }
     }
 
     /// Reads the entries of the indexes.
     pub fn read_indexes(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
-        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, Arc::make_mut(index)))
+        self.indexes.iter_mut().try_for_each(|index| {
+            Arc::make_mut(index).entries = read_entries(reader)?;
+            Some(())
+        })
     }
 }
 
@@ -148,6 +157,8 @@ const MIN_ENTRY_BYTES: usize = 4 + 4 + 3 + 20;
 const INTENT_TO_ADD: u8 = 1 << 2;
 const SKIP_WORKTREE: u8 = 1 << 3;
 const HAS_STAT: u8 = 1 << 4;
+/// Encoded size of the stat data of an entry, in bytes.
+const INDEX_STAT_BYTES: usize = 6 * 4;
 
 fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
@@ -159,16 +170,50 @@ fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
         | flag(entry.stat.is_some(), HAS_STAT));
     write_id(writer, entry.id);
     if let Some(stat) = &entry.stat {
-        let fields = [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
+        let fields: [u32; INDEX_STAT_BYTES / 4] =
+            [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
         fields.into_iter().for_each(|field| writer.u32(field));
     }
 }
 
-fn read_entries(reader: &mut BinaryDecoder<'_>, index: &mut GitIndex) -> Option<()> {
-    let count = reader.count(MIN_ENTRY_BYTES - 1)?;
-    index.entries = (0..count).map(|_| read_entry(reader)).collect::<Option<_>>()?;
-    Some(())
+/// Returns the encoded size of an entry, in bytes.
+fn encoded_size(entry: &IndexEntry) -> usize {
+    let stat = if entry.stat.is_some() { INDEX_STAT_BYTES } else { 0 };
+    4 + entry.path.0.len() + 4 + 1 + 1 + entry.id.as_bytes().len() + stat
 }
+
+/// Reads the entries of an index; the halves of a large one on two threads, since each path is allocated.
+fn read_entries(reader: &mut BinaryDecoder<'_>) -> Option<Vec<IndexEntry>> {
+    let count = reader.count(MIN_ENTRY_BYTES - 1)?;
+    let (first, second) = (reader.bytes()?, reader.bytes()?);
+    let half = count / 2;
+    if count < MIN_PARALLEL_ENTRIES {
+        let mut entries = read_part(first, half, count)?;
+        entries.append(&mut read_part(second, count - half, 0)?);
+        return Some(entries);
+    }
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| read_part(second, count - half, 0));
+        let entries = read_part(first, half, count);
+        let others = others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut entries = entries?;
+        entries.append(&mut others?);
+        Some(entries)
+    })
+}
+
+/// Reads exactly `count` entries, into a list with room for `capacity` of them.
+fn read_part(bytes: &[u8], count: usize, capacity: usize) -> Option<Vec<IndexEntry>> {
+    let mut reader = BinaryDecoder::new(bytes);
+    let mut entries = Vec::with_capacity(capacity.max(count));
+    for _ in 0..count {
+        entries.push(read_entry(&mut reader)?);
+    }
+    reader.is_at_end().then_some(entries)
+}
+
+/// Number of entries below which one thread is faster, because of the cost of starting another one.
+const MIN_PARALLEL_ENTRIES: usize = 4096;
 
 fn read_entry(reader: &mut BinaryDecoder<'_>) -> Option<IndexEntry> {
     let path = RepoPath(reader.short_bytes()?.to_vec());

@@ -155,7 +155,7 @@ impl IncrementalSnapshot<'_> {
     /// Returns git's description of the tree, or `None` if git's listing is lost.
     fn current_git_facts(&self, entries: &EntryTree) -> Result<Option<GitFacts>, SnapshotError> {
         let Some(mut listing) = self.basis.listing.decode() else { return Ok(None) };
-        listing.untracked = entries.untracked().map(RepoPath).collect();
+        listing.untracked = entries.untracked().into_iter().map(RepoPath).collect();
         let state = tree_state(&listing, self.top.as_fd(), entries, self.helper.program());
         let state = state.map_err(|error| io_error(self.basis.worktree.as_os_str().as_bytes(), error))?;
         Ok(Some(git_facts(listing, state)))
