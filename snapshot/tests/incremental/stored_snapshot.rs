@@ -180,7 +180,7 @@ fn large_settled_store() -> (TempDir, FixtureRepo) {
 
 fn add_many_files(repo: &FixtureRepo) {
     for number in 0..1500 {
-        repo.write(&format!("many/{}/{number}", number % 7), "x");
+        repo.write(format!("many/{}/{number}", number % 7), "x");
     }
     repo.commit();
 }
@@ -258,7 +258,7 @@ fn folds_long_journal() {
     let (mut before, base) = (fs::metadata(&file).expect("stats").len(), fs::metadata(&file).expect("stats").len());
     let (store, mut folds) = (store_in(&place), 0);
     for edit in 0..40 {
-        repo.write("many/3/10", &format!("edit {edit}"));
+        repo.write("many/3/10", format!("edit {edit}"));
         assert_same_snapshot(&store.take(&repo.top).expect("takes"), &repo.snapshot(), &edit.to_string());
         let now = fs::metadata(&file).expect("stats").len();
         assert!(now <= base + base / 16 + 1024, "{now} bytes after {edit} edits");
@@ -288,7 +288,7 @@ fn stays_correct_with_several_processes() {
                 0 => script.push(apply_random_edit(&repo, &mut numbers)),
                 _ => {
                     let path = format!("many/3/{}", 7 * numbers.below(70) + 3);
-                    repo.write(&path, &format!("edit {}", script.len()));
+                    repo.write(&path, format!("edit {}", script.len()));
                     script.push(path);
                 }
             }
