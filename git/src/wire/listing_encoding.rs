@@ -90,16 +90,7 @@ impl WorktreeListing {
 
     /// Writes the entries of the indexes.
     pub fn write_indexes(&self, writer: &mut BinaryEncoder) {
-        for index in &self.indexes {
-            writer.count(index.entries.len());
-            let (first, second) = index.entries.split_at(index.entries.len() / 2);
-            for part in [first, second] {
-                let size = part.iter().map(encoded_size).sum();
-                writer.reserve(size);
-                writer.count(size);
-                part.iter().for_each(|entry| write_entry(writer, entry));
-            }
-        }
+        self.indexes.iter().for_each(|index| write_index_entries(writer, &index.entries));
     }
 
     /// Reads the entries of the indexes.
@@ -176,6 +167,18 @@ fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
     }
 }
 
+/// Writes the entries of an index in two halves, each with its size.
+fn write_index_entries(writer: &mut BinaryEncoder, entries: &[IndexEntry]) {
+    writer.count(entries.len());
+    let (first, second) = entries.split_at(entries.len() / 2);
+    for part in [first, second] {
+        let size = part.iter().map(encoded_size).sum();
+        writer.reserve(size);
+        writer.count(size);
+        part.iter().for_each(|entry| write_entry(writer, entry));
+    }
+}
+
 /// Returns the encoded size of an entry, in bytes.
 fn encoded_size(entry: &IndexEntry) -> usize {
     let stat = if entry.stat.is_some() { INDEX_STAT_BYTES } else { 0 };
@@ -239,4 +242,52 @@ fn read_index_stat(reader: &mut BinaryDecoder<'_>) -> Option<IndexStat> {
         ino: reader.u32()?,
         size: reader.u32()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: usize) -> IndexEntry {
+        let stat = IndexStat { mtime: (1, 2), ctime: (3, 4), ino: 5, size: 6 };
+        IndexEntry {
+            path: RepoPath(format!("{number:06}").into_bytes()),
+            mode: GITLINK_MODE,
+            id: ObjectId::from_raw(if number.is_multiple_of(3) { &[1; 20] } else { &[2; 32] }).expect("an id"),
+            stage: u8::try_from(number % 4).expect("a stage"),
+            intent_to_add: number.is_multiple_of(5),
+            skip_worktree: number.is_multiple_of(7),
+            stat: Some(stat).filter(|_| !number.is_multiple_of(2)),
+        }
+    }
+
+    fn encode(entries: &[IndexEntry]) -> Vec<u8> {
+        let mut writer = BinaryEncoder::default();
+        write_index_entries(&mut writer, entries);
+        writer.into_bytes()
+    }
+
+    #[test]
+    fn round_trips_small_and_large_indexes() {
+        for count in [0, 1, 2, 3, MIN_PARALLEL_ENTRIES - 1, MIN_PARALLEL_ENTRIES, MIN_PARALLEL_ENTRIES + 1] {
+            let entries: Vec<IndexEntry> = (0..count).map(entry).collect();
+            let bytes = encode(&entries);
+            let mut reader = BinaryDecoder::new(&bytes);
+            assert!(read_entries(&mut reader).expect("entries") == entries && reader.is_at_end(), "{count}");
+        }
+    }
+
+    #[test]
+    fn rejects_truncated_entries_and_other_counts() {
+        for count in [5, MIN_PARALLEL_ENTRIES + 5] {
+            let bytes = encode(&(0..count).map(entry).collect::<Vec<_>>());
+            for end in (0..bytes.len()).step_by(1 + bytes.len() / 100) {
+                assert!(read_entries(&mut BinaryDecoder::new(&bytes[..end])).is_none(), "{count}, {end}");
+            }
+            for other in [count - 1, count - 2, count + 1, 0] {
+                let bytes = [&(other as u64).to_le_bytes()[..], &bytes[8..]].concat();
+                assert!(read_entries(&mut BinaryDecoder::new(&bytes)).is_none(), "{count}, {other}");
+            }
+        }
+    }
 }
