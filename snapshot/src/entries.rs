@@ -26,7 +26,7 @@ pub use commit_identity::identify_commit_tree;
 pub(crate) use overlay_identity::Overlay;
 pub(crate) use parallel_fill::{FilledPart, LEAVES_PER_PART, UnfilledPart, UnfilledParts};
 pub(crate) use tree_comparison::TreeDifferenceKind;
-pub(crate) use tree_encoding::KINDS;
+pub(crate) use tree_encoding::{TreeChanges, read_found, write_found};
 
 /// The entries at the covered paths of a tree, sorted by the bytes of their paths.
 #[derive(Clone)]
@@ -239,11 +239,16 @@ impl EntryTree {
         Some(&self.leaves[at])
     }
 
-    /// Returns the covered paths that git does not track, except nested repositories.
-    pub(crate) fn untracked(&self) -> impl Iterator<Item = Vec<u8>> {
-        let counts = |leaf: &TreeLeaf| !leaf.tracked && leaf.found.kind != ScannedKind::Gitlink;
-        let found = self.walk(0).filter(move |(_, leaf)| counts(&self.leaves[*leaf]));
-        found.map(|(directory, leaf)| self.leaf_path(directory, leaf))
+    /// Returns the covered paths that git does not track, except nested repositories; sorted.
+    pub(crate) fn untracked(&self) -> Vec<Vec<u8>> {
+        let counts = |leaf: &TreeLeaf| {
+            !leaf.tracked && leaf.found.kind != ScannedKind::Gitlink && leaf.found.kind.identity_tag().is_some()
+        };
+        // Most trees have few such paths, so that sorting them is faster than a walk in sorted order.
+        let found = self.leaves.iter().enumerate().filter(|(_, leaf)| counts(leaf));
+        let mut paths: Vec<_> = found.map(|(leaf, _)| self.leaf_path(self.parent_of_leaf(leaf), leaf)).collect();
+        paths.sort_unstable();
+        paths
     }
 
     /// Returns the index of the directory `path`.

@@ -7,6 +7,7 @@
 //! worktree. This crate mounts nothing, runs no step, and does not decide whether a step passes.
 
 mod apply;
+mod cache_file;
 mod diff;
 mod drift;
 mod entries;

@@ -1,12 +1,13 @@
 //! Takes the content identity of a work tree.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proctor_git::files::file_stat::{self, RacyWindow};
 use proctor_git::helper::GitHelper;
 
 use snapshot_error::SnapshotError;
-use taken_snapshot::Snapshot;
+use taken_snapshot::{ChangesSince, LaterSnapshot, Snapshot};
 
 mod full;
 pub(crate) mod git_facts;
@@ -43,12 +44,32 @@ impl Snapshot {
         before: Option<&Self>,
         settling: RacyWindow,
     ) -> Result<Self, SnapshotError> {
+        let before = before.map(|before| Arc::new(before.clone()));
+        Self::take_from(repo, helper, before, settling).map(|later| later.snapshot)
+    }
+
+    /// Takes a snapshot as [`Snapshot::take_after`] does. If the caller has the only reference to `before`, its entries
+    /// are changed instead of copied.
+    ///
+    /// # Errors
+    /// The errors of [`Snapshot::take`].
+    pub(crate) fn take_from(
+        repo: &Path,
+        helper: &GitHelper,
+        before: Option<Arc<Self>>,
+        settling: RacyWindow,
+    ) -> Result<LaterSnapshot, SnapshotError> {
         let began = (file_stat::now(), settling);
-        let again = before.map(|before| incremental::take_incremental(before, helper, began)).transpose()?.flatten();
-        let taken = match again {
-            Some(taken) => taken,
-            None => full::take_full(repo, helper, before, began)?,
+        let mut before = before.map(Arc::unwrap_or_clone);
+        let again = before.as_mut().map(|before| incremental::take_incremental(before, helper, began));
+        let later = match again.transpose()?.flatten() {
+            Some(later) => later,
+            None => LaterSnapshot {
+                snapshot: full::take_full(repo, helper, before.as_ref(), began)?,
+                since: ChangesSince::Anything,
+            },
         };
+        let taken = &later.snapshot;
         tracing::debug!(
             repo = %repo.display(),
             method = ?taken.stats.method,
@@ -58,6 +79,6 @@ impl Snapshot {
             git_was_read = taken.stats.git_was_read,
             "snapshot taken"
         );
-        Ok(taken)
+        Ok(later)
     }
 }

@@ -9,8 +9,8 @@ use proctor_git::files::file_stat::RacyWindow;
 use proctor_git::helper::GitHelper;
 
 use crate::snapshot::snapshot_error::SnapshotError;
-use crate::snapshot::taken_snapshot::Snapshot;
-use snapshot_files::SnapshotFiles;
+use crate::snapshot::taken_snapshot::{ChangesSince, Snapshot};
+use snapshot_files::{SnapshotFiles, StoredFile};
 
 pub(crate) mod listing_file;
 mod snapshot_encoding;
@@ -28,7 +28,16 @@ pub struct SnapshotStore {
     racy_window: RacyWindow,
     files: Option<SnapshotFiles>,
     /// Ordered by last use; the most recently used repository is at the end.
-    recent: Mutex<Vec<(PathBuf, Arc<Snapshot>)>>,
+    recent: Mutex<Vec<LastSnapshot>>,
+}
+
+/// The last snapshot of a work tree.
+#[derive(Debug, Clone)]
+struct LastSnapshot {
+    place: PathBuf,
+    snapshot: Arc<Snapshot>,
+    /// The file, if it contains the entries of `snapshot` and can be continued.
+    stored: Option<StoredFile>,
 }
 
 impl SnapshotStore {
@@ -52,14 +61,19 @@ impl SnapshotStore {
     pub fn take(&self, repo: &Path) -> Result<Arc<Snapshot>, SnapshotError> {
         // If the path cannot be resolved, taking the snapshot reports the error.
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
-        let before = self.last_snapshot(&place);
-        let taken = Arc::new(Snapshot::take_after(&place, &self.helper, before.as_deref(), self.racy_window)?);
-        self.store_in_memory(&place, &taken);
-        let is_new = before.is_none_or(|before| !has_nothing_new(&before, &taken));
-        if let Some(files) = self.files.as_ref().filter(|_| is_new) {
-            files.save(&place, &taken);
-        }
-        Ok(taken)
+        let (before, stored) =
+            self.last_snapshot(&place).map_or((None, None), |last| (Some(last.snapshot), last.stored));
+        let taken = Snapshot::take_from(&place, &self.helper, before, self.racy_window)?;
+        let (snapshot, since) = (Arc::new(taken.snapshot), taken.since);
+        let stored = match (&self.files, &since) {
+            (None, _) | (_, ChangesSince::Nothing) => stored,
+            (Some(files), ChangesSince::Entries(changes)) => {
+                files.save(&place, &snapshot, stored.as_ref().map(|stored| (stored, changes)))
+            }
+            (Some(files), ChangesSince::Anything) => files.save(&place, &snapshot, None),
+        };
+        self.store_in_memory(LastSnapshot { place, snapshot: Arc::clone(&snapshot), stored });
+        Ok(snapshot)
     }
 
     /// Takes a snapshot of the work tree whose top is `repo` without storing it as the last one, so that later
@@ -70,29 +84,40 @@ impl SnapshotStore {
     pub fn take_without_storing(&self, repo: &Path) -> Result<LastAndCurrent, SnapshotError> {
         let place = repo.canonicalize().unwrap_or_else(|_| repo.to_owned());
         let last = self.last_snapshot(&place);
-        let now = Arc::new(Snapshot::take_after(&place, &self.helper, last.as_deref(), self.racy_window)?);
+        let before = last.as_ref().map(|last| Arc::clone(&last.snapshot));
+        let taken = Snapshot::take_from(&place, &self.helper, before, self.racy_window)?;
+        let now = Arc::new(taken.snapshot);
         // Keeping the snapshot in memory avoids reading the file again. If the tree is unchanged, the later
         // snapshot is kept, since its stat data are newer.
-        let kept = last.as_ref().map(|last| if last.id == now.id { &now } else { last });
-        kept.into_iter().for_each(|kept| self.store_in_memory(&place, kept));
-        Ok(LastAndCurrent { last, now })
+        if let Some(last) = last.clone() {
+            self.store_in_memory(match taken.since {
+                ChangesSince::Nothing => LastSnapshot { snapshot: Arc::clone(&now), ..last },
+                _ if last.snapshot.id == now.id => LastSnapshot { snapshot: Arc::clone(&now), stored: None, ..last },
+                _ => last,
+            });
+        }
+        Ok(LastAndCurrent { last: last.map(|last| last.snapshot), now })
     }
 
     /// Returns the last snapshot of a work tree.
-    fn last_snapshot(&self, place: &Path) -> Option<Arc<Snapshot>> {
+    fn last_snapshot(&self, place: &Path) -> Option<LastSnapshot> {
         let kept = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = kept.iter().find(|(at, _)| at == place).map(|(_, snapshot)| Arc::clone(snapshot));
+        let known = kept.iter().find(|last| last.place == place).cloned();
         drop(kept);
-        known.or_else(|| self.files.as_ref()?.load(place).map(Arc::new))
+        let load = || {
+            let (snapshot, stored) = self.files.as_ref()?.load(place)?;
+            Some(LastSnapshot { place: place.to_owned(), snapshot: Arc::new(snapshot), stored })
+        };
+        known.or_else(load)
     }
 
-    fn store_in_memory(&self, place: &Path, taken: &Arc<Snapshot>) {
+    fn store_in_memory(&self, last: LastSnapshot) {
         let mut kept = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(at, _)| at != place);
+        kept.retain(|other| other.place != last.place);
         if kept.len() >= MAX_IN_MEMORY {
             kept.remove(0);
         }
-        kept.push((place.to_owned(), Arc::clone(taken)));
+        kept.push(last);
     }
 }
 
@@ -103,9 +128,4 @@ pub struct LastAndCurrent {
     pub last: Option<Arc<Snapshot>>,
     /// The current snapshot.
     pub now: Arc<Snapshot>,
-}
-
-/// Checks whether the later snapshot contains no information beyond the earlier one.
-fn has_nothing_new(before: &Snapshot, later: &Snapshot) -> bool {
-    !later.stats.git_was_read && Arc::ptr_eq(&before.entries, &later.entries)
 }

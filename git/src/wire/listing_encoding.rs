@@ -23,6 +23,7 @@ pub fn read_paths(reader: &mut BinaryDecoder<'_>) -> Option<Vec<RepoPath>> {
 }
 
 /// Writes a stamp.
+#[inline]
 pub fn write_stat(writer: &mut BinaryEncoder, stamp: &FileStat) {
     writer.u64(stamp.dev);
     writer.u64(stamp.ino);
@@ -35,6 +36,7 @@ pub fn write_stat(writer: &mut BinaryEncoder, stamp: &FileStat) {
 }
 
 /// Reads a stamp.
+#[inline]
 pub fn read_stat(reader: &mut BinaryDecoder<'_>) -> Option<FileStat> {
     Some(FileStat {
         dev: reader.u64()?,
@@ -47,7 +49,7 @@ pub fn read_stat(reader: &mut BinaryDecoder<'_>) -> Option<FileStat> {
 }
 
 /// Encoded size of a stamp, in bytes.
-const STAT_BYTES: usize = 52;
+pub const STAT_BYTES: usize = 52;
 
 impl WorktreeListing {
     /// Returns the paths of submodules in the indexes, relative to the outermost work tree.
@@ -88,15 +90,15 @@ impl WorktreeListing {
 
     /// Writes the entries of the indexes.
     pub fn write_indexes(&self, writer: &mut BinaryEncoder) {
-        for index in &self.indexes {
-            writer.count(index.entries.len());
-            index.entries.iter().for_each(|entry| write_entry(writer, entry));
-        }
+        self.indexes.iter().for_each(|index| write_index_entries(writer, &index.entries));
     }
 
     /// Reads the entries of the indexes.
     pub fn read_indexes(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
-        self.indexes.iter_mut().try_for_each(|index| read_entries(reader, Arc::make_mut(index)))
+        self.indexes.iter_mut().try_for_each(|index| {
+            Arc::make_mut(index).entries = read_entries(reader)?;
+            Some(())
+        })
     }
 }
 
@@ -146,6 +148,8 @@ const MIN_ENTRY_BYTES: usize = 4 + 4 + 3 + 20;
 const INTENT_TO_ADD: u8 = 1 << 2;
 const SKIP_WORKTREE: u8 = 1 << 3;
 const HAS_STAT: u8 = 1 << 4;
+/// Encoded size of the stat data of an entry, in bytes.
+const INDEX_STAT_BYTES: usize = 6 * 4;
 
 fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
@@ -157,16 +161,62 @@ fn write_entry(writer: &mut BinaryEncoder, entry: &IndexEntry) {
         | flag(entry.stat.is_some(), HAS_STAT));
     write_id(writer, entry.id);
     if let Some(stat) = &entry.stat {
-        let fields = [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
+        let fields: [u32; INDEX_STAT_BYTES / 4] =
+            [stat.mtime.0, stat.mtime.1, stat.ctime.0, stat.ctime.1, stat.ino, stat.size];
         fields.into_iter().for_each(|field| writer.u32(field));
     }
 }
 
-fn read_entries(reader: &mut BinaryDecoder<'_>, index: &mut GitIndex) -> Option<()> {
-    let count = reader.count(MIN_ENTRY_BYTES - 1)?;
-    index.entries = (0..count).map(|_| read_entry(reader)).collect::<Option<_>>()?;
-    Some(())
+/// Writes the entries of an index in two halves, each with its size.
+fn write_index_entries(writer: &mut BinaryEncoder, entries: &[IndexEntry]) {
+    writer.count(entries.len());
+    let (first, second) = entries.split_at(entries.len() / 2);
+    for part in [first, second] {
+        let size = part.iter().map(encoded_size).sum();
+        writer.reserve(size);
+        writer.count(size);
+        part.iter().for_each(|entry| write_entry(writer, entry));
+    }
 }
+
+/// Returns the encoded size of an entry, in bytes.
+fn encoded_size(entry: &IndexEntry) -> usize {
+    let stat = if entry.stat.is_some() { INDEX_STAT_BYTES } else { 0 };
+    4 + entry.path.0.len() + 4 + 1 + 1 + entry.id.as_bytes().len() + stat
+}
+
+/// Reads the entries of an index; the halves of a large one on two threads, since each path is allocated.
+fn read_entries(reader: &mut BinaryDecoder<'_>) -> Option<Vec<IndexEntry>> {
+    let count = reader.count(MIN_ENTRY_BYTES - 1)?;
+    let (first, second) = (reader.bytes()?, reader.bytes()?);
+    let half = count / 2;
+    if count < MIN_PARALLEL_ENTRIES {
+        let mut entries = read_part(first, half, count)?;
+        entries.append(&mut read_part(second, count - half, 0)?);
+        return Some(entries);
+    }
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| read_part(second, count - half, 0));
+        let entries = read_part(first, half, count);
+        let others = others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut entries = entries?;
+        entries.append(&mut others?);
+        Some(entries)
+    })
+}
+
+/// Reads exactly `count` entries, into a list with room for `capacity` of them.
+fn read_part(bytes: &[u8], count: usize, capacity: usize) -> Option<Vec<IndexEntry>> {
+    let mut reader = BinaryDecoder::new(bytes);
+    let mut entries = Vec::with_capacity(capacity.max(count));
+    for _ in 0..count {
+        entries.push(read_entry(&mut reader)?);
+    }
+    reader.is_at_end().then_some(entries)
+}
+
+/// Number of entries below which one thread is faster, because of the cost of starting another one.
+const MIN_PARALLEL_ENTRIES: usize = 4096;
 
 fn read_entry(reader: &mut BinaryDecoder<'_>) -> Option<IndexEntry> {
     let path = RepoPath(reader.short_bytes()?.to_vec());
@@ -192,4 +242,52 @@ fn read_index_stat(reader: &mut BinaryDecoder<'_>) -> Option<IndexStat> {
         ino: reader.u32()?,
         size: reader.u32()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: usize) -> IndexEntry {
+        let stat = IndexStat { mtime: (1, 2), ctime: (3, 4), ino: 5, size: 6 };
+        IndexEntry {
+            path: RepoPath(format!("{number:06}").into_bytes()),
+            mode: GITLINK_MODE,
+            id: ObjectId::from_raw(if number.is_multiple_of(3) { &[1; 20] } else { &[2; 32] }).expect("an id"),
+            stage: u8::try_from(number % 4).expect("a stage"),
+            intent_to_add: number.is_multiple_of(5),
+            skip_worktree: number.is_multiple_of(7),
+            stat: Some(stat).filter(|_| !number.is_multiple_of(2)),
+        }
+    }
+
+    fn encode(entries: &[IndexEntry]) -> Vec<u8> {
+        let mut writer = BinaryEncoder::default();
+        write_index_entries(&mut writer, entries);
+        writer.into_bytes()
+    }
+
+    #[test]
+    fn round_trips_small_and_large_indexes() {
+        for count in [0, 1, 2, 3, MIN_PARALLEL_ENTRIES - 1, MIN_PARALLEL_ENTRIES, MIN_PARALLEL_ENTRIES + 1] {
+            let entries: Vec<IndexEntry> = (0..count).map(entry).collect();
+            let bytes = encode(&entries);
+            let mut reader = BinaryDecoder::new(&bytes);
+            assert!(read_entries(&mut reader).expect("entries") == entries && reader.is_at_end(), "{count}");
+        }
+    }
+
+    #[test]
+    fn rejects_truncated_entries_and_other_counts() {
+        for count in [5, MIN_PARALLEL_ENTRIES + 5] {
+            let bytes = encode(&(0..count).map(entry).collect::<Vec<_>>());
+            for end in (0..bytes.len()).step_by(1 + bytes.len() / 100) {
+                assert!(read_entries(&mut BinaryDecoder::new(&bytes[..end])).is_none(), "{count}, {end}");
+            }
+            for other in [count - 1, count - 2, count + 1, 0] {
+                let bytes = [&(other as u64).to_le_bytes()[..], &bytes[8..]].concat();
+                assert!(read_entries(&mut BinaryDecoder::new(&bytes)).is_none(), "{count}, {other}");
+            }
+        }
+    }
 }

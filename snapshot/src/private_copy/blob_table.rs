@@ -36,7 +36,7 @@ pub(super) struct BlobTable(HashMap<ObjectId, BlobFact>);
 impl BlobTable {
     /// Reads the table in `directory`. Returns an empty table if it does not exist or is not valid.
     pub(super) fn load(directory: BorrowedFd<'_>) -> Self {
-        let bytes = open_file(directory, FILE).and_then(copy_record::read_file);
+        let bytes = open_file(directory, FILE).and_then(|file| copy_record::read_file(&file));
         Self(bytes.and_then(|bytes| parse_table(copy_record::verify_checksum(&bytes)?)).unwrap_or_default())
     }
 

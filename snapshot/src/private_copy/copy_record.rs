@@ -11,10 +11,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use proctor_git::files::file_stat::FileTime;
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
-use proctor_git::wire::listing_encoding::{read_paths, read_stat, write_paths, write_stat};
+use proctor_git::wire::listing_encoding::{read_paths, write_paths};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-use crate::entries::{EntryTree, KINDS, ScannedEntry};
+use crate::cache_file::{self, JournalFrame, JournalReader, NextFrame};
+use crate::entries::{EntryTree, ScannedEntry, read_found, write_found};
 use crate::private_copy::mirror_files::{MirrorError, open_file};
 
 /// The file names of a record.
@@ -33,11 +34,17 @@ pub(super) const COVERED_FILES: RecordFileNames =
 pub(super) const IGNORED_FILES: RecordFileNames =
     RecordFileNames { record: "ignored-record", journal: "ignored-journal", unfinished: "ignored-record.new" };
 /// Magic bytes of both files, including the version number.
-const MAGIC: &[u8; 16] = b"proctor-mirror1\n";
+const MAGIC: &[u8; 16] = b"proctor-mirror2\n";
 /// Maximum size of the journal, in bytes; a longer one is folded into the record.
 const MAX_JOURNAL: u64 = 1 << 20;
+/// The checksum that the first frame of a journal continues. It is the same for each record, since a journal may be
+/// replayed on a record that contains it already.
+const JOURNAL_START: u32 = 0;
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// The largest boot id that is read, in bytes.
+const MAX_BOOT_ID_BYTES: u64 = 256;
 
 const BEGIN_FRAME: u8 = 1;
 const FINISH_FRAME: u8 = 2;
@@ -50,6 +57,8 @@ pub(crate) struct CopyRecord {
     journal: File,
     /// Size of the journal, in bytes.
     length: u64,
+    /// The checksum that the next frame of the journal continues.
+    sum: u32,
     entries: EntryTree,
     /// The newest modification time of all files that the mirror has written.
     pub(super) newest_mtime: FileTime,
@@ -60,20 +69,21 @@ pub(crate) struct CopyRecord {
 impl CopyRecord {
     /// Reads the record in `directory`. Returns `None` if it does not exist or is not valid.
     pub(super) fn load(directory: BorrowedFd<'_>, names: RecordFileNames) -> Option<Self> {
-        let bytes = read_file(open_file(directory, names.record)?)?;
+        let bytes = read_file(&open_file(directory, names.record)?)?;
         let mut reader = BinaryDecoder::new(verify_checksum(&bytes)?);
         if reader.array() != Some(*MAGIC) || reader.bytes()? != boot_id()?.as_slice() {
             return None;
         }
         let newest = (reader.i64()?, reader.u32()?);
         let held = EntryTree::decode(&mut reader).filter(|_| reader.is_at_end())?;
-        let journal = read_file(open_file(directory, names.journal)?)?;
+        let journal = read_file(&open_file(directory, names.journal)?)?;
         let (file, directory) = (open_journal(directory, names).ok()?, directory.try_clone_to_owned().ok()?);
         let mut record = Self {
             directory,
             names,
             journal: file,
             length: journal.len() as u64,
+            sum: JOURNAL_START,
             entries: held,
             newest_mtime: newest,
             unfinished: None,
@@ -95,8 +105,16 @@ impl CopyRecord {
         let newest = held.newest_mtime();
         let journal = open_journal(directory, names).map_err(failed)?;
         let directory = directory.try_clone_to_owned().map_err(failed)?;
-        let mut record =
-            Self { directory, names, journal, length: 0, entries: held, newest_mtime: newest, unfinished: None };
+        let mut record = Self {
+            directory,
+            names,
+            journal,
+            length: 0,
+            sum: JOURNAL_START,
+            entries: held,
+            newest_mtime: newest,
+            unfinished: None,
+        };
         record.compact()?;
         Ok(record)
     }
@@ -136,10 +154,7 @@ impl CopyRecord {
         writer.count(found.len());
         for (path, found) in &found {
             writer.short_bytes(path);
-            let kind = KINDS.iter().position(|kind| *kind == found.kind).unwrap_or_default();
-            writer.u8(u8::try_from(kind).unwrap_or_default());
-            writer.raw(&found.sha256);
-            write_stat(&mut writer, &found.stat);
+            write_found(&mut writer, found, 0);
         }
         let bytes = writer.into_bytes();
         let is_long = self.length.saturating_add(bytes.len() as u64) > MAX_JOURNAL;
@@ -178,15 +193,12 @@ impl CopyRecord {
             self.journal.set_len(0)
         };
         written().map_err(failed)?;
-        self.length = 0;
+        (self.length, self.sum) = (0, JOURNAL_START);
         Ok(())
     }
 
     fn append(&mut self, payload: &[u8]) -> Result<(), MirrorError> {
-        let frame = with_checksum(payload);
-        let mut framed = BinaryEncoder::default();
-        framed.bytes(&frame);
-        let bytes = framed.into_bytes();
+        let JournalFrame { bytes, sum } = JournalFrame::new(self.sum, payload);
         if let Err(error) = self.journal.write_all(&bytes) {
             // A partial frame must not precede the next one. If it cannot be removed, the record is deleted, and
             // the mirror is hashed again later.
@@ -195,7 +207,7 @@ impl CopyRecord {
             }
             return Err(MirrorError::io(self.names.journal.as_bytes(), error));
         }
-        self.length += bytes.len() as u64;
+        (self.length, self.sum) = (self.length + bytes.len() as u64, sum);
         Ok(())
     }
 
@@ -204,17 +216,19 @@ impl CopyRecord {
     /// A truncated frame at the end was being written when the process ended. It is either the start of an update
     /// that had not changed anything yet, or the end of an update whose paths are in the preceding frame.
     fn replay(&mut self, journal: &[u8]) -> Option<JournalTail> {
-        let (mut reader, mut tail) = (BinaryDecoder::new(journal), JournalTail::Whole);
+        let mut reader = JournalReader::new(journal, JOURNAL_START);
         // The last entry of each path applies. Collecting the entries first avoids rebuilding a large tree for each
         // frame.
         let mut found = HashMap::new();
-        while !reader.is_at_end() {
-            let Some(frame) = reader.bytes() else {
-                tail = JournalTail::Torn;
-                break;
-            };
-            self.replay_frame(&mut BinaryDecoder::new(verify_checksum(frame)?), &mut found)?;
-        }
+        let tail = loop {
+            match reader.next_frame() {
+                NextFrame::Payload(frame) => self.replay_frame(&mut BinaryDecoder::new(frame), &mut found)?,
+                NextFrame::End => break JournalTail::Whole,
+                NextFrame::Torn => break JournalTail::Torn,
+                NextFrame::Foreign => return None,
+            }
+        };
+        self.sum = reader.sum();
         self.apply(found.into_iter().collect());
         Some(tail)
     }
@@ -227,7 +241,7 @@ impl CopyRecord {
             }
             FINISH_FRAME => {
                 self.newest_mtime = self.newest_mtime.max((frame.i64()?, frame.u32()?));
-                let count = frame.count(4 + 1 + 32)?;
+                let count = frame.count(4 + 1 + 1 + 32)?;
                 for _ in 0..count {
                     let (path, found) = read_entry(frame)?;
                     all.insert(path, found);
@@ -249,20 +263,18 @@ enum JournalTail {
 
 fn read_entry(frame: &mut BinaryDecoder<'_>) -> Option<(Vec<u8>, ScannedEntry)> {
     let path = frame.short_bytes()?.to_vec();
-    let kind = *KINDS.get(usize::from(frame.u8()?))?;
-    let (sha256, stamp) = (frame.array()?, read_stat(frame)?);
-    Some((path, ScannedEntry { kind, racy: false, sha256, stat: stamp }))
+    Some((path, read_found(frame)?.0))
 }
 
 /// Prefixes bytes with a checksum.
 pub(super) fn with_checksum(bytes: &[u8]) -> Vec<u8> {
-    [&crc32fast::hash(bytes).to_le_bytes()[..], bytes].concat()
+    [&cache_file::checksum(bytes).to_le_bytes()[..], bytes].concat()
 }
 
 /// Returns the bytes after their checksum, or `None` if the checksum is wrong.
 pub(super) fn verify_checksum(bytes: &[u8]) -> Option<&[u8]> {
     let (sum, rest) = bytes.split_first_chunk::<4>()?;
-    (u32::from_le_bytes(*sum) == crc32fast::hash(rest)).then_some(rest)
+    (u32::from_le_bytes(*sum) == cache_file::checksum(rest)).then_some(rest)
 }
 
 /// Creates a file, or empties an existing one, and opens it for writing.
@@ -276,15 +288,16 @@ fn open_journal(directory: BorrowedFd<'_>, names: RecordFileNames) -> std::io::R
     Ok(openat(directory, names.journal, flags, Mode::from_raw_mode(0o600))?.into())
 }
 
-pub(super) fn read_file(file: File) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+pub(super) fn read_file(file: &File) -> Option<Vec<u8>> {
+    let length = file.metadata().ok()?.len().min(MAX_BYTES);
+    cache_file::read_start(file, usize::try_from(length).ok()?).ok()
 }
 
 /// Returns the id of the machine's current boot.
 fn boot_id() -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/sys/kernel/random/boot_id", flags, Mode::empty()).ok()?;
-    read_file(file.into()).filter(|bytes| !bytes.is_empty())
+    let mut bytes = Vec::new();
+    File::from(file).take(MAX_BOOT_ID_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes).filter(|bytes| !bytes.is_empty())
 }

@@ -236,6 +236,58 @@ fn torn_journal_keeps_later_updates() {
     assert_eq!(ground.open_mirror().id(), ground.source_entries().id());
 }
 
+/// A truncated journal may lack the last updates only if it still names the paths that they changed.
+#[test]
+fn notices_every_bit_flip_and_truncation_of_journal() {
+    let ground = MirrorFixture::new();
+    for path in ["a", "b", "c"] {
+        ground.write(path, "1");
+    }
+    ground.update(&mut ground.open_mirror());
+    let files = ["record", "journal"].map(|name| ground.state.path().join(name));
+    let mut mirror = ground.open_mirror();
+    // Folds the first update into the record.
+    mirror.record =
+        CopyRecord::create(mirror.directory.as_fd(), COVERED_FILES, mirror.record.entries().clone()).expect("creates");
+    let mut ends = vec![(0, mirror.id())];
+    for path in ["a", "b"] {
+        ground.write(path, "2");
+        ground.update(&mut mirror);
+        ends.push((fs::metadata(&files[1]).expect("stats").len(), mirror.id()));
+    }
+    drop(mirror);
+    let [record, journal] = files.each_ref().map(|file| fs::read(file).expect("reads"));
+    let load = |journal: &[u8]| {
+        fs::write(&files[0], &record).expect("writes");
+        fs::write(&files[1], journal).expect("writes");
+        CopyRecord::load(open_directory(ground.state.path()).as_fd(), COVERED_FILES)
+    };
+    assert_eq!(load(&journal).expect("loads").entries().id(), ends[2].1);
+    for at in 0..journal.len() * 8 {
+        let mut damaged = journal.clone();
+        damaged[at / 8] ^= 1 << (at % 8);
+        assert!(load(&damaged).is_none(), "{at}");
+    }
+    for length in 0..journal.len() {
+        let loaded = load(&journal[..length]).expect("loads");
+        let last = ends.iter().rev().find(|(end, _)| *end <= length as u64).expect("an end");
+        assert_eq!(loaded.entries().id(), last.1, "{length}");
+    }
+}
+
+#[test]
+fn journal_keeps_distrust_of_stat_data() {
+    let ground = MirrorFixture::new();
+    ground.write("a", "1");
+    let directory = open_directory(ground.state.path());
+    let found = ScannedEntry { kind: ScannedKind::File, racy: true, ..ScannedEntry::MISSING };
+    let mut record = CopyRecord::create(directory.as_fd(), IGNORED_FILES, EntryTree::from_leaves([])).expect("creates");
+    record.begin(&[b"a".to_vec()]).expect("begins");
+    record.finish((1, 0), vec![(b"a".to_vec(), found)]).expect("finishes");
+    let loaded = CopyRecord::load(directory.as_fd(), IGNORED_FILES).expect("loads");
+    assert_eq!(loaded.entries().leaf_at_path(b"a").map(|leaf| leaf.found), Some(found));
+}
+
 #[test]
 fn finds_damage() {
     let ground = MirrorFixture::new();

@@ -15,41 +15,35 @@ use proctor_git::helper::GitHelper;
 use rustix::fs::{FileType, fstat};
 
 use super::ReuseBasis;
-use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind};
-use crate::snapshot::git_facts::git_facts;
+use crate::entries::{DirectoryScanState, EntryTree, IgnoreStatus, ScannedEntry, ScannedKind, TreeChanges};
+use crate::snapshot::git_facts::{GitFacts, git_facts};
 use crate::snapshot::snapshot_error::SnapshotError;
-use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
+use crate::snapshot::taken_snapshot::{ChangesSince, LaterSnapshot, Snapshot, SnapshotMethod, SnapshotStats};
 use crate::stat_scan::{EarlierEntries, NamesAndTypes, ScanCounts, ScanFindings, StatScan, io_error};
 use crate::tree_state::tree_state;
 
-/// Takes the snapshot. Returns `None` if git has to list the tree.
+/// Takes the snapshot. Returns `None` if git has to list the tree. Changes the entries of `before` instead of a copy if
+/// there is no other reference to them; they are then those of the new snapshot.
 pub(super) fn take_incremental(
-    before: &Snapshot,
+    before: &mut Snapshot,
     helper: &GitHelper,
     (at, settling): (FileTime, RacyWindow),
-) -> Result<Option<Snapshot>, SnapshotError> {
-    let Some(basis) = &before.basis else { return Ok(None) };
+) -> Result<Option<LaterSnapshot>, SnapshotError> {
+    let Some(basis) = before.basis.clone() else { return Ok(None) };
     let Some(top) = basis.open_top() else { return Ok(None) };
     if !basis.is_git_unchanged() {
         tracing::debug!(repo = %basis.worktree.display(), "git's files changed, or may have changed");
         return Ok(None);
     }
-    let again = IncrementalSnapshot {
-        before,
-        basis,
-        top,
-        started_at: at,
-        racy_window: settling,
-        helper,
-        stop: AtomicBool::new(false),
-    };
+    let stop = AtomicBool::new(false);
+    let again = IncrementalSnapshot { basis, top, started_at: at, racy_window: settling, helper, stop };
     let findings = again.stat_scan(&before.entries, EarlierEntries::SameTree).scan_all()?;
-    match again.current_entries(&findings) {
-        Ok(now) => again.finish(&findings, now),
+    match again.take(before, findings) {
+        Ok(taken) => Ok(taken),
         Err(IncrementalFailure::Failed(error)) => Err(error),
         Err(IncrementalFailure::ListingNeeded(why)) => {
-            tracing::debug!(repo = %basis.worktree.display(), why, "the set of covered paths must be read from git \
-                again");
+            tracing::debug!(repo = %again.basis.worktree.display(), why, "the set of covered paths must be read from \
+                git again");
             Ok(None)
         }
     }
@@ -81,8 +75,7 @@ impl<E: Into<SnapshotError>> From<E> for IncrementalFailure {
 }
 
 struct IncrementalSnapshot<'a> {
-    before: &'a Snapshot,
-    basis: &'a Arc<ReuseBasis>,
+    basis: Arc<ReuseBasis>,
     top: OwnedFd,
     started_at: FileTime,
     racy_window: RacyWindow,
@@ -104,34 +97,79 @@ impl IncrementalSnapshot<'_> {
         }
     }
 
-    /// Returns the current entries of the tree.
-    fn current_entries(&self, found: &ScanFindings) -> Result<CurrentTree, IncrementalFailure> {
-        let known = &self.before.entries;
+    /// Builds the snapshot from the findings of a scan. Returns `None` if git's listing is needed but lost.
+    fn take(&self, before: &mut Snapshot, found: ScanFindings) -> Result<Option<LaterSnapshot>, IncrementalFailure> {
         if let Some(why) = found.relisting_reason {
             return Err(IncrementalFailure::ListingNeeded(why));
         }
-        let (new, ignored) = self.find_new_paths(found)?;
-        if found.leaves.is_empty() && found.directories.is_empty() {
-            return Ok(CurrentTree { entries: Arc::clone(known), ignored, counts: found.counts });
-        }
-        let (mut entries, mut counts) = (EntryTree::clone(known), found.counts);
-        entries.apply_scan(&found.leaves, &found.directories);
-        if !new.is_empty() {
-            let added = new.iter().map(|path| (path.clone(), false, ScannedEntry::MISSING)).collect();
-            entries = entries.with_leaves(added, HashMap::new());
-            let looked =
-                self.stat_scan(&entries, EarlierEntries::OtherTree(None)).scan_paths(new.iter().map(Vec::as_slice))?;
-            entries.apply_scan(&looked.leaves, &[]);
-            counts.add(looked.counts);
-        }
-        Ok(CurrentTree { entries: Arc::new(entries), ignored, counts })
+        let (new, ignored) = self.find_new_paths(before, &found)?;
+        let has_stat_changes = has_stat_changes(before, &found);
+        let ScanFindings { leaves, directories, mut counts, .. } = found;
+        let changes = TreeChanges { leaves, directories };
+        let since = match () {
+            () if !new.is_empty() => {
+                counts.add(self.add_new_paths(before, &changes, &new)?);
+                ChangesSince::Anything
+            }
+            () if changes == TreeChanges::default() => ChangesSince::Nothing,
+            () => {
+                Arc::make_mut(&mut before.entries).apply_scan(&changes.leaves, &changes.directories);
+                ChangesSince::Entries(changes)
+            }
+        };
+        let entries = Arc::clone(&before.entries);
+        let id = entries.id();
+        let git = if id == before.id && !has_stat_changes {
+            before.git.clone()
+        } else {
+            let Some(git) = self.current_git_facts(&entries)? else { return Ok(None) };
+            git
+        };
+        let stats = SnapshotStats::new(SnapshotMethod::Stat, counts, false);
+        let (listing, basis) = (self.basis.listing.clone(), Some(Arc::clone(&self.basis)));
+        let started_at = self.started_at;
+        Ok(Some(LaterSnapshot {
+            snapshot: Snapshot { id, entries, git, stats, ignored, listing, started_at, basis },
+            since,
+        }))
+    }
+
+    /// Adds new paths to the entries, and reads them.
+    fn add_new_paths(
+        &self,
+        before: &mut Snapshot,
+        changes: &TreeChanges,
+        new: &PathList,
+    ) -> Result<ScanCounts, SnapshotError> {
+        let mut entries = EntryTree::clone(&before.entries);
+        entries.apply_scan(&changes.leaves, &changes.directories);
+        let added = new.iter().map(|path| (path.clone(), false, ScannedEntry::MISSING)).collect();
+        entries = entries.with_leaves(added, HashMap::new());
+        let scan = self.stat_scan(&entries, EarlierEntries::OtherTree(None));
+        let looked = scan.scan_paths(new.iter().map(Vec::as_slice))?;
+        entries.apply_scan(&looked.leaves, &[]);
+        before.entries = Arc::new(entries);
+        Ok(looked.counts)
+    }
+
+    /// Returns git's description of the tree, or `None` if git's listing is lost.
+    fn current_git_facts(&self, entries: &EntryTree) -> Result<Option<GitFacts>, SnapshotError> {
+        let Some(mut listing) = self.basis.listing.decode() else { return Ok(None) };
+        listing.untracked = entries.untracked().into_iter().map(RepoPath).collect();
+        let state = tree_state(&listing, self.top.as_fd(), entries, self.helper.program());
+        let state = state.map_err(|error| io_error(self.basis.worktree.as_os_str().as_bytes(), error))?;
+        Ok(Some(git_facts(listing, state)))
     }
 
     /// Returns the newly covered paths, and all ignored ones.
-    fn find_new_paths(&self, found: &ScanFindings) -> Result<(PathList, Arc<PathList>), IncrementalFailure> {
+    fn find_new_paths(
+        &self,
+        before: &Snapshot,
+        found: &ScanFindings,
+    ) -> Result<(PathList, Arc<PathList>), IncrementalFailure> {
         let mut new = NewPaths::default();
         for (directory, names) in &found.names {
-            self.collect_new_names(*directory, names, &mut new)?;
+            self.collect_new_names(&before.entries, *directory, names, &mut new)?;
         }
         let directories: Vec<&[u8]> = new.directories.iter().map(Vec::as_slice).collect();
         let leaves: Vec<&[u8]> = new.leaves.iter().map(Vec::as_slice).collect();
@@ -145,48 +183,17 @@ impl IncrementalSnapshot<'_> {
         let covered = leaves.iter().zip(of_leaves).filter(|(_, ignored)| !**ignored);
         let covered = covered.map(|(path, _)| path.to_vec()).collect();
         let ignored = leaves.iter().zip(of_leaves).filter(|(_, ignored)| **ignored).map(|(path, _)| path.to_vec());
-        Ok((covered, self.current_ignored(found, new.directories.iter().cloned().chain(ignored))))
-    }
-
-    /// Returns the ignored paths: for directories that changed, those among the current names, and for all others
-    /// the known ones.
-    fn current_ignored(&self, found: &ScanFindings, new: impl Iterator<Item = Vec<u8>>) -> Arc<PathList> {
-        let before = &self.before.ignored;
-        if found.names.is_empty() && found.directories.is_empty() {
-            return Arc::clone(before);
-        }
-        let known = &self.before.entries;
-        let path_of = |at: usize| known.directory_path(at);
-        let gone = found.directories.iter().filter(|(_, look)| *look == DirectoryScanState::default());
-        let changed: HashSet<&[u8]> =
-            found.names.iter().map(|(at, _)| *at).chain(gone.map(|(at, _)| *at)).map(path_of).collect();
-        let is_elsewhere = |path: &&Vec<u8>| !changed.contains(paths::split(path).0);
-        let mut ignored: Vec<Vec<u8>> = before.iter().filter(is_elsewhere).cloned().chain(new).collect();
-        for (directory, names) in &found.names {
-            let is_known = |name: &[u8], kind: FileType| match kind {
-                FileType::Directory => known
-                    .directory_index(&paths::join(path_of(*directory), name))
-                    .is_some_and(|at| known.directory(at).scan_state.ignore_status == IgnoreStatus::Ignored),
-                _ => known
-                    .leaf_index(*directory, name)
-                    .is_some_and(|leaf| known.leaf_at(leaf).found.kind == ScannedKind::IgnoreRules),
-            };
-            let known = names.iter().filter(|(name, kind)| is_known(name, *kind));
-            ignored.extend(known.map(|(name, _)| paths::join(path_of(*directory), name)));
-        }
-        ignored.sort_unstable();
-        ignored.dedup();
-        Arc::new(ignored)
+        Ok((covered, current_ignored(before, found, new.directories.iter().cloned().chain(ignored))))
     }
 
     /// Collects the unknown names in a directory.
     fn collect_new_names(
         &self,
+        known: &EntryTree,
         directory: usize,
         names: &NamesAndTypes,
         new: &mut NewPaths,
     ) -> Result<(), IncrementalFailure> {
-        let known = &self.before.entries;
         let path = known.directory_path(directory);
         self.check_repository(path, names)?;
         for (name, kind) in names.iter().filter(|(name, _)| name != b".git") {
@@ -242,41 +249,46 @@ impl IncrementalSnapshot<'_> {
         };
         self.basis.sources.iter().flatten().any(|source| place(source).is_some_and(|path| path == head))
     }
+}
 
-    /// Checks whether stat data that an index stores have changed. Git reads such a file again, and may convert it
-    /// differently.
-    fn has_stat_changes(&self, found: &ScanFindings) -> bool {
-        let before = |leaf: usize| self.before.entries.leaf_at(leaf).found.stat;
-        found.leaves.iter().any(|(_, leaf, now)| now.stat != before(*leaf))
+/// Checks whether stat data that an index stores have changed. Git reads such a file again, and may convert it
+/// differently.
+fn has_stat_changes(before: &Snapshot, found: &ScanFindings) -> bool {
+    let stat_before = |leaf: usize| before.entries.leaf_at(leaf).found.stat;
+    found.leaves.iter().any(|(_, leaf, now)| now.stat != stat_before(*leaf))
+}
+
+/// Returns the ignored paths: for directories that changed, those among the current names, and for all others
+/// the known ones.
+fn current_ignored(earlier: &Snapshot, found: &ScanFindings, new: impl Iterator<Item = Vec<u8>>) -> Arc<PathList> {
+    let (known, before) = (&earlier.entries, &earlier.ignored);
+    if found.names.is_empty() && found.directories.is_empty() {
+        return Arc::clone(before);
     }
-
-    /// Builds the snapshot. Returns `None` if git's listing is needed but lost.
-    fn finish(self, found: &ScanFindings, now: CurrentTree) -> Result<Option<Snapshot>, SnapshotError> {
-        let CurrentTree { entries, ignored, counts } = now;
-        let id = entries.id();
-        let git = if id == self.before.id && !self.has_stat_changes(found) {
-            self.before.git.clone()
-        } else {
-            let Some(mut listing) = self.basis.listing.decode() else { return Ok(None) };
-            listing.untracked = entries.untracked().map(RepoPath).collect();
-            let state = tree_state(&listing, self.top.as_fd(), &entries, self.helper.program());
-            let failed = |error| io_error(self.basis.worktree.as_os_str().as_bytes(), error);
-            git_facts(listing, state.map_err(failed)?)
+    let path_of = |at: usize| known.directory_path(at);
+    let gone = found.directories.iter().filter(|(_, look)| *look == DirectoryScanState::default());
+    let changed: HashSet<&[u8]> =
+        found.names.iter().map(|(at, _)| *at).chain(gone.map(|(at, _)| *at)).map(path_of).collect();
+    let is_elsewhere = |path: &&Vec<u8>| !changed.contains(paths::split(path).0);
+    let mut ignored: Vec<Vec<u8>> = before.iter().filter(is_elsewhere).cloned().chain(new).collect();
+    for (directory, names) in &found.names {
+        let is_known = |name: &[u8], kind: FileType| match kind {
+            FileType::Directory => known
+                .directory_index(&paths::join(path_of(*directory), name))
+                .is_some_and(|at| known.directory(at).scan_state.ignore_status == IgnoreStatus::Ignored),
+            _ => known
+                .leaf_index(*directory, name)
+                .is_some_and(|leaf| known.leaf_at(leaf).found.kind == ScannedKind::IgnoreRules),
         };
-        let (stats, basis) = (SnapshotStats::new(SnapshotMethod::Stat, counts, false), Some(Arc::clone(self.basis)));
-        let listing = self.basis.listing.clone();
-        Ok(Some(Snapshot { id, entries, git, stats, ignored, listing, started_at: self.started_at, basis }))
+        let known = names.iter().filter(|(name, kind)| is_known(name, *kind));
+        ignored.extend(known.map(|(name, _)| paths::join(path_of(*directory), name)));
     }
+    ignored.sort_unstable();
+    ignored.dedup();
+    Arc::new(ignored)
 }
 
 type PathList = Vec<Vec<u8>>;
-
-/// The current state of the tree.
-struct CurrentTree {
-    entries: Arc<EntryTree>,
-    ignored: Arc<Vec<Vec<u8>>>,
-    counts: ScanCounts,
-}
 
 /// Paths that the earlier snapshot does not contain.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::file_stat::{self, FileStat, FileTime};
 use proctor_git::files::repo_path::RepoPath;
 
-use crate::entries::{EntryTree, TreeDifferenceKind};
+use crate::entries::{EntryTree, TreeChanges, TreeDifferenceKind};
 use crate::snapshot::git_facts::GitFacts;
 use crate::snapshot::reuse_basis::{EncodedListing, ReuseBasis};
 use crate::stat_scan::ScanCounts;
@@ -32,6 +32,24 @@ pub struct Snapshot {
     pub(crate) started_at: FileTime,
     /// Data that the next snapshot can reuse; `None` if stat data do not reveal every change.
     pub(crate) basis: Option<Arc<ReuseBasis>>,
+}
+
+/// A snapshot that was taken after an earlier one of the same tree.
+#[derive(Debug)]
+pub(crate) struct LaterSnapshot {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) since: ChangesSince,
+}
+
+/// The data of a snapshot that differ from those of the earlier one.
+#[derive(Debug)]
+pub(crate) enum ChangesSince {
+    /// Entries and git's description are the same.
+    Nothing,
+    /// Some entries, git's description, and the ignored paths.
+    Entries(TreeChanges),
+    /// Possibly everything, or there is no earlier one.
+    Anything,
 }
 
 /// How a snapshot was taken.

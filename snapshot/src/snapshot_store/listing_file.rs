@@ -1,13 +1,15 @@
 //! Reads the file with git's listing that belongs to a stored snapshot.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::cache_file;
 
 /// A separate file with git's listing, which is read only if it is needed.
 #[derive(Debug, Clone)]
@@ -36,7 +38,7 @@ impl ListingFile {
 
 impl FileChecksum {
     pub(crate) fn compute(bytes: &[u8]) -> Self {
-        Self { length: bytes.len() as u64, sum: crc32fast::hash(bytes) }
+        Self { length: bytes.len() as u64, sum: cache_file::checksum(bytes) }
     }
 }
 
@@ -47,7 +49,13 @@ pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
-    let stat = fstat(&file)?;
+    let size = check_file(&file)?;
+    cache_file::read_start(&file, usize::try_from(size).unwrap_or_default()).map(Some).map_err(UnusableFile::Io)
+}
+
+/// Checks that only we could have written a file, and returns its size.
+pub(crate) fn check_file(file: &File) -> Result<u64, UnusableFile> {
+    let stat = fstat(file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(UnusableFile::NotRegular);
     }
@@ -55,12 +63,7 @@ pub(crate) fn read_file(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8
         return Err(UnusableFile::ForeignWritable);
     }
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if size > FILE_BYTES {
-        return Err(UnusableFile::TooLarge);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    file.take(size).read_to_end(&mut bytes).map_err(UnusableFile::Io)?;
-    Ok(Some(bytes))
+    if size > FILE_BYTES { Err(UnusableFile::TooLarge) } else { Ok(size) }
 }
 
 /// The reason why a file cannot be used.

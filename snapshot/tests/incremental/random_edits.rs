@@ -8,10 +8,10 @@ use super::{WatchedRepo, assert_same_snapshot, set_mtime};
 use crate::repository::{FixtureRepo, chmod, write_file};
 
 /// A pseudo-random number generator with a fixed sequence.
-struct EditNumbers(u64);
+pub(super) struct EditNumbers(pub(super) u64);
 
 impl EditNumbers {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).expect("31 bits") % bound
     }
@@ -26,7 +26,7 @@ const FILES: [&str; 12] =
 const DIRECTORIES: [&str; 6] = ["d", "d/e", "target", "d.x", "f", "f/g"];
 
 /// Makes one edit, which may fail.
-fn apply_random_edit(repo: &FixtureRepo, numbers: &mut EditNumbers) -> String {
+pub(super) fn apply_random_edit(repo: &FixtureRepo, numbers: &mut EditNumbers) -> String {
     let (path, directory) = (numbers.choose(&FILES), numbers.choose(&DIRECTORIES));
     let clear = |path: &str| {
         let path = repo.at(path);
