@@ -203,15 +203,18 @@ impl Mysql {
         self.apply_schema(&schema, deadline)
     }
 
-    /// Records that a statement changes rows.
-    fn note_changes(&mut self) {
-        self.has_lasting_changes |= self.content.has_lasting_changes;
+    /// Records that a statement changes rows of some tables.
+    fn note_changes<'t>(&mut self, mut tables: impl Iterator<Item = &'t str>) {
+        // What a trigger changes is unknown.
+        let has_triggers = !self.content.triggers.is_empty();
+        let lasting = &self.content.lasting_tables;
+        self.has_lasting_changes |= !lasting.is_empty() && (has_triggers || tables.any(|name| lasting.contains(name)));
         self.has_moved_counters |= self.content.has_counters;
     }
 
     fn bind_statement(&mut self, sql: &str, deadline: Instant) -> Result<BoundStatement, EngineRefusal> {
         if self.probe.is_none() {
-            let probe = PrivilegeProbe::connect(&self.server, &self.database);
+            let probe = PrivilegeProbe::connect(&self.server, &self.database, deadline);
             self.probe = Some(probe.map_err(|error| self.to_internal_refusal(&error))?);
         }
         // The session is made anew here if necessary.
@@ -349,7 +352,7 @@ impl SqlEngine for Mysql {
         let is_definition = bound.kind() == StatementKind::Schema;
         self.has_lasting_changes |= is_definition;
         if !bound.is_readonly {
-            self.note_changes();
+            self.note_changes(bound.tables().into_iter());
         }
         let is_readonly = bound.is_readonly;
         let ran = self.with_session(on.deadline, |session| session.run(sql, SqlMode::Strict, is_readonly, on));
@@ -370,7 +373,11 @@ impl SqlEngine for Mysql {
     }
 
     fn execute_internal(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
-        self.note_changes();
+        // The table is the first name of the insertion.
+        let tokens = lexer::tokenize(sql, Dialect::Mysql);
+        let table = tokens.iter().find(|(kind, _)| *kind == lexer::SqlTokenKind::Quoted);
+        let table = table.map(|(_, range)| lexer::unquote(&sql[range.clone()]));
+        self.note_changes(table.as_deref().into_iter());
         match self.with_session(on.deadline, |session| session.run(sql, SqlMode::Lenient, false, on)) {
             Ok(_) => Ok(true),
             Err(error) => {

@@ -14,6 +14,8 @@ use crate::engine::Action;
 #[derive(Debug, Default)]
 pub(super) struct DatabaseContent {
     pub(super) catalog: Catalog,
+    /// The columns of the keys of each table without NULL. Each key identifies a row.
+    pub(super) keys: BTreeMap<String, Vec<Vec<String>>>,
     /// The definitions of the views, by name.
     pub(super) views: BTreeMap<String, String>,
     /// The generated columns of each table.
@@ -26,8 +28,8 @@ pub(super) struct DatabaseContent {
     pub(super) functions: BTreeSet<String>,
     /// The keys whose changes change rows of other tables.
     pub(super) cascades: Vec<Cascade>,
-    /// True if a rollback does not undo all changes of rows.
-    pub(super) has_lasting_changes: bool,
+    /// The tables without transactions: a rollback does not undo the changes of their rows.
+    pub(super) lasting_tables: BTreeSet<String>,
     /// True if a rollback does not undo the use of a counter, such as that of `AUTO_INCREMENT`.
     pub(super) has_counters: bool,
 }
@@ -76,7 +78,9 @@ impl DatabaseContent {
                 continue;
             }
             let is_view = kind.ends_with("VIEW");
-            self.has_lasting_changes |= !is_view && !engine.eq_ignore_ascii_case("InnoDB");
+            if !is_view && !engine.eq_ignore_ascii_case("InnoDB") {
+                self.lasting_tables.insert(name.to_owned());
+            }
             self.catalog.tables.push(CatalogTable { name: name.to_owned(), is_view, ..CatalogTable::default() });
         }
         if self.catalog.tables.iter().any(|table| table.is_view) {
@@ -118,6 +122,7 @@ impl DatabaseContent {
             REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA = database() \
             ORDER BY TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION";
         let mut references: Vec<(String, String, String, String)> = Vec::new();
+        let mut keys: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         for row in session.query_texts(query, deadline)? {
             let [name, column, constraint, position, referenced, referenced_column] = fields(&row);
             let Some(table) = self.table_mut(name) else { continue };
@@ -126,13 +131,24 @@ impl DatabaseContent {
             {
                 column.primary_key_position = position.parse().unwrap_or_default();
             }
-            if !referenced.is_empty() {
+            if referenced.is_empty() {
+                keys.entry((name.to_owned(), constraint.to_owned())).or_default().push(column.to_owned());
+            } else {
                 table.foreign_keys.push(ForeignKey {
                     column: column.to_owned(),
                     referenced_table: referenced.to_owned(),
                     referenced_column: Some(referenced_column.to_owned()),
                 });
                 references.push((name.to_owned(), constraint.to_owned(), column.to_owned(), referenced.to_owned()));
+            }
+        }
+        for ((name, _), columns) in keys {
+            let table = self.table(&name);
+            let is_not_null = |column: &String| {
+                table.and_then(|table| table.column(column)).is_some_and(|column| column.is_not_null)
+            };
+            if columns.iter().all(is_not_null) {
+                self.keys.entry(name).or_default().push(columns);
             }
         }
         if references.is_empty() {

@@ -1,5 +1,5 @@
 //! Decides whether a grouped query may return a column that it is not grouped by. MySQL 8 accepts a column that the
-//! grouped columns determine: a column of a table whose primary key is among them. MariaDB does not know this rule.
+//! grouped columns determine: a column of a table with a key among them. MariaDB does not know this rule.
 
 use std::ops::Range;
 
@@ -19,18 +19,13 @@ pub(super) fn grouped_by(sql: &str, column: &str, content: &DatabaseContent) -> 
     let list = tokens.grouped_list()?;
     let (qualifier, name) = column.rsplit_once('.')?;
     let table = content.table(&tokens.table_of(qualifier, content)?)?;
-    let keys: Vec<&str> = table
-        .columns
-        .iter()
-        .filter(|column| column.primary_key_position > 0)
-        .map(|column| column.name.as_str())
-        .collect();
-    let is_grouped = |key: &&str| {
-        let of_table = (Some(qualifier.to_owned()), (*key).to_owned());
-        let items = tokens.names_in(list.clone());
+    let items = tokens.names_in(list.clone());
+    let is_grouped = |key: &String| {
+        let of_table = (Some(qualifier.to_owned()), key.clone());
         items.iter().any(|item| is_same(item, &of_table) || tokens.are_compared(item, &of_table))
     };
-    if keys.is_empty() || !keys.iter().all(is_grouped) {
+    let keys = content.keys.get(&table.name)?;
+    if !keys.iter().any(|key| key.iter().all(is_grouped)) {
         return None;
     }
     let at = tokens.all[list.start].1.start;
@@ -130,18 +125,16 @@ mod tests {
 
     #[test]
     fn accepts_columns_that_keys_determine() {
-        let column = |name: &str, position| CatalogColumn {
-            name: name.to_owned(),
-            primary_key_position: position,
-            ..CatalogColumn::default()
-        };
+        let column = |name: &str| CatalogColumn { name: name.to_owned(), ..CatalogColumn::default() };
         let table = |name: &str| CatalogTable {
             name: name.to_owned(),
-            columns: vec![column("id", 1), column("name", 0), column("customer_id", 0)],
+            columns: ["id", "name", "customer_id"].map(column).to_vec(),
             ..CatalogTable::default()
         };
         let mut content = DatabaseContent::default();
         content.catalog.tables = vec![table("customers"), table("orders")];
+        let key = || vec![vec!["id".to_owned()]];
+        content.keys = [("customers".to_owned(), key()), ("orders".to_owned(), key())].into();
         let cases = [
             ("SELECT name FROM customers GROUP BY id", "customers.name", true),
             ("SELECT c.name FROM customers AS c GROUP BY c.`id` HAVING 1", "c.name", true),

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use proctor_core::sql::{Dialect, SqlCode};
 
-use super::session::SessionError;
+use super::session::{self, SessionError};
 use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 
@@ -16,6 +16,8 @@ pub(super) const COLUMN_DENIED: u16 = 1143;
 pub(super) const ROUTINE_DENIED: u16 = 1370;
 /// Other errors of a statement that the owner of a database may not run.
 const OTHER_DENIALS: &[u16] = &[1044, 1045, 1095, 1227, 1290, 1356, 1449, 1698];
+/// The errors about privileges that a user does not have.
+pub(super) const NO_SUCH_GRANT: &[u16] = &[1141, 1147, 1269, 1403];
 /// The error about a missing table.
 pub(super) const UNKNOWN_TABLE: u16 = 1146;
 /// The errors of a column that a grouped query may not return.
@@ -136,10 +138,11 @@ fn syntax_refusal(refusal: EngineRefusal, message: &str, sql: &str) -> EngineRef
         return if is_empty { EngineRefusal { message: INCOMPLETE_STATEMENT.to_owned(), ..refusal } } else { refusal };
     };
     let (near, line) = rest.rsplit_once("' at line ").unwrap_or((rest.trim_end_matches('\''), ""));
+    let near = session::without_driver_spaces(near);
     if near.trim().is_empty() {
         return EngineRefusal { message: INCOMPLETE_STATEMENT.to_owned(), ..refusal };
     }
-    let at = error_position(sql, near, line.trim().parse().unwrap_or(1));
+    let at = error_position(sql, &near, line.trim().parse().unwrap_or(1));
     let tokens = lexer::tokenize(sql, Dialect::Mysql);
     let solid = |kind: SqlTokenKind| !matches!(kind, SqlTokenKind::Whitespace | SqlTokenKind::Comment);
     let found = at.and_then(|at| tokens.into_iter().find(|(kind, range)| range.end > at && solid(*kind)));
@@ -277,7 +280,7 @@ mod tests {
     fn finds_positions_of_syntax_errors() {
         let cases = [
             ("SELECT name FROM customers ORDER id", "id", Some("id")),
-            ("SELECT a::date FROM t", "::date FROM t", Some(":")),
+            ("SELECT a::date FROM t", ":: date FROM t", Some(":")),
             ("SELECT name FROM t WHERE (a = 'x'", "", None),
             ("SELECT id id id,\n id id FROM t", "id,\n id id FROM t", Some("id")),
         ];

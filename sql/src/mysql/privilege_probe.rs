@@ -79,11 +79,13 @@ pub(super) struct PrivilegeProbe {
 }
 
 impl PrivilegeProbe {
-    /// Connects as the probe of a database.
+    /// Connects as the probe of a database, and takes back all its privileges. The server keeps those on tables that
+    /// were dropped.
     ///
     /// # Errors
     /// The server does not accept the connection.
-    pub(super) fn connect(server: &Server, database: &str) -> Result<Self, SessionError> {
+    pub(super) fn connect(server: &Server, database: &str, deadline: Instant) -> Result<Self, SessionError> {
+        server.reset_probe(database, deadline)?;
         Ok(Self {
             session: server.connect(&server::probe_of(database), database)?,
             database: database.to_owned(),
@@ -164,8 +166,9 @@ impl PrivilegeProbe {
         }
         for sql in statements {
             match server.administer(&[sql], deadline) {
-                // There is no such privilege: its grant failed.
-                Ok(()) | Err(SessionError::Server(_)) => {}
+                Ok(()) => {}
+                // Its grant failed.
+                Err(SessionError::Server(error)) if mysql_errors::NO_SUCH_GRANT.contains(&error.code) => {}
                 Err(error) => return Err(error),
             }
         }

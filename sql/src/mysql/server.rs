@@ -56,6 +56,8 @@ const SETTINGS: &[&str] = &[
     "--lock-wait-timeout=5",
     "--key-buffer-size=64K",
     "--aria-pagecache-buffer-size=1M",
+    "--aria-sync-log-dir=NEVER",
+    "--sync-frm=0",
     "--table-open-cache=200",
     "--table-definition-cache=400",
     "--loose-innodb-buffer-pool-size=24M",
@@ -178,10 +180,18 @@ impl Server {
             format!("CREATE DATABASE {name}"),
             format!("CREATE USER {owner}@localhost, {probe}@localhost"),
             format!("GRANT ALL PRIVILEGES ON {name}.* TO {owner}@localhost"),
-            // The privilege lets the probe connect to the database.
-            format!("GRANT EVENT ON {name}.* TO {probe}@localhost"),
         ];
         self.administer(&statements, Instant::now() + START_TIMEOUT)
+    }
+
+    /// Takes back all privileges of the probe, except one that lets it connect to the database.
+    pub(super) fn reset_probe(&self, database: &str, deadline: Instant) -> Result<(), SessionError> {
+        let (name, probe) = (quote_identifier(database), probe_of(database));
+        let statements = [
+            format!("REVOKE ALL PRIVILEGES, GRANT OPTION FROM {probe}@localhost"),
+            format!("GRANT EVENT ON {name}.* TO {probe}@localhost"),
+        ];
+        self.administer(&statements, deadline)
     }
 
     /// Removes the content of a database.
@@ -261,8 +271,8 @@ fn remove_unused_objects(server: &Server) -> Result<(), ServerError> {
 
 /// Returns the major and minor number of a version such as `10.11.6-MariaDB`.
 fn version_numbers(version: &str) -> (u32, u32) {
-    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let numbers: Vec<u32> = version.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
+    (numbers.first().copied().unwrap_or(0), numbers.get(1).copied().unwrap_or(0))
 }
 
 #[cfg(test)]

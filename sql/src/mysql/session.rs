@@ -1,24 +1,46 @@
 //! A connection to a server, for callers that block. Each operation ends at its deadline: the server then ends the
 //! statement, or a second connection does.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mysql_async::consts::ColumnType;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
-use proctor_core::sql::SqlColumn;
+use proctor_core::sql::{Dialect, SqlColumn};
 use tokio::runtime::Runtime;
 
 use crate::engine::{ExecutionBounds, StatementOutcome};
+use crate::lexer::{self, SqlTokenKind};
 
 /// The time in which a server ends a statement after it was asked to.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time after the deadline in which the server ends a statement by itself.
 const SERVER_GRACE: Duration = Duration::from_millis(150);
-/// The settings of the driver, which it would otherwise ask the server for.
-const MAX_PACKET_BYTES: usize = 16 << 20;
+/// The settings of the driver, which it would otherwise ask the server for. The size of a row is limited later.
+const MAX_PACKET_BYTES: usize = 1 << 30;
 const WAIT_TIMEOUT_SECONDS: usize = 28_800;
+
+/// Returns a statement that the driver does not change: it takes `:name` for a parameter, which the server does not
+/// have. A colon has no meaning before a space either.
+fn for_driver(sql: &str) -> Cow<'_, str> {
+    let is_name = |at: usize| matches!(sql.as_bytes().get(at), Some(b'a'..=b'z' | b'_'));
+    let tokens = lexer::tokenize(sql, Dialect::Mysql).into_iter();
+    let colons = tokens.filter(|(kind, range)| *kind == SqlTokenKind::Symbol && &sql[range.clone()] == ":");
+    let ends: Vec<usize> = colons.map(|(_, range)| range.end).filter(|end| is_name(*end)).collect();
+    if ends.is_empty() {
+        return Cow::Borrowed(sql);
+    }
+    let mut spaced = sql.to_owned();
+    ends.iter().rev().for_each(|end| spaced.insert(*end, ' '));
+    Cow::Owned(spaced)
+}
+
+/// Removes the spaces that [`for_driver`] added to a statement which a message quotes.
+pub(super) fn without_driver_spaces(quoted: &str) -> String {
+    quoted.replace(": ", ":")
+}
 
 /// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -137,8 +159,9 @@ impl Session {
     /// Prepares a statement. The server refuses a text with more than one.
     pub(super) fn prepare(&mut self, sql: &str, mode: SqlMode, deadline: Instant) -> Result<Prepared, SessionError> {
         self.apply_settings(mode, deadline)?;
+        let sql = for_driver(sql);
         self.run_until(deadline, async |connection| {
-            let statement = connection.prep(sql).await?;
+            let statement = connection.prep(sql.as_ref()).await?;
             let columns = statement.columns().iter().map(result_column).collect();
             let parameters = usize::from(statement.num_params());
             connection.close(statement).await?;
@@ -202,8 +225,9 @@ impl Session {
         mut each: impl FnMut(&Row),
     ) -> Result<StatementOutcome, SessionError> {
         self.apply_settings(mode, on.deadline)?;
+        let sql = for_driver(sql);
         let done = self.run_until(on.deadline, async |connection| {
-            let statement = connection.prep(sql).await?;
+            let statement = connection.prep(sql.as_ref()).await?;
             let nulls = vec![Value::NULL; usize::from(statement.num_params())];
             let parameters = if nulls.is_empty() { Params::Empty } else { Params::Positional(nulls) };
             let mut rows = connection.exec_iter(&statement, parameters).await?;
@@ -315,4 +339,16 @@ fn type_name(kind: ColumnType) -> Option<&'static str> {
         | ColumnType::MYSQL_TYPE_LONG_BLOB => "text",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_colons_from_the_driver() {
+        assert_eq!(for_driver("SELECT a::date, ':x', @a:=1 -- :y"), "SELECT a:: date, ':x', @a:=1 -- :y");
+        assert!(matches!(for_driver("SELECT ':x'"), Cow::Borrowed(_)));
+        assert_eq!(without_driver_spaces(":: date"), "::date");
+    }
 }

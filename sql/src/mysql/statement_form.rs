@@ -50,9 +50,11 @@ pub(super) struct StatementForm<'s> {
 /// Classifies a statement.
 pub(super) fn classify(sql: &str) -> StatementForm<'_> {
     let tokens = Tokens::new(sql);
-    let (kind, own) = tokens.kind();
-    let mut actions = tokens.actions(matches!(kind, FormKind::Definition { .. }));
-    actions.extend(own);
+    let (kind, mut actions) = tokens.kind();
+    // The words of a command that no policy allows have meanings of their own.
+    if kind != FormKind::Command || actions.iter().any(|action| matches!(action, Action::Metadata { .. })) {
+        actions.extend(tokens.actions(matches!(kind, FormKind::Definition { .. })));
+    }
     StatementForm { kind, actions }
 }
 
@@ -145,7 +147,7 @@ impl<'s> Tokens<'s> {
     fn begins_rows(&self, at: usize) -> bool {
         let is_bracketed = self.text(at) == "(";
         let first = self.first_after_brackets(at);
-        self.is_any(first, &["select", "with", "values", "table"])
+        self.is_any(first, &["select", "with", "values"])
             || (!is_bracketed && self.is_any(first, &["insert", "replace", "update", "delete"]))
     }
 
@@ -566,11 +568,11 @@ mod tests {
             ("DESCRIBE mysql.user", vec![other("`DESCRIBE` describes a table of another database")]),
             ("EXPLAIN FOR CONNECTION 1", vec![other("`EXPLAIN FOR`")]),
             ("ANALYZE TABLE t", vec![other("`ANALYZE TABLE`")]),
-            ("LOAD DATA INFILE '/x' INTO TABLE t", vec![Action::File("`LOAD DATA`".to_owned()), other("it stores its result in variables")]),
+            ("LOAD DATA INFILE '/x' INTO TABLE t", vec![Action::File("`LOAD DATA`".to_owned())]),
             ("KILL 1", vec![other("`KILL`")]),
             ("USE mysql", vec![Action::Attach("`USE MYSQL`".to_owned())]),
             ("CREATE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS ()", vec![Action::Attach("`CREATE SERVER`".to_owned())]),
-            ("CREATE PROCEDURE", vec![Action::Other("`CREATE PROCEDURE`".to_owned()), other("it calls a procedure")]),
+            ("CREATE PROCEDURE", vec![other("`CREATE PROCEDURE`")]),
             ("", vec![other("``")]),
         ];
         for (sql, expected) in cases {
