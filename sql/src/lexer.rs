@@ -365,7 +365,10 @@ pub(crate) fn string_value(text: &str, dialect: Dialect) -> String {
 
 /// Returns the content of a string or a quoted name, without its quotes.
 pub(crate) fn unquote(text: &str) -> String {
-    let text = text.strip_prefix(['x', 'X', 'e', 'E', 'n', 'N', 'b', 'B']).filter(|rest| rest.starts_with('\'')).unwrap_or(text);
+    let text = text
+        .strip_prefix(['x', 'X', 'e', 'E', 'n', 'N', 'b', 'B'])
+        .filter(|rest| rest.starts_with('\''))
+        .unwrap_or(text);
     let Some(quote) = text.chars().next().filter(|first| matches!(first, '\'' | '"' | '`' | '[')) else {
         return text.to_owned();
     };
@@ -440,7 +443,10 @@ mod tests {
         };
         let (number, word) = (SqlTokenKind::Number, SqlTokenKind::Word);
         assert_eq!(kinds("1.for .5into"), [(number, "1."), (word, "for"), (number, ".5"), (word, "into")]);
-        assert_eq!(kinds("1e5for 1abc 0x1F 0xfor"), [(number, "1e5"), (word, "for"), (word, "1abc"), (number, "0x1F"), (word, "0xfor")]);
+        assert_eq!(
+            kinds("1e5for 1abc 0x1F 0xfor"),
+            [(number, "1e5"), (word, "for"), (word, "1abc"), (number, "0x1F"), (word, "0xfor")]
+        );
         assert_eq!(kinds("1e+2 2.5E-1x 7"), [(number, "1e+2"), (number, "2.5E-1"), (word, "x"), (number, "7")]);
     }
 

@@ -8,6 +8,7 @@ mod builtin_allowlist;
 mod catalog_reader;
 mod functional_dependence;
 mod list_checks;
+mod mysql8_forms;
 mod mysql_errors;
 mod privilege_probe;
 mod server;
@@ -33,12 +34,15 @@ use catalog_reader::DatabaseContent;
 use privilege_probe::{GivenPrivileges, PrivilegeProbe};
 use server::Server;
 use session::{Session, SessionError, SqlMode};
-use statement_binding::{StatementBinder, ViewActions};
+use statement_binding::{Equivalents, StatementBinder, ViewActions};
 
 pub use server::{MariadbPrograms, write_template};
 
 /// The time for operations that end a judgement.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The number of statements of MySQL 8 whose equivalents are kept. A statement is run soon after it was bound.
+const MAX_EQUIVALENTS: usize = 256;
 
 /// A server that is started when it is first needed, for all databases of a worker.
 pub struct MariadbServer {
@@ -60,6 +64,7 @@ pub struct Mysql {
     memory: u64,
     content: DatabaseContent,
     view_actions: ViewActions,
+    equivalents: Equivalents,
     is_in_transaction: bool,
     /// True if a rollback cannot restore the database.
     has_lasting_changes: bool,
@@ -124,6 +129,7 @@ impl Mysql {
             memory: request.limits.memory,
             content: DatabaseContent::default(),
             view_actions: ViewActions::new(),
+            equivalents: Equivalents::new(),
             is_in_transaction: false,
             has_lasting_changes: false,
             has_moved_counters: false,
@@ -149,7 +155,8 @@ impl Mysql {
         for part in schema.iter().filter(|part| !lexer::statement_ranges(part, Dialect::Mysql).is_empty()) {
             setup.execute_batch(part, deadline).map_err(|error| {
                 let refusal = mysql_errors::to_refusal(&error, part, &self.database);
-                let code = if crate::engine::is_limit_code(refusal.code) { refusal.code } else { SqlCode::SchemaBroken };
+                let code =
+                    if crate::engine::is_limit_code(refusal.code) { refusal.code } else { SqlCode::SchemaBroken };
                 EngineRefusal::new(code, format!("the schema cannot be set up: {}", refusal.message))
             })?;
         }
@@ -229,6 +236,7 @@ impl Mysql {
             content: &self.content,
             database: &self.database,
             view_actions: &mut self.view_actions,
+            equivalents: &mut self.equivalents,
             deadline,
         };
         binder.bind(sql)
@@ -290,7 +298,8 @@ impl SqlEngine for Mysql {
             routines: called.cloned().collect(),
         };
         let Some(probe) = &mut self.probe else { return Ok(()) };
-        match probe.check_privileges(&self.server, &privileges, sql, on.deadline) {
+        let accepted = self.equivalents.get(sql).map_or(sql, String::as_str);
+        match probe.check_privileges(&self.server, &privileges, accepted, on.deadline) {
             Ok(()) => Ok(()),
             Err(error) => Err(list_checks::refusal(&error, sql, &self.database)),
         }
@@ -302,6 +311,9 @@ impl SqlEngine for Mysql {
     }
 
     fn bind(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<BoundStatement, EngineRefusal> {
+        if self.equivalents.len() > MAX_EQUIVALENTS {
+            self.equivalents.clear();
+        }
         self.bind_statement(sql, on.deadline)
     }
 
@@ -355,7 +367,8 @@ impl SqlEngine for Mysql {
             self.note_changes(bound.tables().into_iter());
         }
         let is_readonly = bound.is_readonly;
-        let ran = self.with_session(on.deadline, |session| session.run(sql, SqlMode::Strict, is_readonly, on));
+        let accepted = self.equivalents.get(sql).cloned().unwrap_or_else(|| sql.to_owned());
+        let ran = self.with_session(on.deadline, |session| session.run(&accepted, SqlMode::Strict, is_readonly, on));
         let mut ran = ran.map_err(|error| mysql_errors::to_refusal(&error, sql, &self.database))?;
         if is_readonly || is_definition {
             ran.changed = 0;

@@ -27,7 +27,9 @@ use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlReq
 use tokio_postgres::Statement;
 
 use crate::catalog::{Catalog, CatalogTable};
-use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
+use crate::engine::{
+    Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
+};
 use crate::lexer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
@@ -140,7 +142,8 @@ impl Postgres {
         for part in schema {
             setup.execute_batch(part, deadline).map_err(|error| {
                 let refusal = postgres_errors::to_refusal(&error, part);
-                let code = if crate::engine::is_limit_code(refusal.code) { refusal.code } else { SqlCode::SchemaBroken };
+                let code =
+                    if crate::engine::is_limit_code(refusal.code) { refusal.code } else { SqlCode::SchemaBroken };
                 EngineRefusal::new(code, format!("the schema cannot be set up: {}", refusal.message))
             })?;
         }
@@ -270,9 +273,8 @@ fn read_tree(
     };
     // The statement has been prepared, so it is one statement. The server refuses a text with more than one here too.
     let body = sql.trim_end().trim_end_matches(';');
-    let create = format!(
-        "CREATE FUNCTION {ANALYSIS_FUNCTION}({types}) RETURNS void LANGUAGE sql BEGIN ATOMIC\n{body}\n;\nEND"
-    );
+    let create =
+        format!("CREATE FUNCTION {ANALYSIS_FUNCTION}({types}) RETURNS void LANGUAGE sql BEGIN ATOMIC\n{body}\n;\nEND");
     session.execute_batch(&format!("SAVEPOINT {ANALYSIS_SAVEPOINT}"), deadline)?;
     let tree = match session.execute(&create, deadline) {
         Ok(_) => StatementTree::Tree(read_body(session, deadline)?),
@@ -359,9 +361,7 @@ impl SqlEngine for Postgres {
 
     fn begin(&mut self) -> Result<(), EngineRefusal> {
         let Some(session) = &mut self.session else { return self.session().map(drop) };
-        session
-            .begin(Instant::now() + CLEANUP_TIMEOUT)
-            .map_err(|error| postgres_errors::to_internal_refusal(&error))
+        session.begin(Instant::now() + CLEANUP_TIMEOUT).map_err(|error| postgres_errors::to_internal_refusal(&error))
     }
 
     fn rollback(&mut self) -> Result<(), EngineRefusal> {

@@ -328,7 +328,9 @@ fn unusual_values(column: &CatalogColumn, values: &[Literal], dialect: Dialect) 
                 .into_iter()
                 .for_each(|time| add(string_literal(time, dialect)));
         }
-        ScratchValueKind::Time => ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string_literal(time, dialect))),
+        ScratchValueKind::Time => {
+            ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string_literal(time, dialect)));
+        }
         ScratchValueKind::Blob if dialect == Dialect::Sqlite => {
             ["x''", "x'00'", "x'ff'"].into_iter().for_each(|blob| add(blob.to_owned()));
         }

@@ -127,6 +127,7 @@ impl ServerDirectory {
     ///
     /// # Errors
     /// The program cannot be started.
+    #[expect(clippy::disallowed_methods, reason = "the output of a server is lost with its private directory")]
     pub(crate) fn start(
         self,
         mut command: Command,
@@ -164,6 +165,7 @@ impl ServerProcess {
     ///
     /// # Errors
     /// The server ends, or the time is over.
+    #[expect(clippy::disallowed_methods, reason = "a starting server reports no event when it accepts connections")]
     pub(crate) fn wait_until_ready(&self, accepts: impl Fn() -> bool) -> Result<(), ServerError> {
         let until = Instant::now() + START_TIMEOUT;
         while !accepts() {

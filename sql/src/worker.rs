@@ -151,10 +151,7 @@ impl EngineKey {
 ///
 /// # Errors
 /// The engine is missing, or the schema cannot be set up.
-pub fn open_engine(
-    request: &SqlRequest,
-    sources: &mut EngineSources,
-) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
+pub fn open_engine(request: &SqlRequest, sources: &mut EngineSources) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
         Dialect::Postgres => Ok(Box::new(Postgres::open(&mut sources.postgres, request)?)),

@@ -299,11 +299,13 @@ impl WorkerPool {
                 Some(MountedFile::from_path(&found).map_err(unread)?)
             }
             Dialect::Postgres => {
-                let programs = PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
+                let programs =
+                    PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
                 Some(self.server_template(programs.template_name(), "postgres-template")?)
             }
             Dialect::Mysql => {
-                let programs = MariadbPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
+                let programs =
+                    MariadbPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
                 Some(self.server_template(programs.template_name(), "mariadb-template")?)
             }
         };
@@ -327,7 +329,8 @@ impl WorkerPool {
         let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
         if !file.is_file() {
             let archive = self.create_template(command).map_err(|error| failed(error.to_string()))?;
-            let mut new = tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
+            let mut new =
+                tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
             new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
             // A worker of another user reads the file in its sandbox.
             let mode = std::fs::Permissions::from_mode(0o644);

@@ -156,6 +156,8 @@ fn accepts_reads() {
         "(SELECT id FROM orders) UNION (SELECT id FROM secret) ORDER BY 1",
         "SELECT `a'b`, w.`select` FROM `we``i'rd` w",
         "SELECT shown FROM computed",
+        "SELECT tier, count(*) AS n FROM customers GROUP BY tier ORDER BY CASE WHEN n IS NULL THEN 1 ELSE 0 END, n",
+        "SELECT any_value(name), tier FROM customers WHERE regexp_like(name, '^a') GROUP BY tier",
     ] {
         pool.assert_codes(&request(SqlPolicy::Read, sql), &[]);
     }
@@ -268,7 +270,8 @@ fn rejects_what_policies_do_not_allow() {
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}: {:#?}", judgement.diagnostics);
         assert!(judgement.diagnostics.iter().any(|found| found.code == code), "{sql}: {judgement:#?}");
     }
-    for sql in ["SELECT 1; DELETE FROM customers", "COMMIT; DELETE FROM customers", "SELECT '\\';'; DROP TABLE big; --"] {
+    for sql in ["SELECT 1; DELETE FROM customers", "COMMIT; DELETE FROM customers", "SELECT '\\';'; DROP TABLE big; --"]
+    {
         let judgement = pool.judge(&request(SqlPolicy::Read, sql));
         assert!(judgement.diagnostics.iter().any(|found| found.code == SqlCode::StackedStatements), "{judgement:#?}");
     }
@@ -286,7 +289,10 @@ fn judges_writes() {
         &[],
     );
     pool.assert_codes(&write("REPLACE INTO customers (id, name) VALUES (1, 'a')"), &[]);
-    pool.assert_codes(&write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id WHERE c.tier = 'x'"), &[]);
+    pool.assert_codes(
+        &write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id WHERE c.tier = 'x'"),
+        &[],
+    );
     pool.assert_codes(&write("DELETE FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("REPLACE INTO orders SELECT * FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("UPDATE customers SET tier = 'x' WHERE id > 0 OR 1 = 1"), &[SqlCode::AlwaysTrueFilter]);
@@ -402,7 +408,8 @@ fn restores_the_database() {
     // Empty tables get eight rows; a table that was not restored would not be empty.
     for table in ["fast", "orders"] {
         let judgement = pool.judge(&request(SqlPolicy::Write, &format!("DELETE FROM {table} WHERE id = 77")));
-        let touched = judgement.execution.as_ref().map(|execution| (execution.touched[0].rows, execution.touched[0].of));
+        let touched =
+            judgement.execution.as_ref().map(|execution| (execution.touched[0].rows, execution.touched[0].of));
         assert_eq!(touched, Some((0, 8)), "{judgement:#?}");
     }
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT id FROM extra"), &[SqlCode::UnknownTable]);

@@ -48,7 +48,8 @@ fn main() {
         Some(reason) => {
             eprintln!("{reason}");
             let skipped = |(name, _)| {
-                Trial::test(format!("{name} (skipped: needs a sandbox and PostgreSQL)"), || Ok(())).with_ignored_flag(true)
+                Trial::test(format!("{name} (skipped: needs a sandbox and PostgreSQL)"), || Ok(()))
+                    .with_ignored_flag(true)
             };
             tests.into_iter().map(skipped).collect()
         }
@@ -96,7 +97,8 @@ impl Pool {
     fn start() -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let launcher = launcher(state.path());
-        let config = WorkerPoolConfig { program: program(), duckdb: None, max_idle: 1, tolerated: Tolerated::default() };
+        let config =
+            WorkerPoolConfig { program: program(), duckdb: None, max_idle: 1, tolerated: Tolerated::default() };
         let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         Self { state, workers, runtime }
@@ -109,7 +111,8 @@ impl Pool {
     #[track_caller]
     fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
         let judgement = self.judge(request);
-        let errors = judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
+        let errors =
+            judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
         let codes: Vec<SqlCode> = errors.map(|found| found.code).collect();
         assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
         let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
@@ -213,7 +216,8 @@ fn rejects_what_policies_do_not_allow() {
         let is_bound = !judgement.diagnostics.iter().any(|found| found.code == SqlCode::BindError);
         assert!(judgement.diagnostics.iter().any(|found| found.code == code) || !is_bound, "{sql}: {judgement:#?}");
     }
-    for sql in ["SELECT 1; DELETE FROM customers", "COMMIT; DELETE FROM customers", "SELECT 1; END; DROP TABLE big; --"] {
+    for sql in ["SELECT 1; DELETE FROM customers", "COMMIT; DELETE FROM customers", "SELECT 1; END; DROP TABLE big; --"]
+    {
         let judgement = pool.judge(&request(SqlPolicy::Read, sql));
         assert!(judgement.diagnostics.iter().any(|found| found.code == SqlCode::StackedStatements), "{judgement:#?}");
     }
@@ -282,15 +286,18 @@ fn enforces_lists() {
         ("orders", "", "SELECT table_name FROM information_schema.tables"),
     ] {
         let judgement = pool.judge(&with_lists(SqlPolicy::Read, tables, columns, sql));
-        let is_of_lists = |code| {
-            matches!(code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused)
-        };
+        let is_of_lists =
+            |code| matches!(code, SqlCode::TableRefused | SqlCode::ColumnRefused | SqlCode::MetadataRefused);
         assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
-        ("orders", SqlPolicy::Write, "UPDATE orders SET amount = 1 FROM secret WHERE secret.id = orders.id AND orders.id = 1"),
+        (
+            "orders",
+            SqlPolicy::Write,
+            "UPDATE orders SET amount = 1 FROM secret WHERE secret.id = orders.id AND orders.id = 1",
+        ),
         ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (id int REFERENCES secret (id))"),
         ("notes", SqlPolicy::Migrate, "CREATE VIEW notes AS SELECT pin FROM secret"),
         ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (LIKE secret)"),
@@ -309,10 +316,10 @@ fn ends_expensive_statements() {
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
     for (sql, codes) in [
         ("SELECT count(*) FROM big a JOIN big b ON a.n <> b.n JOIN big c ON b.n <> c.n", &[SqlCode::TimeLimit][..]),
-        ("WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT count(*) FROM s", &[
-            SqlCode::EndlessRecursion,
-            SqlCode::MemoryLimit,
-        ]),
+        (
+            "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s) SELECT count(*) FROM s",
+            &[SqlCode::EndlessRecursion, SqlCode::MemoryLimit],
+        ),
         ("SELECT repeat('x', 1000000000)", &[SqlCode::MemoryLimit, SqlCode::ResultLimit, SqlCode::TimeLimit]),
     ] {
         let judgement = pool.judge(&SqlRequest { limits, ..request(SqlPolicy::Read, sql) });

@@ -18,12 +18,12 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("worker") => worker(args),
-        Some("postgres-template") => write_template(|| {
-            postgres::write_template(&PostgresPrograms::find()?, std::io::stdout().lock())
-        }),
-        Some("mariadb-template") => write_template(|| {
-            mysql::write_template(&MariadbPrograms::find()?, std::io::stdout().lock())
-        }),
+        Some("postgres-template") => {
+            write_template(|| postgres::write_template(&PostgresPrograms::find()?, std::io::stdout().lock()))
+        }
+        Some("mariadb-template") => {
+            write_template(|| mysql::write_template(&MariadbPrograms::find()?, std::io::stdout().lock()))
+        }
         Some("check") => check(&args.next().unwrap_or_default(), args),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));

@@ -144,9 +144,8 @@ impl DatabaseContent {
         }
         for ((name, _), columns) in keys {
             let table = self.table(&name);
-            let is_not_null = |column: &String| {
-                table.and_then(|table| table.column(column)).is_some_and(|column| column.is_not_null)
-            };
+            let is_not_null =
+                |column: &String| table.and_then(|table| table.column(column)).is_some_and(|column| column.is_not_null);
             if columns.iter().all(is_not_null) {
                 self.keys.entry(name).or_default().push(columns);
             }

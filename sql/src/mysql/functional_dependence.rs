@@ -138,7 +138,11 @@ mod tests {
         let cases = [
             ("SELECT name FROM customers GROUP BY id", "customers.name", true),
             ("SELECT c.name FROM customers AS c GROUP BY c.`id` HAVING 1", "c.name", true),
-            ("SELECT c.name FROM customers c JOIN orders o ON o.customer_id = c.id GROUP BY o.customer_id", "c.name", true),
+            (
+                "SELECT c.name FROM customers c JOIN orders o ON o.customer_id = c.id GROUP BY o.customer_id",
+                "c.name",
+                true,
+            ),
             ("SELECT c.name FROM customers c JOIN orders o ON o.customer_id = c.id GROUP BY o.id", "c.name", false),
             ("SELECT name FROM customers GROUP BY customer_id", "customers.name", false),
             ("SELECT name FROM customers ORDER BY id", "customers.name", false),

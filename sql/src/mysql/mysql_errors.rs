@@ -262,7 +262,12 @@ mod tests {
             (1222, "The used SELECT statements have a different number of columns", SqlCode::ColumnCount, None),
             (1136, "Column count doesn't match value count at row 1", SqlCode::ColumnCount, None),
             (1111, "Invalid use of group function", SqlCode::MisusedFunction, None),
-            (1582, "Incorrect parameter count in the call to native function 'abs'", SqlCode::WrongArguments, Some("abs")),
+            (
+                1582,
+                "Incorrect parameter count in the call to native function 'abs'",
+                SqlCode::WrongArguments,
+                Some("abs"),
+            ),
             (1062, "Duplicate entry '1' for key 'PRIMARY'", SqlCode::ConstraintBroken, None),
             (1366, "Incorrect integer value: 'abc' for column 'id' at row 1", SqlCode::WrongType, None),
             (1969, "Query execution was interrupted (max_statement_time exceeded)", SqlCode::TimeLimit, None),

@@ -142,13 +142,7 @@ impl PrivilegeProbe {
     }
 
     /// Grants privileges such as ``SELECT (`id`)`` on a table.
-    fn grant(
-        &mut self,
-        server: &Server,
-        privileges: &str,
-        table: &str,
-        deadline: Instant,
-    ) -> Result<(), SessionError> {
+    fn grant(&mut self, server: &Server, privileges: &str, table: &str, deadline: Instant) -> Result<(), SessionError> {
         self.granted_tables.insert(table.to_owned());
         let sql = format!("GRANT {privileges} ON {} TO {}", self.object(table), self.user());
         server.administer(&[sql], deadline)
@@ -315,7 +309,9 @@ impl Search<'_> {
             .needs
             .tables
             .iter()
-            .flat_map(|(table, needs)| needs.columns.iter().map(move |(privilege, columns)| (table, privilege, columns)))
+            .flat_map(|(table, needs)| {
+                needs.columns.iter().map(move |(privilege, columns)| (table, privilege, columns))
+            })
             .filter(|(_, _, columns)| !columns.is_whole)
             .filter_map(|(table, privilege, columns)| Some((table.clone(), *privilege, columns.first.clone()?)))
             .collect();
@@ -329,12 +325,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn is_column_used(
-        &mut self,
-        privilege: ColumnPrivilege,
-        table: &str,
-        column: &str,
-    ) -> Result<bool, SessionError> {
+    fn is_column_used(&mut self, privilege: ColumnPrivilege, table: &str, column: &str) -> Result<bool, SessionError> {
         let has_others = self.columns_mut(privilege, table).is_some_and(|columns| !columns.named.is_empty());
         if !has_others {
             // Without any column, the table itself is refused, so another column gives access to it.

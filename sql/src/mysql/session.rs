@@ -200,11 +200,7 @@ impl Session {
     }
 
     /// Runs a single statement and returns its first value as a number.
-    pub(super) fn query_number(
-        &mut self,
-        sql: &str,
-        on: ExecutionBounds<'_>,
-    ) -> Result<Option<i64>, SessionError> {
+    pub(super) fn query_number(&mut self, sql: &str, on: ExecutionBounds<'_>) -> Result<Option<i64>, SessionError> {
         let mut first = None;
         self.run_with_rows(sql, SqlMode::Strict, on, |row| {
             first = first.or_else(|| match row.as_ref(0)? {

@@ -9,6 +9,7 @@ use proctor_core::sql::SqlCode;
 use super::catalog_reader::DatabaseContent;
 use super::functional_dependence;
 use super::mysql_errors::{self, MissingPrivilege};
+use super::mysql8_forms;
 use super::privilege_probe::{ColumnPrivilege, PrivilegeProbe, StatementNeeds, TableNeeds};
 use super::server::Server;
 use super::session::{Prepared, Session, SessionError, SqlMode};
@@ -25,6 +26,9 @@ const SYSTEM_DATABASES: &[&str] = &["information_schema", "mysql", "performance_
 /// Everything that the definition of each view does.
 pub(super) type ViewActions = BTreeMap<String, BTreeSet<Action>>;
 
+/// The statements of MySQL 8 that the server refuses, and the equivalents that it accepts.
+pub(super) type Equivalents = BTreeMap<String, String>;
+
 /// The connections and the content of a database.
 pub(super) struct StatementBinder<'a> {
     pub(super) session: &'a mut Session,
@@ -33,6 +37,7 @@ pub(super) struct StatementBinder<'a> {
     pub(super) content: &'a DatabaseContent,
     pub(super) database: &'a str,
     pub(super) view_actions: &'a mut ViewActions,
+    pub(super) equivalents: &'a mut Equivalents,
     pub(super) deadline: Instant,
 }
 
@@ -41,15 +46,18 @@ impl StatementBinder<'_> {
     pub(super) fn bind(&mut self, sql: &str) -> Result<BoundStatement, EngineRefusal> {
         let form = statement_form::classify(sql);
         let mut bound = BoundStatement { actions: form.actions, ..BoundStatement::default() };
-        let prepared = match self.prepare_grouped(sql) {
-            Ok(prepared) => prepared,
-            Err(error) => return self.refused_statement(sql, bound, &error),
+        let (prepared, rows) = match self.prepare_grouped(sql) {
+            Ok(prepared) => (prepared, sql.to_owned()),
+            Err(error) => match self.prepare_equivalent(sql) {
+                Some(accepted) if form.kind == FormKind::Rows => accepted,
+                _ => return self.refused_statement(sql, bound, &error),
+            },
         };
         bound.is_query = !prepared.columns.is_empty();
         bound.columns = prepared.columns;
         bound.parameters = prepared.parameters;
         match form.kind {
-            FormKind::Rows => bound.actions.extend(self.row_actions(sql)?),
+            FormKind::Rows => bound.actions.extend(self.row_actions(&rows)?),
             FormKind::Explain { inner, is_run } => {
                 bound.actions.extend(self.row_actions(inner)?);
                 bound.is_explain = !is_run;
@@ -57,6 +65,9 @@ impl StatementBinder<'_> {
             }
             FormKind::Definition { query: Some(query) } => bound.actions.extend(self.row_actions(query)?),
             FormKind::Definition { query: None } | FormKind::Command => {}
+        }
+        if rows != sql {
+            self.equivalents.insert(sql.to_owned(), rows);
         }
         bound.is_readonly = !bound.actions.iter().any(is_change);
         Ok(bound)
@@ -81,6 +92,12 @@ impl StatementBinder<'_> {
             }
         }
         Err(first)
+    }
+
+    /// Prepares an equivalent of a statement of MySQL 8 that the server refuses. Returns it with the text.
+    fn prepare_equivalent(&mut self, sql: &str) -> Option<(Prepared, String)> {
+        let text = mysql8_forms::equivalent(sql)?;
+        Some((self.prepare_grouped(&text).ok()?, text))
     }
 
     /// Returns the column that a query may not return, since it is grouped by others.

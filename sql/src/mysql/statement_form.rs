@@ -15,15 +15,41 @@ use crate::lexer::{self, SqlTokenKind};
 const TABLE_ENGINES: &[&str] = &["innodb", "myisam", "aria", "memory", "heap"];
 /// The objects that a definition may create, alter or drop.
 const OBJECTS: &[&str] = &[
-    "aggregate", "database", "event", "function", "index", "package", "procedure", "role", "schema", "sequence",
-    "server", "table", "tables", "tablespace", "trigger", "user", "view",
+    "aggregate",
+    "database",
+    "event",
+    "function",
+    "index",
+    "package",
+    "procedure",
+    "role",
+    "schema",
+    "sequence",
+    "server",
+    "table",
+    "tables",
+    "tablespace",
+    "trigger",
+    "user",
+    "view",
 ];
 /// Words before a table whose columns follow in brackets.
 const WORDS_BEFORE_TABLE: &[&str] =
     &["delayed", "ignore", "insert", "into", "low_priority", "recursive", "replace", "with"];
 /// Words before a name that is defined, and that a bracket follows.
-const WORDS_BEFORE_DEFINITION: &[&str] =
-    &["constraint", "exists", "fulltext", "index", "key", "partition", "references", "spatial", "table", "unique", "view"];
+const WORDS_BEFORE_DEFINITION: &[&str] = &[
+    "constraint",
+    "exists",
+    "fulltext",
+    "index",
+    "key",
+    "partition",
+    "references",
+    "spatial",
+    "table",
+    "unique",
+    "view",
+];
 /// Words before the columns of a key, or before its name.
 const KEY_WORDS: &[&str] = &["fulltext", "index", "key", "spatial", "unique"];
 
@@ -345,7 +371,8 @@ impl<'s> Tokens<'s> {
         match self.text(at) {
             "@" if previous == "@" => None,
             "@" if self.text(at + 1) == "@" => {
-                let names = (at + 2..at + 5).filter(|at| self.is_name(*at)).map(|at| self.name(at).to_ascii_lowercase());
+                let names =
+                    (at + 2..at + 5).filter(|at| self.is_name(*at)).map(|at| self.name(at).to_ascii_lowercase());
                 let mut names = names.skip_while(|name| ["global", "session", "local"].contains(&name.as_str()));
                 Some(Action::Setting(names.next().unwrap_or_default()))
             }
@@ -366,9 +393,7 @@ impl<'s> Tokens<'s> {
             "for" if self.is_any(at + 1, &["update", "share"]) => other("it locks rows"),
             "lock" if self.is_word(at + 1, "in") && self.is_word(at + 2, "share") => other("it locks rows"),
             "into" if !self.is_insert_target(at) => match self.word(at + 1).as_str() {
-                word @ ("outfile" | "dumpfile") => {
-                    Some(Action::File(format!("`INTO {}`", word.to_ascii_uppercase())))
-                }
+                word @ ("outfile" | "dumpfile") => Some(Action::File(format!("`INTO {}`", word.to_ascii_uppercase()))),
                 _ => other("it stores its result in variables"),
             },
             "procedure" => other("it calls a procedure"),
@@ -442,9 +467,11 @@ impl<'s> Tokens<'s> {
                 || (is_definition && self.is_any(before, WORDS_BEFORE_DEFINITION))
                 || (is_definition && self.is_index_target(before))
         });
-        let is_table_expression = || self.is_word(self.bracket_end(bracket) + 1, "as") && {
-            let after = self.bracket_end(bracket) + 2;
-            self.text(after) == "("
+        let is_table_expression = || {
+            self.is_word(self.bracket_end(bracket) + 1, "as") && {
+                let after = self.bracket_end(bracket) + 2;
+                self.text(after) == "("
+            }
         };
         (!is_keyword && !is_table && !is_table_expression()).then_some(Action::Call(name))
     }
@@ -537,13 +564,17 @@ mod tests {
         assert_eq!(found(table), ["abs", "mod", "upper"]);
         assert_eq!(found("CREATE TABLE t (a INT DEFAULT (sleep(10)))"), ["sleep"]);
         assert_eq!(found("CREATE UNIQUE INDEX i ON t (name(10))"), Vec::<String>::new());
-        assert_eq!(found("CREATE VIEW v (a) AS SELECT load_file('x') AS a FROM t JOIN u ON sleep(1)"), ["load_file", "sleep"]);
+        assert_eq!(
+            found("CREATE VIEW v (a) AS SELECT load_file('x') AS a FROM t JOIN u ON sleep(1)"),
+            ["load_file", "sleep"]
+        );
         assert_eq!(found("ALTER TABLE t ADD INDEX i USING BTREE (name(10)), ADD COLUMN (a INT)"), Vec::<String>::new());
     }
 
     #[test]
     fn classifies_commands() {
-        let schema = |operation: &str, name: &str| Action::Schema { operation: operation.to_owned(), name: name.to_owned() };
+        let schema =
+            |operation: &str, name: &str| Action::Schema { operation: operation.to_owned(), name: name.to_owned() };
         let metadata = |source: &str, table: Option<&str>| Action::Metadata {
             source: source.to_owned(),
             table: table.map(str::to_owned),
@@ -571,7 +602,10 @@ mod tests {
             ("LOAD DATA INFILE '/x' INTO TABLE t", vec![Action::File("`LOAD DATA`".to_owned())]),
             ("KILL 1", vec![other("`KILL`")]),
             ("USE mysql", vec![Action::Attach("`USE MYSQL`".to_owned())]),
-            ("CREATE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS ()", vec![Action::Attach("`CREATE SERVER`".to_owned())]),
+            (
+                "CREATE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS ()",
+                vec![Action::Attach("`CREATE SERVER`".to_owned())],
+            ),
             ("CREATE PROCEDURE", vec![other("`CREATE PROCEDURE`")]),
             ("", vec![other("``")]),
         ];
@@ -594,7 +628,10 @@ mod tests {
     fn finds_what_no_policy_allows() {
         let other = |what: &str| Action::Other(what.to_owned());
         let cases = [
-            ("SELECT id INTO @x FROM t", vec![other("it stores its result in variables"), other("it uses a variable of the session")]),
+            (
+                "SELECT id INTO @x FROM t",
+                vec![other("it stores its result in variables"), other("it uses a variable of the session")],
+            ),
             ("SELECT 1 INTO OUTFILE '/x'", vec![Action::File("`INTO OUTFILE`".to_owned())]),
             ("SELECT @@global.datadir", vec![Action::Setting("datadir".to_owned())]),
             ("SELECT @a := 1", vec![other("it assigns a variable"), other("it uses a variable of the session")]),
@@ -623,7 +660,10 @@ mod tests {
         assert_eq!(kind("EXPLAIN SELECT 1"), FormKind::Explain { inner: "SELECT 1", is_run: false });
         assert_eq!(kind("desc extended DELETE FROM t"), FormKind::Explain { inner: "DELETE FROM t", is_run: false });
         assert_eq!(kind("EXPLAIN FORMAT=JSON (SELECT 1)"), FormKind::Explain { inner: "(SELECT 1)", is_run: false });
-        assert_eq!(kind("ANALYZE FORMAT=JSON DELETE FROM t"), FormKind::Explain { inner: "DELETE FROM t", is_run: true });
+        assert_eq!(
+            kind("ANALYZE FORMAT=JSON DELETE FROM t"),
+            FormKind::Explain { inner: "DELETE FROM t", is_run: true }
+        );
         assert_eq!(kind("((SELECT 1))"), FormKind::Rows);
         assert_eq!(kind("(DELETE FROM t)"), FormKind::Command);
         let query = |sql: &'static str| match kind(sql) {
@@ -632,7 +672,10 @@ mod tests {
         };
         assert_eq!(query("CREATE VIEW v AS SELECT a FROM t WITH LOCAL CHECK OPTION"), Some("SELECT a FROM t"));
         assert_eq!(query("CREATE TABLE t (a int) SELECT 1 AS a"), Some("SELECT 1 AS a"));
-        assert_eq!(query("CREATE TABLE t AS (WITH x AS (SELECT 1) SELECT * FROM x)"), Some("(WITH x AS (SELECT 1) SELECT * FROM x)"));
+        assert_eq!(
+            query("CREATE TABLE t AS (WITH x AS (SELECT 1) SELECT * FROM x)"),
+            Some("(WITH x AS (SELECT 1) SELECT * FROM x)")
+        );
         assert_eq!(query("CREATE TABLE t (a int DEFAULT 1)"), None);
     }
 

@@ -186,7 +186,8 @@ impl DatabaseContent {
                     on_update: changes(on_update),
                 });
             }
-            let key = ForeignKey { column: column.to_owned(), referenced_table, referenced_column: Some(to.to_owned()) };
+            let key =
+                ForeignKey { column: column.to_owned(), referenced_table, referenced_column: Some(to.to_owned()) };
             if let Some(table) = self.table_mut(referencing) {
                 table.foreign_keys.push(key);
             }

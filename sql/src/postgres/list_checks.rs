@@ -73,7 +73,7 @@ pub(super) fn refusal(error: &SessionError, sql: &str) -> EngineRefusal {
         return refusal;
     }
     // `permission denied for table secret`
-    let subject = refusal.message.rsplit(' ').next().map(|name| lexer::unquote(name));
+    let subject = refusal.message.rsplit(' ').next().map(lexer::unquote);
     let message = format!("the server needs more than the lists allow: {}", refusal.message);
     EngineRefusal { subject, ..EngineRefusal::new(SqlCode::TableRefused, message) }
 }
@@ -143,10 +143,7 @@ pub(super) fn check_definition(sql: &str, bound: &BoundStatement, allow: &SqlAll
     for name in defined_references(sql) {
         if !allow_lists::is_table_allowed(allow, &name) {
             let message = format!("the definition uses `{name}`, which is not on the list");
-            return Err(EngineRefusal {
-                subject: Some(name),
-                ..EngineRefusal::new(SqlCode::TableRefused, message)
-            });
+            return Err(EngineRefusal { subject: Some(name), ..EngineRefusal::new(SqlCode::TableRefused, message) });
         }
     }
     Ok(())
@@ -163,7 +160,8 @@ fn defined_references(sql: &str) -> Vec<String> {
     for at in 0..tokens.len() {
         let start = if is_word(at, "references") || is_word(at, "like") {
             at + 1
-        } else if (is_word(at, "partition") && is_word(at + 1, "of")) || (is_word(at, "inherits") && text(at + 1) == "(")
+        } else if (is_word(at, "partition") && is_word(at + 1, "of"))
+            || (is_word(at, "inherits") && text(at + 1) == "(")
         {
             at + 2
         } else if is_index && is_word(at, "on") {

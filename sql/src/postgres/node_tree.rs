@@ -123,7 +123,11 @@ fn read_value(node: &mut OpenNode<'_>, value: &str, facts: &mut StatementFacts) 
 fn close_node(node: OpenNode<'_>, facts: &mut StatementFacts) {
     if let Some(function) = node.function {
         let is_cast = CAST_FORMS.contains(&node.form);
-        if is_cast { facts.implicit_functions.insert(function) } else { facts.functions.insert(function) };
+        if is_cast {
+            facts.implicit_functions.insert(function)
+        } else {
+            facts.functions.insert(function)
+        };
     }
     // The row `excluded` of an INSERT has no permissions, since it is no table.
     if node.has_permissions && node.relation.oid != 0 && node.relation.permissions != 0 {

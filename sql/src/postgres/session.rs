@@ -183,10 +183,9 @@ impl Session {
             (false, Effects::Keep) if done.is_ok() => {
                 self.execute_batch(&format!("RELEASE SAVEPOINT {SAVEPOINT}"), end)
             }
-            (false, _) => self.execute_batch(
-                &format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}; RELEASE SAVEPOINT {SAVEPOINT}"),
-                end,
-            ),
+            (false, _) => {
+                self.execute_batch(&format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}; RELEASE SAVEPOINT {SAVEPOINT}"), end)
+            }
         };
         done.and_then(|value| ended.map(|()| value))
     }

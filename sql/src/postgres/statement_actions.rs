@@ -30,7 +30,8 @@ pub(super) fn from_facts(
     session: &Session,
     deadline: Instant,
 ) -> Result<BTreeSet<Action>, SessionError> {
-    let mut collected = Collector { content, actions: BTreeSet::new(), functions: BTreeSet::new(), system: BTreeSet::new() };
+    let mut collected =
+        Collector { content, actions: BTreeSet::new(), functions: BTreeSet::new(), system: BTreeSet::new() };
     collected.add_facts(facts, 0);
     let Collector { mut actions, functions, system, .. } = collected;
     let called = catalog_reader::read_functions(session, &functions, deadline)?;
@@ -223,9 +224,40 @@ fn setting_name(sql: &str) -> String {
 fn changed_names(sql: &str) -> Vec<String> {
     /// The words before a name.
     const WORDS: &[&str] = &[
-        "alter", "as", "column", "comment", "concurrently", "create", "data", "domain", "drop", "exists", "global", "if",
-        "index", "local", "materialized", "no", "not", "on", "only", "or", "recursive", "refresh", "replace", "schema",
-        "sequence", "table", "temp", "temporary", "truncate", "type", "unique", "unlogged", "view", "with",
+        "alter",
+        "as",
+        "column",
+        "comment",
+        "concurrently",
+        "create",
+        "data",
+        "domain",
+        "drop",
+        "exists",
+        "global",
+        "if",
+        "index",
+        "local",
+        "materialized",
+        "no",
+        "not",
+        "on",
+        "only",
+        "or",
+        "recursive",
+        "refresh",
+        "replace",
+        "schema",
+        "sequence",
+        "table",
+        "temp",
+        "temporary",
+        "truncate",
+        "type",
+        "unique",
+        "unlogged",
+        "view",
+        "with",
     ];
     let tokens = solid_tokens(sql);
     let text = |at: usize| tokens.get(at).map_or("", |(_, range)| &sql[range.clone()]);
@@ -324,11 +356,16 @@ mod tests {
     #[test]
     fn classifies_commands() {
         let names = |command: &str, sql: &str| from_command(command, sql).into_iter().collect::<Vec<_>>();
-        let schema = |operation: &str, name: &str| Action::Schema { operation: operation.to_owned(), name: name.to_owned() };
+        let schema =
+            |operation: &str, name: &str| Action::Schema { operation: operation.to_owned(), name: name.to_owned() };
         let cases = [
             ("CREATE TABLE", "CREATE TABLE IF NOT EXISTS public.\"A b\" (id int)", vec![schema("create table", "A b")]),
             ("SELECT INTO", "SELECT 1 AS a INTO TEMP x", vec![schema("create table", "x")]),
-            ("DROP TABLE", "DROP TABLE IF EXISTS a, Old.B CASCADE", vec![schema("drop table", "a"), schema("drop table", "old.b")]),
+            (
+                "DROP TABLE",
+                "DROP TABLE IF EXISTS a, Old.B CASCADE",
+                vec![schema("drop table", "a"), schema("drop table", "old.b")],
+            ),
             ("TRUNCATE TABLE", "TRUNCATE orders", vec![schema("truncate table", "orders")]),
             ("SET", "SET LOCAL role TO x", vec![Action::Setting("role".to_owned())]),
             ("COPY", "COPY t TO STDOUT", vec![Action::File("`COPY`".to_owned())]),

@@ -20,12 +20,18 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["LIMIT", "_", ",", "_"],
         engines: "MySQL and SQLite",
-        replacements: &[(Postgres, "`LIMIT count OFFSET start`: the first number is the offset"), (Duckdb, "`LIMIT count OFFSET start`: the first number is the offset")],
+        replacements: &[
+            (Postgres, "`LIMIT count OFFSET start`: the first number is the offset"),
+            (Duckdb, "`LIMIT count OFFSET start`: the first number is the offset"),
+        ],
     },
     ForeignConstruct {
         tokens: &["ILIKE"],
         engines: "PostgreSQL and DuckDB",
-        replacements: &[(Mysql, "`LIKE`, which ignores the case in most collations"), (Sqlite, "`LIKE`, which ignores the case of ASCII letters")],
+        replacements: &[
+            (Mysql, "`LIKE`, which ignores the case in most collations"),
+            (Sqlite, "`LIKE`, which ignores the case of ASCII letters"),
+        ],
     },
     ForeignConstruct {
         tokens: &[":", ":"],
@@ -35,12 +41,21 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["QUALIFY"],
         engines: "DuckDB, Snowflake and BigQuery",
-        replacements: &[(Mysql, "a subquery with the window function, and WHERE around it"), (Postgres, "a subquery with the window function, and WHERE around it"), (Sqlite, "a subquery with the window function, and WHERE around it")],
+        replacements: &[
+            (Mysql, "a subquery with the window function, and WHERE around it"),
+            (Postgres, "a subquery with the window function, and WHERE around it"),
+            (Sqlite, "a subquery with the window function, and WHERE around it"),
+        ],
     },
     ForeignConstruct {
         tokens: &["SELECT", "TOP"],
         engines: "SQL Server",
-        replacements: &[(Mysql, "`LIMIT n` at the end"), (Postgres, "`LIMIT n` at the end"), (Sqlite, "`LIMIT n` at the end"), (Duckdb, "`LIMIT n` at the end")],
+        replacements: &[
+            (Mysql, "`LIMIT n` at the end"),
+            (Postgres, "`LIMIT n` at the end"),
+            (Sqlite, "`LIMIT n` at the end"),
+            (Duckdb, "`LIMIT n` at the end"),
+        ],
     },
     ForeignConstruct {
         tokens: &["FETCH", "FIRST"],
@@ -55,7 +70,10 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["DISTINCT", "ON"],
         engines: "PostgreSQL and DuckDB",
-        replacements: &[(Mysql, "GROUP BY with MIN or MAX, or ROW_NUMBER() in a subquery"), (Sqlite, "GROUP BY with MIN or MAX, or ROW_NUMBER() in a subquery")],
+        replacements: &[
+            (Mysql, "GROUP BY with MIN or MAX, or ROW_NUMBER() in a subquery"),
+            (Sqlite, "GROUP BY with MIN or MAX, or ROW_NUMBER() in a subquery"),
+        ],
     },
     ForeignConstruct {
         tokens: &["INTERVAL"],
@@ -70,17 +88,29 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["GROUP", "BY", "ALL"],
         engines: "DuckDB",
-        replacements: &[(Mysql, "the columns by name in GROUP BY"), (Postgres, "the columns by name in GROUP BY"), (Sqlite, "the columns by name in GROUP BY")],
+        replacements: &[
+            (Mysql, "the columns by name in GROUP BY"),
+            (Postgres, "the columns by name in GROUP BY"),
+            (Sqlite, "the columns by name in GROUP BY"),
+        ],
     },
     ForeignConstruct {
         tokens: &["ORDER", "BY", "ALL"],
         engines: "DuckDB",
-        replacements: &[(Mysql, "the columns by name in ORDER BY"), (Postgres, "the columns by name in ORDER BY"), (Sqlite, "the columns by name in ORDER BY")],
+        replacements: &[
+            (Mysql, "the columns by name in ORDER BY"),
+            (Postgres, "the columns by name in ORDER BY"),
+            (Sqlite, "the columns by name in ORDER BY"),
+        ],
     },
     ForeignConstruct {
         tokens: &["EXCLUDE", "("],
         engines: "DuckDB",
-        replacements: &[(Mysql, "the columns that you want, by name"), (Postgres, "the columns that you want, by name"), (Sqlite, "the columns that you want, by name")],
+        replacements: &[
+            (Mysql, "the columns that you want, by name"),
+            (Postgres, "the columns that you want, by name"),
+            (Sqlite, "the columns that you want, by name"),
+        ],
     },
     ForeignConstruct {
         tokens: &["LATERAL"],
@@ -95,7 +125,8 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["ON", "DUPLICATE", "KEY"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`ON CONFLICT (key) DO UPDATE SET …`"), 
+        replacements: &[
+            (Postgres, "`ON CONFLICT (key) DO UPDATE SET …`"),
             (Sqlite, "`ON CONFLICT (key) DO UPDATE SET …`"),
             (Duckdb, "`ON CONFLICT (key) DO UPDATE SET …`"),
         ],
@@ -103,17 +134,25 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["REPLACE", "INTO"],
         engines: "MySQL and SQLite",
-        replacements: &[(Postgres, "`INSERT INTO … ON CONFLICT (key) DO UPDATE SET …`"), (Duckdb, "`INSERT OR REPLACE INTO`")],
+        replacements: &[
+            (Postgres, "`INSERT INTO … ON CONFLICT (key) DO UPDATE SET …`"),
+            (Duckdb, "`INSERT OR REPLACE INTO`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["INSERT", "IGNORE"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`INSERT INTO … ON CONFLICT DO NOTHING`"), (Sqlite, "`INSERT OR IGNORE`"), (Duckdb, "`INSERT OR IGNORE`")],
+        replacements: &[
+            (Postgres, "`INSERT INTO … ON CONFLICT DO NOTHING`"),
+            (Sqlite, "`INSERT OR IGNORE`"),
+            (Duckdb, "`INSERT OR IGNORE`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["AUTO_INCREMENT"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`GENERATED BY DEFAULT AS IDENTITY`"), 
+        replacements: &[
+            (Postgres, "`GENERATED BY DEFAULT AS IDENTITY`"),
             (Sqlite, "`INTEGER PRIMARY KEY`, which generates values"),
             (Duckdb, "a sequence, as `DEFAULT nextval('ids')`"),
         ],
@@ -121,7 +160,11 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["AUTOINCREMENT"],
         engines: "SQLite",
-        replacements: &[(Mysql, "`AUTO_INCREMENT`"), (Postgres, "`GENERATED BY DEFAULT AS IDENTITY`"), (Duckdb, "a sequence, as `DEFAULT nextval('ids')`")],
+        replacements: &[
+            (Mysql, "`AUTO_INCREMENT`"),
+            (Postgres, "`GENERATED BY DEFAULT AS IDENTITY`"),
+            (Duckdb, "a sequence, as `DEFAULT nextval('ids')`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["SERIAL"],
@@ -153,8 +196,16 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
         engines: "PostgreSQL and DuckDB",
         replacements: &[(Mysql, "`REGEXP`"), (Sqlite, "`GLOB` or `LIKE`")],
     },
-    ForeignConstruct { tokens: &["GLOB"], engines: "SQLite and DuckDB", replacements: &[(Mysql, "`LIKE` or `REGEXP`"), (Postgres, "`LIKE` or `~`")] },
-    ForeignConstruct { tokens: &["~"], engines: "PostgreSQL", replacements: &[(Mysql, "`REGEXP`"), (Sqlite, "`GLOB` or `LIKE`")] },
+    ForeignConstruct {
+        tokens: &["GLOB"],
+        engines: "SQLite and DuckDB",
+        replacements: &[(Mysql, "`LIKE` or `REGEXP`"), (Postgres, "`LIKE` or `~`")],
+    },
+    ForeignConstruct {
+        tokens: &["~"],
+        engines: "PostgreSQL",
+        replacements: &[(Mysql, "`REGEXP`"), (Sqlite, "`GLOB` or `LIKE`")],
+    },
     ForeignConstruct {
         tokens: &["NVL", "("],
         engines: "Oracle",
@@ -173,7 +224,10 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["SHOW", "TABLES"],
         engines: "MySQL and DuckDB",
-        replacements: &[(Postgres, "`SELECT tablename FROM pg_tables WHERE schemaname = 'public'`"), (Sqlite, "`SELECT name FROM sqlite_master WHERE type = 'table'`")],
+        replacements: &[
+            (Postgres, "`SELECT tablename FROM pg_tables WHERE schemaname = 'public'`"),
+            (Sqlite, "`SELECT name FROM sqlite_master WHERE type = 'table'`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["SHOW", "_"],
@@ -183,23 +237,46 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["DESCRIBE"],
         engines: "MySQL and DuckDB",
-        replacements: &[(Postgres, "`SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 't'`"), (Sqlite, "`SELECT * FROM pragma_table_info('t')`")],
+        replacements: &[
+            (Postgres, "`SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 't'`"),
+            (Sqlite, "`SELECT * FROM pragma_table_info('t')`"),
+        ],
     },
-    ForeignConstruct { tokens: &["SUMMARIZE"], engines: "DuckDB", replacements: &[(Mysql, "aggregates, by name"), (Postgres, "aggregates, by name"), (Sqlite, "aggregates, by name")] },
+    ForeignConstruct {
+        tokens: &["SUMMARIZE"],
+        engines: "DuckDB",
+        replacements: &[
+            (Mysql, "aggregates, by name"),
+            (Postgres, "aggregates, by name"),
+            (Sqlite, "aggregates, by name"),
+        ],
+    },
     ForeignConstruct {
         tokens: &["PIVOT"],
         engines: "DuckDB and SQL Server",
-        replacements: &[(Mysql, "`SUM(CASE WHEN … THEN … END)` for each column"), (Postgres, "`SUM(CASE WHEN … THEN … END)` for each column"), (Sqlite, "`SUM(CASE WHEN … THEN … END)` for each column")],
+        replacements: &[
+            (Mysql, "`SUM(CASE WHEN … THEN … END)` for each column"),
+            (Postgres, "`SUM(CASE WHEN … THEN … END)` for each column"),
+            (Sqlite, "`SUM(CASE WHEN … THEN … END)` for each column"),
+        ],
     },
     ForeignConstruct {
         tokens: &["ASOF"],
         engines: "DuckDB",
-        replacements: &[(Mysql, "a correlated subquery with ORDER BY … DESC LIMIT 1"), (Postgres, "a LATERAL subquery with ORDER BY … DESC LIMIT 1"), (Sqlite, "a correlated subquery with ORDER BY … DESC LIMIT 1")],
+        replacements: &[
+            (Mysql, "a correlated subquery with ORDER BY … DESC LIMIT 1"),
+            (Postgres, "a LATERAL subquery with ORDER BY … DESC LIMIT 1"),
+            (Sqlite, "a correlated subquery with ORDER BY … DESC LIMIT 1"),
+        ],
     },
     ForeignConstruct {
         tokens: &["WITH", "ROLLUP"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`GROUP BY ROLLUP (…)`"), (Sqlite, "UNION ALL of the levels"), (Duckdb, "`GROUP BY ROLLUP (…)`")],
+        replacements: &[
+            (Postgres, "`GROUP BY ROLLUP (…)`"),
+            (Sqlite, "UNION ALL of the levels"),
+            (Duckdb, "`GROUP BY ROLLUP (…)`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["ROLLUP", "("],
@@ -227,24 +304,47 @@ const FOREIGN_CONSTRUCTS: &[ForeignConstruct] = &[
     ForeignConstruct {
         tokens: &["CONVERT", "("],
         engines: "SQL Server and MySQL",
-        replacements: &[(Postgres, "`CAST(value AS type)`"), (Sqlite, "`CAST(value AS type)`"), (Duckdb, "`CAST(value AS type)`")],
+        replacements: &[
+            (Postgres, "`CAST(value AS type)`"),
+            (Sqlite, "`CAST(value AS type)`"),
+            (Duckdb, "`CAST(value AS type)`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["CAST", "(", "_", "AS", "UNSIGNED"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`CAST(value AS bigint)`"), (Sqlite, "`CAST(value AS INTEGER)`"), (Duckdb, "`CAST(value AS UBIGINT)`")],
+        replacements: &[
+            (Postgres, "`CAST(value AS bigint)`"),
+            (Sqlite, "`CAST(value AS INTEGER)`"),
+            (Duckdb, "`CAST(value AS UBIGINT)`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["SEPARATOR"],
         engines: "MySQL",
-        replacements: &[(Postgres, "`string_agg(value, ', ')`"), (Sqlite, "`group_concat(value, ', ')`"), (Duckdb, "`string_agg(value, ', ')`")],
+        replacements: &[
+            (Postgres, "`string_agg(value, ', ')`"),
+            (Sqlite, "`group_concat(value, ', ')`"),
+            (Duckdb, "`string_agg(value, ', ')`"),
+        ],
     },
     ForeignConstruct {
         tokens: &["MATCH", "("],
         engines: "MySQL",
-        replacements: &[(Postgres, "`to_tsvector(text) @@ plainto_tsquery('words')`"), (Sqlite, "an FTS5 table and `MATCH 'words'`"), (Duckdb, "`LIKE` or the extension fts")],
+        replacements: &[
+            (Postgres, "`to_tsvector(text) @@ plainto_tsquery('words')`"),
+            (Sqlite, "an FTS5 table and `MATCH 'words'`"),
+            (Duckdb, "`LIKE` or the extension fts"),
+        ],
     },
-    ForeignConstruct { tokens: &["COLLATE", "NOCASE"], engines: "SQLite", replacements: &[(Mysql, "nothing: most collations ignore the case"), (Postgres, "`ILIKE`, or `lower(…)` on both sides")] },
+    ForeignConstruct {
+        tokens: &["COLLATE", "NOCASE"],
+        engines: "SQLite",
+        replacements: &[
+            (Mysql, "nothing: most collations ignore the case"),
+            (Postgres, "`ILIKE`, or `lower(…)` on both sides"),
+        ],
+    },
     ForeignConstruct {
         tokens: &["ON", "CONFLICT"],
         engines: "PostgreSQL, SQLite and DuckDB",
@@ -308,13 +408,31 @@ const fn foreign_function(
 
 const FOREIGN_FUNCTIONS: &[ForeignFunction] = &[
     foreign_function("ifnull", None, None, Some("coalesce"), None),
-    foreign_function("iif", None, Some("CASE WHEN … THEN … ELSE … END"), Some("CASE WHEN … THEN … ELSE … END"), Some("if")),
+    foreign_function(
+        "iif",
+        None,
+        Some("CASE WHEN … THEN … ELSE … END"),
+        Some("CASE WHEN … THEN … ELSE … END"),
+        Some("if"),
+    ),
     foreign_function("instr", None, None, Some("strpos"), None),
     foreign_function("json_group_array", None, None, Some("json_agg"), Some("json_arrayagg")),
     foreign_function("strftime", None, None, Some("to_char"), Some("date_format")),
     foreign_function("any_value", Some("min"), None, None, Some("min")),
-    foreign_function("approx_count_distinct", Some("count(DISTINCT …)"), None, Some("count(DISTINCT …)"), Some("count(DISTINCT …)")),
-    foreign_function("arg_max", Some("max"), None, Some("the first row of ORDER BY … DESC"), Some("the first row of ORDER BY … DESC")),
+    foreign_function(
+        "approx_count_distinct",
+        Some("count(DISTINCT …)"),
+        None,
+        Some("count(DISTINCT …)"),
+        Some("count(DISTINCT …)"),
+    ),
+    foreign_function(
+        "arg_max",
+        Some("max"),
+        None,
+        Some("the first row of ORDER BY … DESC"),
+        Some("the first row of ORDER BY … DESC"),
+    ),
     foreign_function("age", None, None, None, Some("timestampdiff")),
     foreign_function("array_agg", Some("json_group_array"), None, None, Some("json_arrayagg")),
     foreign_function("bool_and", Some("min"), None, None, Some("min")),
