@@ -18,9 +18,9 @@ struct AdviceRow {
     dialect: Dialect,
     /// A part of the engine's message.
     says: String,
-    /// The SQLSTATE of the error in lower case, if the engine reports one.
+    /// The codes of the error in lower case, if the engine reports one: SQLSTATEs, or numbers of MySQL.
     #[serde(default)]
-    state: Option<String>,
+    codes: Vec<String>,
     code: SqlCode,
     means: String,
     advice: String,
@@ -59,8 +59,8 @@ pub fn advise(dialect: Dialect, error: &str) -> Advice {
     let rows = || TABLE.iter().filter(|row| row.dialect == dialect);
     let says = |row: &&AdviceRow| lower.contains(&row.says.to_lowercase());
     let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
-    let has_state = |row: &&AdviceRow| row.state.as_deref().is_some_and(|state| words().any(|word| word == state));
-    match rows().find(says).or_else(|| rows().find(has_state)) {
+    let has_code = |row: &&AdviceRow| words().any(|word| row.codes.iter().any(|code| code == word));
+    match rows().find(says).or_else(|| rows().find(has_code)) {
         Some(row) => {
             Advice { dialect, code: row.code, means: row.means.clone(), advice: row.advice.clone(), is_known: true }
         }
@@ -94,6 +94,7 @@ pub fn advise_without_statement(dialect: Option<Dialect>, error: &str) -> Result
     let dialects = match dialect {
         Some(dialect) => vec![dialect],
         None if has_duckdb_title(error) => vec![Dialect::Duckdb],
+        None if is_mysql_error(error) => vec![Dialect::Mysql],
         None if is_postgres_error(error) => vec![Dialect::Postgres],
         None => Dialect::ALL.to_vec(),
     };
@@ -127,27 +128,52 @@ fn is_postgres_error(error: &str) -> bool {
         || is_sqlstate(code_of(&lower))
 }
 
+/// Reports whether an error has the wording or the numbers of MySQL and of the servers that are compatible with it.
+fn is_mysql_error(error: &str) -> bool {
+    /// Phrases that only these servers use.
+    const PHRASES: &[&str] = &[
+        "you have an error in your sql syntax",
+        "the right syntax to use near",
+        "unknown column '",
+        "in 'field list'",
+        "doesn't exist in engine",
+        "no database selected",
+        "multi-statement",
+        "isn't in group by",
+        "command denied to user",
+        "mysql",
+        "mariadb",
+    ];
+    let lower = error.trim().to_lowercase();
+    let is_table = lower.contains("table '") && lower.ends_with("doesn't exist");
+    is_table || PHRASES.iter().any(|phrase| lower.contains(phrase)) || is_mysql_number(&lower)
+}
+
+/// Reports whether an error, in lower case, begins with a number of a server of MySQL, MariaDB or TiDB.
+fn is_mysql_number(lower: &str) -> bool {
+    let token = code_of(lower);
+    let is_server = matches!(token.parse::<u32>(), Ok(1_000..=1_999 | 3_000..=5_999 | 8_130));
+    is_server && is_code_alone(lower, token)
+}
+
+/// Reports whether an error consists of a code, or is introduced as one.
+fn is_code_alone(lower: &str, token: &str) -> bool {
+    lower.ends_with(token) || lower.starts_with("error") || lower.starts_with("errno") || lower.starts_with('(')
+}
+
 /// Returns the code of an error that begins with one, in lower case: `error code 8130: …`, `42p01`.
 fn code_of(lower: &str) -> &str {
     let bare = ["error code:", "error code", "error", "errno:", "errno", "code:", "code", "#"]
         .iter()
         .find_map(|head| lower.strip_prefix(head))
         .unwrap_or(lower);
-    bare.trim().split([' ', ':', ',', '(']).next().unwrap_or_default()
+    bare.trim_start_matches('(').trim().split([' ', ':', ',', '(']).next().unwrap_or_default()
 }
 
 /// Returns the unsupported family of engines that an error belongs to; `None` if it belongs to none of them.
 fn unsupported_engine(error: &str) -> Option<&'static str> {
-    const MYSQL: &str = "MySQL or MariaDB";
     /// Phrases that only this family of engines uses.
     const WORDS: &[(&str, &str)] = &[
-        ("you have an error in your sql syntax", MYSQL),
-        ("the right syntax to use near", MYSQL),
-        ("unknown column '", MYSQL),
-        ("in 'field list'", MYSQL),
-        ("doesn't exist in engine", MYSQL),
-        ("no database selected", MYSQL),
-        ("multi-statement", "TiDB or MySQL"),
         ("db::exception", "ClickHouse"),
         ("sql compilation error", "Snowflake"),
         ("incorrect syntax near", "SQL Server"),
@@ -165,11 +191,11 @@ fn unsupported_engine(error: &str) -> Option<&'static str> {
         return Some("SQL Server");
     }
     let token = code_of(&lower);
-    let is_alone = lower.ends_with(token) || lower.starts_with("error") || lower.starts_with("errno");
     match token.parse::<u32>() {
-        Ok(1_000..=1_999 | 3_000..=5_999) if is_alone => Some(MYSQL),
-        Ok(2_000..=2_999) if is_alone => Some("a client of MySQL or MariaDB"),
-        Ok(8_000..=9_999) if is_alone => Some("TiDB"),
+        _ if !is_code_alone(&lower, token) => None,
+        Ok(2_000..=2_999) => Some("a client of MySQL or MariaDB"),
+        Ok(8_130) => None,
+        Ok(8_000..=9_999) => Some("TiDB"),
         _ => None,
     }
 }
@@ -210,6 +236,13 @@ mod tests {
             (Dialect::Postgres, "ERROR: relation \"t\" does not exist", SqlCode::UnknownTable),
             (Dialect::Postgres, "column c.nmae does not exist", SqlCode::UnknownColumn),
             (Dialect::Postgres, "22P02", SqlCode::WrongType),
+            (Dialect::Mysql, "1064", SqlCode::SyntaxError),
+            (Dialect::Mysql, "ERROR 1046 (3D000): No database selected", SqlCode::UnknownTable),
+            (Dialect::Mysql, "(1054, \"Unknown column 'nmae' in 'SELECT'\")", SqlCode::UnknownColumn),
+            (Dialect::Mysql, "Table 'shop.customer' doesn't exist", SqlCode::UnknownTable),
+            (Dialect::Mysql, "FUNCTION shop.lenght does not exist", SqlCode::UnknownFunction),
+            (Dialect::Mysql, "8130", SqlCode::StackedStatements),
+            (Dialect::Mysql, "1969", SqlCode::TimeLimit),
         ];
         for (dialect, error, code) in cases {
             let advice = advise(dialect, error);
@@ -220,15 +253,9 @@ mod tests {
     #[test]
     fn rejects_errors_of_unsupported_engines() {
         let cases = [
-            ("8130", AdviceError::UnsupportedEngine("TiDB")),
-            ("1064", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
-            ("1046", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
-            ("ERROR 1046 (3D000): No database selected", AdviceError::UnsupportedEngine("MySQL or MariaDB")),
-            (
-                "ERROR 1064 (42000): You have an error in your SQL syntax",
-                AdviceError::UnsupportedEngine("MySQL or MariaDB"),
-            ),
-            ("error code 8130", AdviceError::UnsupportedEngine("TiDB")),
+            ("8131", AdviceError::UnsupportedEngine("TiDB")),
+            ("error code 2006", AdviceError::UnsupportedEngine("a client of MySQL or MariaDB")),
+            ("1999", AdviceError::Unknown),
             ("ORA-00942: table or view does not exist", AdviceError::UnsupportedEngine("Oracle")),
             ("Msg 207, Level 16, State 1", AdviceError::UnsupportedEngine("SQL Server")),
             ("42Z99", AdviceError::Unknown),
@@ -239,10 +266,7 @@ mod tests {
         for (error, expected) in cases {
             assert_eq!(advise_without_statement(None, error), Err(expected), "{error}");
         }
-        assert_eq!(
-            advise_without_statement(Some(Dialect::Sqlite), "1064"),
-            Err(AdviceError::UnsupportedEngine("MySQL or MariaDB"))
-        );
+        assert_eq!(advise_without_statement(Some(Dialect::Sqlite), "1064"), Err(AdviceError::Unknown));
         assert_eq!(advise_without_statement(Some(Dialect::Sqlite), "blah"), Err(AdviceError::Unknown));
     }
 
@@ -257,6 +281,12 @@ mod tests {
             ("ERROR:  syntax error at or near \"SELEC\"", Dialect::Postgres),
             ("relation \"t\" does not exist", Dialect::Postgres),
             ("42P01", Dialect::Postgres),
+            ("1064", Dialect::Mysql),
+            ("error code 8130", Dialect::Mysql),
+            ("ERROR 1046 (3D000): No database selected", Dialect::Mysql),
+            ("ERROR 1064 (42000): You have an error in your SQL syntax", Dialect::Mysql),
+            ("Unknown column 'nmae' in 'field list'", Dialect::Mysql),
+            ("(1213, 'Deadlock found when trying to get lock; try restarting transaction')", Dialect::Mysql),
             ("error code 23505", Dialect::Postgres),
             ("SQLSTATE[42703]: Undefined column: column \"nmae\" does not exist", Dialect::Postgres),
         ];

@@ -2,7 +2,8 @@
 //! positions and the ends of statements. No verdict depends on a word that is found here.
 //!
 //! Sources: SQLite's `tokenize.c` and `complete.c`; DuckDB's `scan.l` (derived from PostgreSQL's), where block comments
-//! nest and `$tag$ … $tag$` is a string.
+//! nest and `$tag$ … $tag$` is a string; MySQL's manual, where a backslash escapes a character of a string, double quotes
+//! enclose strings, `#` begins a comment, and `--` does so only before whitespace.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,13 +15,13 @@ use proctor_core::sql::Dialect;
 pub(crate) enum SqlTokenKind {
     /// Whitespace and line ends.
     Whitespace,
-    /// `-- …` or `/* … */`.
+    /// `-- …`, `/* … */` or `# …`.
     Comment,
     /// A keyword or a name.
     Word,
     /// A number.
     Number,
-    /// A string in single quotes, or between dollar signs.
+    /// A string in single quotes, in double quotes (MySQL), or between dollar signs.
     String,
     /// A name in double quotes, backticks or brackets.
     Quoted,
@@ -132,6 +133,11 @@ fn next_token(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
     let bytes = rest.as_bytes();
     let first = bytes[0];
     let second = bytes.get(1).copied();
+    if dialect == Dialect::Mysql
+        && let Some(token) = next_mysql_token(rest)
+    {
+        return token;
+    }
     match first {
         b' ' | b'\t' | b'\n' | b'\r' | 0x0c => (
             SqlTokenKind::Whitespace,
@@ -152,9 +158,79 @@ fn next_token(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
         b'e' | b'E' if has_postgres_strings(dialect) && second == Some(b'\'') => lex_escape_string(rest),
         b'0'..=b'9' => (SqlTokenKind::Number, number_length(bytes)),
         b'.' if second.is_some_and(|byte| byte.is_ascii_digit()) => (SqlTokenKind::Number, number_length(bytes)),
-        _ if is_word_start(first) => (SqlTokenKind::Word, bytes.iter().take_while(|byte| is_word_part(**byte)).count()),
+        _ if is_word_start(first) => (SqlTokenKind::Word, word_length(bytes)),
         _ => (SqlTokenKind::Symbol, 1),
     }
+}
+
+/// Reads a token for which MySQL has rules of its own.
+fn next_mysql_token(rest: &str) -> Option<(SqlTokenKind, usize)> {
+    let bytes = rest.as_bytes();
+    let second = bytes.get(1).copied();
+    let is_string = |at: usize| matches!(bytes.get(at), Some(b'\'' | b'"'));
+    match bytes[0] {
+        0x0b => Some((SqlTokenKind::Whitespace, 1)),
+        b'#' => Some((SqlTokenKind::Comment, rest.find('\n').unwrap_or(rest.len()))),
+        // `5--3` is a subtraction.
+        b'-' if second == Some(b'-') && bytes.get(2).is_some_and(|byte| *byte > b' ' && *byte != 0x7f) => {
+            Some((SqlTokenKind::Symbol, 1))
+        }
+        b'\'' | b'"' => Some(lex_mysql_string(rest, 0)),
+        b'n' | b'N' | b'b' | b'B' | b'x' | b'X' if is_string(1) => Some(lex_mysql_string(rest, 1)),
+        b'`' => Some(closed_token(SqlTokenKind::Quoted, quoted_length(rest, 0, '`'))),
+        b'0'..=b'9' => Some(lex_mysql_number(bytes)),
+        b'.' if second.is_some_and(|byte| byte.is_ascii_digit()) => Some(lex_mysql_number(bytes)),
+        b'$' => Some((SqlTokenKind::Word, word_length(bytes))),
+        _ => None,
+    }
+}
+
+/// Reads a number, or a name that begins with digits. A keyword may follow a number without a space: `1.for`.
+fn lex_mysql_number(bytes: &[u8]) -> (SqlTokenKind, usize) {
+    let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let exponent = |from: usize| {
+        let sign = usize::from(matches!(bytes.get(from + 1), Some(b'+' | b'-')));
+        let is_exponent = matches!(bytes.get(from), Some(b'e' | b'E'));
+        let length = bytes.get(from + 1 + sign).map_or(0, |_| digits(from + 1 + sign));
+        if is_exponent && length > 0 { 1 + sign + length } else { 0 }
+    };
+    let whole = digits(0);
+    if bytes.get(whole) == Some(&b'.') {
+        let end = whole + 1 + digits(whole + 1);
+        return (SqlTokenKind::Number, end + exponent(end));
+    }
+    if exponent(whole) > 0 {
+        return (SqlTokenKind::Number, whole + exponent(whole));
+    }
+    let word = word_length(bytes);
+    let is_prefixed = |prefix: &[u8], is_digit: fn(&u8) -> bool| {
+        bytes.starts_with(prefix) && word > 2 && bytes[2..word].iter().all(is_digit)
+    };
+    let is_number = word == whole
+        || is_prefixed(b"0x", u8::is_ascii_hexdigit)
+        || is_prefixed(b"0b", |byte| matches!(byte, b'0' | b'1'));
+    (if is_number { SqlTokenKind::Number } else { SqlTokenKind::Word }, word)
+}
+
+fn word_length(bytes: &[u8]) -> usize {
+    bytes.iter().take_while(|byte| is_word_part(**byte)).count()
+}
+
+/// Reads a string whose first quote is at `from`. A backslash escapes the next character; a doubled quote is one
+/// character.
+fn lex_mysql_string(rest: &str, from: usize) -> (SqlTokenKind, usize) {
+    let bytes = rest.as_bytes();
+    let quote = bytes[from];
+    let mut at = from + 1;
+    while let Some(byte) = bytes.get(at) {
+        match *byte {
+            b'\\' => at += 2,
+            byte if byte == quote && bytes.get(at + 1) == Some(&quote) => at += 2,
+            byte if byte == quote => return (SqlTokenKind::String, at + 1),
+            _ => at += 1,
+        }
+    }
+    (SqlTokenKind::Unterminated, rest.len())
 }
 
 /// Reports whether a dialect has PostgreSQL's lexical rules: `E'…'`, `$tag$ … $tag$` and nested comments.
@@ -264,9 +340,35 @@ fn is_word_part(byte: u8) -> bool {
     is_word_start(byte) || byte.is_ascii_digit() || byte == b'$'
 }
 
+/// Returns the value of a string: its content, with MySQL's escapes replaced.
+pub(crate) fn string_value(text: &str, dialect: Dialect) -> String {
+    let value = unquote(text);
+    if dialect != Dialect::Mysql || !value.contains('\\') {
+        return value;
+    }
+    let mut chars = value.chars();
+    let mut result = String::new();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => result.extend(chars.next().map(|escaped| match escaped {
+                'n' => '\n',
+                't' => '\t',
+                'r' => '\r',
+                '0' => '\0',
+                other => other,
+            })),
+            other => result.push(other),
+        }
+    }
+    result
+}
+
 /// Returns the content of a string or a quoted name, without its quotes.
 pub(crate) fn unquote(text: &str) -> String {
-    let text = text.strip_prefix(['x', 'X', 'e', 'E']).filter(|rest| rest.starts_with('\'')).unwrap_or(text);
+    let text = text
+        .strip_prefix(['x', 'X', 'e', 'E', 'n', 'N', 'b', 'B'])
+        .filter(|rest| rest.starts_with('\''))
+        .unwrap_or(text);
     let Some(quote) = text.chars().next().filter(|first| matches!(first, '\'' | '"' | '`' | '[')) else {
         return text.to_owned();
     };
@@ -299,6 +401,19 @@ mod tests {
                 assert_eq!(split_statements(text, dialect), *expected, "{text}");
             }
         }
+        let mysql: &[(&str, &[&str])] = &[
+            (r"SELECT '\';' ; SELECT 2", &[r"SELECT '\';'", "SELECT 2"]),
+            (r#"SELECT "\";" ; SELECT 2"#, &[r#"SELECT "\";""#, "SELECT 2"]),
+            (r"SELECT '\\'; SELECT 2", &[r"SELECT '\\'", "SELECT 2"]),
+            ("SELECT `a;``b` # ; '\n, 2", &["SELECT `a;``b` # ; '\n, 2"]),
+            ("SELECT 5--';'", &["SELECT 5--';'"]),
+            ("SELECT 5 -- ;", &["SELECT 5"]),
+            ("SELECT 5 --\n;SELECT 1 --", &["SELECT 5", "SELECT 1"]),
+            ("SELECT /* /* ; */ 1; SELECT 2", &["SELECT /* /* ; */ 1", "SELECT 2"]),
+        ];
+        for (text, expected) in mysql {
+            assert_eq!(split_statements(text, Dialect::Mysql), *expected, "{text}");
+        }
         let trigger = "CREATE TEMP TRIGGER t AFTER INSERT ON a BEGIN UPDATE b SET x = 1; SELECT 'end'; END; SELECT 2";
         assert_eq!(split_statements(trigger, Dialect::Sqlite).len(), 2);
         assert_eq!(
@@ -315,6 +430,33 @@ mod tests {
             assert_eq!(tokenize(text, dialect), [(SqlTokenKind::Unterminated, 0..text.len())]);
         }
         assert_eq!(tokenize("/* a", Dialect::Sqlite)[0].0, SqlTokenKind::Comment);
+        for text in [r"'abc\'", "\"abc", "`abc", "/* a", "n'a"] {
+            assert_eq!(tokenize(text, Dialect::Mysql), [(SqlTokenKind::Unterminated, 0..text.len())], "{text}");
+        }
+    }
+
+    #[test]
+    fn separates_numbers_from_words_in_mysql() {
+        let kinds = |text: &'static str| {
+            let all = tokenize(text, Dialect::Mysql).into_iter().filter(|(kind, _)| *kind != SqlTokenKind::Whitespace);
+            all.map(|(kind, range)| (kind, &text[range])).collect::<Vec<_>>()
+        };
+        let (number, word) = (SqlTokenKind::Number, SqlTokenKind::Word);
+        assert_eq!(kinds("1.for .5into"), [(number, "1."), (word, "for"), (number, ".5"), (word, "into")]);
+        assert_eq!(
+            kinds("1e5for 1abc 0x1F 0xfor"),
+            [(number, "1e5"), (word, "for"), (word, "1abc"), (number, "0x1F"), (word, "0xfor")]
+        );
+        assert_eq!(kinds("1e+2 2.5E-1x 7"), [(number, "1e+2"), (number, "2.5E-1"), (word, "x"), (number, "7")]);
+    }
+
+    #[test]
+    fn replaces_escapes_of_mysql() {
+        let cases = [(r"'O\'Brien'", "O'Brien"), (r#""a\nb""#, "a\nb"), (r"'50\%'", "50%"), ("'it''s'", "it's")];
+        for (text, expected) in cases {
+            assert_eq!(string_value(text, Dialect::Mysql), expected);
+        }
+        assert_eq!(string_value(r"'a\b'", Dialect::Sqlite), r"a\b");
     }
 
     #[test]
@@ -328,8 +470,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tokens_cover_any_text(text in "(?s)[ -~\n\u{e9}]{0,80}", is_duck in any::<bool>()) {
-            let dialect = if is_duck { Dialect::Duckdb } else { Dialect::Sqlite };
+        fn tokens_cover_any_text(text in "(?s)[ -~\n\u{e9}]{0,80}", index in 0..Dialect::ALL.len()) {
+            let dialect = Dialect::ALL[index];
             let mut at = 0;
             for (_, range) in tokenize(&text, dialect) {
                 prop_assert_eq!(range.start, at);

@@ -2,7 +2,7 @@
 
 use proctor_core::sql::Dialect;
 
-use crate::lexer::{SqlTokenKind, tokenize, unquote};
+use crate::lexer::{SqlTokenKind, string_value, tokenize};
 
 /// The maximum number of literals.
 const MAX_LITERALS: usize = 32;
@@ -22,7 +22,7 @@ pub(crate) fn collect_literals(text: &str, dialect: Dialect) -> Vec<Literal> {
     for (piece, range) in tokenize(text, dialect) {
         let literal = match piece {
             SqlTokenKind::Number => Literal::Number(text[range].to_owned()),
-            SqlTokenKind::String | SqlTokenKind::Quoted => Literal::Text(unquote(&text[range])),
+            SqlTokenKind::String | SqlTokenKind::Quoted => Literal::Text(string_value(&text[range], dialect)),
             _ => continue,
         };
         if !found.contains(&literal) {

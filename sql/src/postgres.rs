@@ -33,11 +33,12 @@ use crate::engine::{
 use crate::lexer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
+use crate::server_files::ServerError;
 use catalog_reader::{DatabaseContent, RelationKind};
 use server::{OWNER, Server};
 use session::{Effects, Session, SessionError};
 
-pub use server::{PostgresPrograms, ServerError, write_template};
+pub use server::{PostgresPrograms, write_template};
 
 /// The name of the function whose body is the statement.
 const ANALYSIS_FUNCTION: &str = "pg_temp.proctor_statement";
@@ -88,7 +89,7 @@ impl PostgresServer {
         }
         let programs = match &self.programs {
             Ok(programs) => programs,
-            Err(_) => return Err(ServerError::NotInstalled),
+            Err(_) => return Err(server::NOT_INSTALLED),
         };
         let server = Server::start(programs, self.template.as_deref().map(Path::new))?;
         self.running = Some(Arc::clone(&server));
@@ -109,7 +110,7 @@ impl Postgres {
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
         let running = server.running().map_err(|error| match error {
-            ServerError::NotInstalled => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
+            ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
             other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
         })?;
         let database = format!("judged_{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -439,23 +440,11 @@ impl SqlEngine for Postgres {
     }
 
     fn source_tables(&self, statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {
-        let tables = &self.content.catalog.tables;
         if self.content.relations.values().any(|relation| relation.has_rules || !relation.triggers.is_empty()) {
             return None;
         }
-        let mut wanted: BTreeSet<String> =
-            statements.iter().flat_map(|bound| bound.tables()).map(str::to_ascii_lowercase).collect();
-        // Rows that refer to others need those.
-        loop {
-            let referenced = tables.iter().filter(|table| wanted.contains(&table.name.to_ascii_lowercase()));
-            let keys = referenced.flat_map(|table| &table.foreign_keys);
-            let more: BTreeSet<String> = keys.map(|key| key.referenced_table.to_ascii_lowercase()).collect();
-            let count = wanted.len();
-            wanted.extend(more);
-            if wanted.len() == count {
-                return Some(wanted);
-            }
-        }
+        let wanted = statements.iter().flat_map(|bound| bound.tables()).map(str::to_ascii_lowercase).collect();
+        Some(scratch_rows::with_referenced_tables(&self.content.catalog, wanted))
     }
 
     fn quote_name(&self, name: &str) -> String {

@@ -64,8 +64,9 @@ pub(crate) fn insert_with_sql(
     rows: &[Vec<ScratchValue>],
     on: ExecutionBounds<'_>,
 ) -> Result<(), EngineRefusal> {
+    let dialect = engine.dialect();
     let listed = |row: &Vec<ScratchValue>| {
-        format!("({})", row.iter().map(ScratchValue::to_sql_literal).collect::<Vec<_>>().join(", "))
+        format!("({})", row.iter().map(|value| value.to_sql_literal(dialect)).collect::<Vec<_>>().join(", "))
     };
     let rows: Vec<String> = rows.iter().map(listed).collect();
     // If a row breaks a constraint, the statement inserts none. Each row is then inserted separately.
@@ -115,7 +116,7 @@ pub fn insert_unusual_rows(
                 null_literal()
             }
             column if column.primary_key_position > 0 && value_kind(column) == ScratchValueKind::Text => {
-                string_literal(&format!("key {row}"))
+                string_literal(&format!("key {row}"), dialect)
             }
             column if column.primary_key_position > 0 => (FIRST_FREE_KEY + row).to_string(),
             column => of(at, column),
@@ -172,6 +173,20 @@ fn insert_all_rows(
 ) -> Result<bool, EngineRefusal> {
     let insertion = insert_prefix(engine, table);
     engine.execute_internal(&(insertion + &rows.join(", ")), on)
+}
+
+/// Adds the tables that rows of the wanted tables refer to, directly or indirectly. The names are in lower case.
+pub(crate) fn with_referenced_tables(catalog: &Catalog, mut wanted: BTreeSet<String>) -> BTreeSet<String> {
+    loop {
+        let referencing = catalog.tables.iter().filter(|table| wanted.contains(&table.name.to_ascii_lowercase()));
+        let keys = referencing.flat_map(|table| &table.foreign_keys);
+        let more: BTreeSet<String> = keys.map(|key| key.referenced_table.to_ascii_lowercase()).collect();
+        let count = wanted.len();
+        wanted.extend(more);
+        if wanted.len() == count {
+            return wanted;
+        }
+    }
 }
 
 /// Returns the tables so that each comes after those that it references, as far as possible.
@@ -306,24 +321,26 @@ fn unusual_values(column: &CatalogColumn, values: &[Literal], dialect: Dialect) 
         ScratchValueKind::Date => {
             ["0001-01-01", "1969-12-31", "2024-02-29", "9999-12-31"]
                 .into_iter()
-                .for_each(|day| add(string_literal(day)));
+                .for_each(|day| add(string_literal(day, dialect)));
         }
         ScratchValueKind::Timestamp => {
             ["0001-01-01 00:00:00", "1969-12-31 23:59:59", "2024-02-29 12:00:00", "9999-12-31 23:59:59"]
                 .into_iter()
-                .for_each(|time| add(string_literal(time)));
+                .for_each(|time| add(string_literal(time, dialect)));
         }
-        ScratchValueKind::Time => ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string_literal(time))),
+        ScratchValueKind::Time => {
+            ["00:00:00", "23:59:59"].into_iter().for_each(|time| add(string_literal(time, dialect)));
+        }
         ScratchValueKind::Blob if dialect == Dialect::Sqlite => {
             ["x''", "x'00'", "x'ff'"].into_iter().for_each(|blob| add(blob.to_owned()));
         }
-        ScratchValueKind::Blob => ["", "b"].into_iter().for_each(|blob| add(string_literal(blob))),
+        ScratchValueKind::Blob => ["", "b"].into_iter().for_each(|blob| add(string_literal(blob, dialect))),
         ScratchValueKind::Text => {
-            ["", "a", "ZZZ", "~", "0"].into_iter().for_each(|text| add(string_literal(text)));
+            ["", "a", "ZZZ", "~", "0"].into_iter().for_each(|text| add(string_literal(text, dialect)));
             for value in values.iter().take(16) {
                 let (Literal::Text(text) | Literal::Number(text)) = value;
-                add(string_literal(text));
-                add(string_literal(&format!("{text}~")));
+                add(string_literal(text, dialect));
+                add(string_literal(&format!("{text}~"), dialect));
             }
         }
     }

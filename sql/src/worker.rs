@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::chain;
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, SqlEngine};
+use crate::mysql::{MariadbPrograms, MariadbServer, Mysql};
 use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
 use crate::sqlite::Sqlite;
 use crate::wire;
@@ -36,6 +37,7 @@ pub struct EngineSources {
     /// The path of DuckDB's shared library, or the reason why it is missing.
     duckdb: Result<PathBuf, LibraryNotFound>,
     postgres: PostgresServer,
+    mariadb: MariadbServer,
 }
 
 /// An idle engine.
@@ -74,7 +76,7 @@ struct FileState {
 impl EngineCache {
     /// Creates an empty cache. `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, LibraryNotFound>) -> Self {
-        Self { sources: EngineSources::new(duckdb, None), idle: Vec::new() }
+        Self { sources: EngineSources::new(duckdb, ServerTemplates::default()), idle: Vec::new() }
     }
 
     /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
@@ -118,10 +120,13 @@ impl EngineCache {
 }
 
 impl EngineSources {
-    /// `duckdb` is the path of the shared library, or the reason why it is missing. `postgres_template` is an archive
-    /// of a data directory.
-    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, postgres_template: Option<PathBuf>) -> Self {
-        Self { duckdb, postgres: PostgresServer::new(PostgresPrograms::find(), postgres_template) }
+    /// `duckdb` is the path of the shared library, or the reason why it is missing.
+    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, templates: ServerTemplates) -> Self {
+        Self {
+            duckdb,
+            postgres: PostgresServer::new(PostgresPrograms::find(), templates.postgres),
+            mariadb: MariadbServer::new(MariadbPrograms::find(), templates.mariadb),
+        }
     }
 }
 
@@ -150,11 +155,21 @@ pub fn open_engine(request: &SqlRequest, sources: &mut EngineSources) -> Result<
     match request.dialect {
         Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
         Dialect::Postgres => Ok(Box::new(Postgres::open(&mut sources.postgres, request)?)),
+        Dialect::Mysql => Ok(Box::new(Mysql::open(&mut sources.mariadb, request)?)),
         Dialect::Duckdb => match &sources.duckdb {
             Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
             Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.to_string())),
         },
     }
+}
+
+/// Archives of data directories for servers. Without one, a server creates its directory, which takes seconds.
+#[derive(Debug, Default)]
+pub struct ServerTemplates {
+    /// The archive for PostgreSQL.
+    pub postgres: Option<PathBuf>,
+    /// The archive for MariaDB.
+    pub mariadb: Option<PathBuf>,
 }
 
 /// The engines that a worker prepares before it is ready.
@@ -163,22 +178,28 @@ pub struct WorkerOptions {
     pub duckdb: Result<PathBuf, LibraryNotFound>,
     /// True if the worker starts a PostgreSQL server.
     pub starts_postgres: bool,
-    /// An archive of a data directory for the server.
-    pub postgres_template: Option<PathBuf>,
+    /// True if the worker starts a MariaDB server.
+    pub starts_mariadb: bool,
+    /// Archives of data directories for the servers.
+    pub templates: ServerTemplates,
 }
 
 /// The options of a worker on its command line.
 const DUCKDB_OPTION: &str = "--duckdb=";
 const POSTGRES_OPTION: &str = "--postgres";
-const TEMPLATE_OPTION: &str = "--postgres-template=";
+const POSTGRES_TEMPLATE_OPTION: &str = "--postgres-template=";
+const MARIADB_OPTION: &str = "--mariadb";
+const MARIADB_TEMPLATE_OPTION: &str = "--mariadb-template=";
 
 impl WorkerOptions {
     /// Returns the arguments of a worker for requests of one dialect. `file` is the library or the template.
     pub(crate) fn arguments(dialect: Dialect, file: Option<&str>) -> Vec<String> {
         match (dialect, file) {
             (Dialect::Duckdb, Some(file)) => vec![format!("{DUCKDB_OPTION}{file}")],
-            (Dialect::Postgres, Some(file)) => vec![format!("{TEMPLATE_OPTION}{file}")],
+            (Dialect::Postgres, Some(file)) => vec![format!("{POSTGRES_TEMPLATE_OPTION}{file}")],
             (Dialect::Postgres, None) => vec![POSTGRES_OPTION.to_owned()],
+            (Dialect::Mysql, Some(file)) => vec![format!("{MARIADB_TEMPLATE_OPTION}{file}")],
+            (Dialect::Mysql, None) => vec![MARIADB_OPTION.to_owned()],
             (Dialect::Sqlite | Dialect::Duckdb, _) => Vec::new(),
         }
     }
@@ -188,16 +209,25 @@ impl WorkerOptions {
     /// # Errors
     /// An argument is unknown.
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options =
-            Self { duckdb: Err(LibraryNotFound::NotPassed), starts_postgres: false, postgres_template: None };
+        let mut options = Self {
+            duckdb: Err(LibraryNotFound::NotPassed),
+            starts_postgres: false,
+            starts_mariadb: false,
+            templates: ServerTemplates::default(),
+        };
         for argument in arguments {
             if let Some(file) = argument.strip_prefix(DUCKDB_OPTION) {
                 options.duckdb = Ok(file.into());
-            } else if let Some(file) = argument.strip_prefix(TEMPLATE_OPTION) {
+            } else if let Some(file) = argument.strip_prefix(POSTGRES_TEMPLATE_OPTION) {
                 options.starts_postgres = true;
-                options.postgres_template = Some(file.into());
+                options.templates.postgres = Some(file.into());
+            } else if let Some(file) = argument.strip_prefix(MARIADB_TEMPLATE_OPTION) {
+                options.starts_mariadb = true;
+                options.templates.mariadb = Some(file.into());
             } else if argument == POSTGRES_OPTION {
                 options.starts_postgres = true;
+            } else if argument == MARIADB_OPTION {
+                options.starts_mariadb = true;
             } else {
                 return Err(argument);
             }
@@ -233,9 +263,12 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     // The library is loaded and the server is started before the first request arrives. If that fails, each request
     // that needs them gets the error.
     let _library = options.duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
-    let mut sources = EngineSources::new(options.duckdb, options.postgres_template);
+    let mut sources = EngineSources::new(options.duckdb, options.templates);
     if options.starts_postgres {
         let _ = sources.postgres.start();
+    }
+    if options.starts_mariadb {
+        let _ = sources.mariadb.start();
     }
     let mut engines = EngineCache { sources, idle: Vec::new() };
     wire::write_frame(socket, &wire::READY_MESSAGE)?;

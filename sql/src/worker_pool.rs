@@ -24,6 +24,7 @@ use proctor_sandbox::{
 };
 
 use crate::chain;
+use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
@@ -54,7 +55,7 @@ const SERVER_SIZE: WorkerSize = WorkerSize { disk_bytes: 256 << 20, inodes: 16_3
 fn worker_size(dialect: Dialect) -> WorkerSize {
     match dialect {
         Dialect::Sqlite | Dialect::Duckdb => LIBRARY_SIZE,
-        Dialect::Postgres => SERVER_SIZE,
+        Dialect::Postgres | Dialect::Mysql => SERVER_SIZE,
     }
 }
 
@@ -92,7 +93,7 @@ pub struct WorkerPool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct WorkerKey {
     dialect: Dialect,
-    /// DuckDB's library, or the template of a PostgreSQL server.
+    /// DuckDB's library, or the template of a server.
     library: Option<MountedFile>,
     database: Option<MountedFile>,
     /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
@@ -297,7 +298,16 @@ impl WorkerPool {
                 let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
                 Some(MountedFile::from_path(&found).map_err(unread)?)
             }
-            Dialect::Postgres => Some(self.postgres_template()?),
+            Dialect::Postgres => {
+                let programs =
+                    PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
+                Some(self.server_template(programs.template_name(), "postgres-template")?)
+            }
+            Dialect::Mysql => {
+                let programs =
+                    MariadbPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
+                Some(self.server_template(programs.template_name(), "mariadb-template")?)
+            }
         };
         let database = request.database.as_deref().map(|file| {
             let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
@@ -307,18 +317,18 @@ impl WorkerPool {
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
     }
 
-    /// Returns the template for servers of the installed version, which is created when it is first needed.
+    /// Returns the template with a name for servers of the installed version. The program creates it with `command` when
+    /// it is first needed.
     ///
     /// # Errors
-    /// No server is installed, or the template cannot be created.
-    fn postgres_template(&self) -> Result<MountedFile, (SqlCode, String)> {
-        let programs = PostgresPrograms::find().map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
-        let failed = |why: String| (SqlCode::EngineFailed, format!("the PostgreSQL server cannot be prepared: {why}"));
-        let name = programs.template_name().map_err(|error| failed(error.to_string()))?;
+    /// The template cannot be created.
+    fn server_template(&self, name: io::Result<String>, command: &str) -> Result<MountedFile, (SqlCode, String)> {
+        let failed = |why: String| (SqlCode::EngineFailed, format!("the server cannot be prepared: {why}"));
+        let name = name.map_err(|error| failed(error.to_string()))?;
         let file = self.templates.join(name);
         let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
         if !file.is_file() {
-            let archive = self.create_postgres_template().map_err(|error| failed(error.to_string()))?;
+            let archive = self.create_template(command).map_err(|error| failed(error.to_string()))?;
             let mut new =
                 tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
             new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
@@ -331,9 +341,9 @@ impl WorkerPool {
     }
 
     /// Creates the archive of a data directory in a sandbox.
-    fn create_postgres_template(&self) -> Result<Vec<u8>, WorkerStartError> {
+    fn create_template(&self, command: &str) -> Result<Vec<u8>, WorkerStartError> {
         let program = self.program()?;
-        let words = [program.file.to_string_lossy().into_owned(), "postgres-template".to_owned()];
+        let words = [program.file.to_string_lossy().into_owned(), command.to_owned()];
         let space = RunSpace::create(&self.launcher, self.space_config(SERVER_SIZE))?;
         let policy = self.policy(Argv::new(words.to_vec())?, vec![program.to_mount()], TEMPLATE_MEMORY, SERVER_SIZE)?;
         let (running, _layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;

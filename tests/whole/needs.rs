@@ -47,6 +47,8 @@ pub(crate) enum Needs {
     Duckdb,
     /// The server programs of PostgreSQL.
     Postgres,
+    /// The server programs of MariaDB.
+    Mariadb,
 }
 
 /// The format in which git creates the repositories of a case, as environment variables.
@@ -134,6 +136,7 @@ impl Needs {
                 .then(|| format!("`{}`, which scripts/clients installs, to work", command.join(" "))),
             Self::Duckdb => (!binaries::client_program(DUCKDB_LIBRARY).is_file())
                 .then(|| "DuckDB's library, which scripts/clients installs".to_owned()),
+            Self::Mariadb => proctor_sql::mysql::MariadbPrograms::find().err().map(|missing| missing.to_string()),
             Self::Postgres => proctor_sql::postgres::PostgresPrograms::find().err().map(|missing| missing.to_string()),
             Self::WorkingCommand(command) => {
                 (!command_works(command)).then(|| format!("`{}` to work", command.join(" ")))

@@ -264,8 +264,8 @@ words!(Leaks, "`ignore`, `warn` or `fail`",
 words!(Ignored, "`worktree` or `hidden`", ["worktree" => Self::Worktree, "hidden" => Self::Hidden]);
 words!(
     Dialect,
-    "`sqlite`, `duckdb` or `postgres`",
-    ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb, "postgres" => Self::Postgres]
+    "`sqlite`, `duckdb`, `postgres` or `mysql`",
+    ["sqlite" => Self::Sqlite, "duckdb" => Self::Duckdb, "postgres" => Self::Postgres, "mysql" => Self::Mysql]
 );
 words!(SqlPolicy, "`read`, `write` or `migrate`",
     ["read" => Self::Read, "write" => Self::Write, "migrate" => Self::Migrate]);

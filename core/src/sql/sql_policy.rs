@@ -24,6 +24,8 @@ pub enum Dialect {
     Duckdb,
     /// PostgreSQL, whose server programs are started in the sandbox if they are installed.
     Postgres,
+    /// MySQL, judged by a MariaDB server, whose programs are started in the sandbox if they are installed.
+    Mysql,
 }
 
 /// The kinds of statements that are allowed.
@@ -82,7 +84,7 @@ pub struct SqlAllow {
 
 impl Dialect {
     /// Every supported dialect.
-    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Duckdb, Self::Postgres];
+    pub const ALL: [Self; 4] = [Self::Sqlite, Self::Duckdb, Self::Postgres, Self::Mysql];
 
     /// Returns the name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
@@ -90,6 +92,7 @@ impl Dialect {
             Self::Sqlite => "sqlite",
             Self::Duckdb => "duckdb",
             Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
         }
     }
 
@@ -99,6 +102,7 @@ impl Dialect {
             Self::Sqlite => "SQLite",
             Self::Duckdb => "DuckDB",
             Self::Postgres => "PostgreSQL",
+            Self::Mysql => "MySQL",
         }
     }
 }

@@ -8,6 +8,7 @@ use proctor_core::sql::Dialect;
 use proctor_sandbox::{AccessRights, ToolKind, ToolMount};
 use proctor_snapshot::TreeView;
 use proctor_sql::check::CheckError;
+use proctor_sql::mysql::MariadbPrograms;
 use proctor_sql::postgres::PostgresPrograms;
 use proctor_sql::{duckdb_places, find_duckdb};
 
@@ -23,8 +24,9 @@ pub(crate) struct SqlProgram {
     library_argument: Option<PathBuf>,
     /// Paths at which the library is looked up.
     library_candidates: Vec<PathBuf>,
-    /// The program of the PostgreSQL server, if there is one.
+    /// The programs of the PostgreSQL and the MariaDB server, if there are any.
     postgres: Option<PathBuf>,
+    mariadb: Option<PathBuf>,
 }
 
 impl SqlProgram {
@@ -39,6 +41,7 @@ impl SqlProgram {
             library_argument: found.or_else(|| config.duckdb.clone()),
             library_candidates: duckdb_places(given, Some(home)),
             postgres: PostgresPrograms::find().ok().map(|programs| programs.server()),
+            mariadb: MariadbPrograms::find().ok().map(|programs| programs.server()),
         }
     }
 
@@ -79,6 +82,7 @@ impl SqlProgram {
         std::iter::once(&self.program.at)
             .chain(self.library_candidates.iter().filter(move |_| dialect == Dialect::Duckdb))
             .chain(self.postgres.iter().filter(move |_| dialect == Dialect::Postgres))
+            .chain(self.mariadb.iter().filter(move |_| dialect == Dialect::Mysql))
     }
 }
 

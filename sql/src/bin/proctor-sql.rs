@@ -1,7 +1,6 @@
 //! Runs SQL engines in a separate process. `proctor-sql worker` answers requests over the socket on its standard
-//! output; `proctor-sql check` judges files as a step of a run; `proctor-sql postgres-template` prepares a PostgreSQL
-//! server. `proctord`, `proctor` or a step's command starts it in
-//! a sandbox.
+//! output; `proctor-sql check` judges files as a step of a run; `proctor-sql postgres-template` and `mariadb-template`
+//! prepare a database server. `proctord`, `proctor` or a step's command starts it in a sandbox.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -10,14 +9,21 @@ use std::process::ExitCode;
 
 use proctor_core::sql::SqlRequest;
 use proctor_sql::child_worker::ChildWorker;
-use proctor_sql::postgres::{PostgresPrograms, write_template};
+use proctor_sql::mysql::{self, MariadbPrograms};
+use proctor_sql::postgres::{self, PostgresPrograms};
+use proctor_sql::server_files::ServerError;
 use proctor_sql::worker::WorkerOptions;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("worker") => worker(args),
-        Some("postgres-template") => postgres_template(),
+        Some("postgres-template") => {
+            write_template(|| postgres::write_template(&PostgresPrograms::find()?, std::io::stdout().lock()))
+        }
+        Some("mariadb-template") => {
+            write_template(|| mysql::write_template(&MariadbPrograms::find()?, std::io::stdout().lock()))
+        }
         Some("check") => check(&args.next().unwrap_or_default(), args),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
@@ -57,10 +63,9 @@ fn check(json: &str, mut args: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Writes the archive of a data directory for PostgreSQL servers to standard output.
-fn postgres_template() -> ExitCode {
-    let written = PostgresPrograms::find().and_then(|programs| write_template(&programs, std::io::stdout().lock()));
-    match written {
+/// Writes the archive of a data directory for a server to standard output.
+fn write_template(write: impl FnOnce() -> Result<(), ServerError>) -> ExitCode {
+    match write() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

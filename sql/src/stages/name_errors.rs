@@ -96,9 +96,15 @@ fn with_location(refusal: EngineRefusal, edited: &EditedText, dialect: Dialect) 
             .map(|(_, range)| range);
         names
             .map(|range| qualified_range(sql, &range, dialect))
-            .find(|whole| sql[whole.clone()].eq_ignore_ascii_case(subject) && edited.original_range(whole).is_some())
+            .find(|whole| is_same_name(&sql[whole.clone()], subject, dialect) && edited.original_range(whole).is_some())
     };
     EngineRefusal { range: place, ..refusal }
+}
+
+/// Reports whether a name of a text is the one that an engine names without quotes.
+fn is_same_name(written: &str, subject: &str, dialect: Dialect) -> bool {
+    let parts = lexer::tokenize(written, dialect).into_iter().map(|(_, range)| lexer::unquote(&written[range]));
+    written.eq_ignore_ascii_case(subject) || parts.collect::<String>().eq_ignore_ascii_case(subject)
 }
 
 /// Splits `t.a` into `t` and `a`.
@@ -273,6 +279,7 @@ impl NameErrorSearch<'_> {
         let is_mended = match case.engine.bind(corrected.text(), execution_bounds(&bounds)) {
             Ok(_) => true,
             Err(next) => {
+                let next = with_location(next, &corrected, self.dialect);
                 let is_elsewhere =
                     next.range.as_ref().is_some_and(|next| next.end <= here.start || next.start >= here.end);
                 is_elsewhere && is_name_error(next.code) && next.subject != refusal.subject

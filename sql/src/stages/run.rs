@@ -283,7 +283,7 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
     }
     let tree = case.statements[index].tree.clone();
     let target = tree.as_ref().and_then(safety::write_target).map(|(table, _)| table);
-    let name = target.or_else(|| written_table(&bound)).map(|name| name.trim_matches(['"', '`', '[', ']']).to_owned());
+    let name = written_table(&bound).or(target).map(|name| name.trim_matches(['"', '`', '[', ']']).to_owned());
     let Some(table) = name.and_then(|name| case.engine.catalog().table(bare_name(&name)).cloned()) else {
         return Ok(());
     };

@@ -2,8 +2,8 @@
 
 use proctor_core::sql::Dialect;
 use sqlparser::ast::{self, SetExpr};
-use sqlparser::dialect::{DuckDbDialect, PostgreSqlDialect, SQLiteDialect};
-use sqlparser::parser::Parser;
+use sqlparser::dialect::{DuckDbDialect, MySqlDialect, PostgreSqlDialect, SQLiteDialect};
+use sqlparser::parser::{Parser, ParserOptions};
 
 /// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
 const MAX_PARSER_DEPTH: usize = 150;
@@ -15,13 +15,18 @@ pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement>
     if text.len() > MAX_PARSED_BYTES {
         return None;
     }
+    // The text of a tree has to be read again as it was written, so the escapes in MySQL's strings stay.
+    let unescapes = dialect != Dialect::Mysql;
     let dialect: &dyn sqlparser::dialect::Dialect = match dialect {
         Dialect::Sqlite => &SQLiteDialect {},
         Dialect::Duckdb => &DuckDbDialect {},
         Dialect::Postgres => &PostgreSqlDialect {},
+        Dialect::Mysql => &MySqlDialect {},
     };
+    let options = ParserOptions::new().with_trailing_commas(dialect.supports_trailing_commas());
     let parsed = Parser::new(dialect)
         .with_recursion_limit(MAX_PARSER_DEPTH)
+        .with_options(options.with_unescape(unescapes))
         .try_with_sql(text)
         .and_then(|mut parser| parser.parse_statements());
     let mut statements = parsed.ok()?.into_iter();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use proctor_core::sql::{Applicability, SqlCode, SqlDiagnostic, SqlFix, StageName};
+use proctor_core::sql::{Applicability, Dialect, SqlCode, SqlDiagnostic, SqlFix, StageName};
 
 use crate::lexer::{self, SqlTokenKind};
 use crate::stage::{ChainContext, SqlStage, StageError};
@@ -47,12 +47,12 @@ impl SqlStage for TokenizeStage {
                     Some(from) => found.push(backtick_finding(case, from..range.end)),
                 },
                 SqlTokenKind::Unterminated => {
-                    let message = format!("{} has no end", unterminated_kind(part));
+                    let message = format!("{} has no end", unterminated_kind(part, case.request.dialect));
                     let place = case.span(range.start..range.start + 1);
                     let found_it = SqlDiagnostic::error(StageName::Tokenize, SqlCode::UnterminatedToken, message);
                     found.push(found_it.with_span(Some(place)).with_advice("Terminate it."));
                 }
-                SqlTokenKind::Comment if part.starts_with("/*!") || part.starts_with("/*M!") => {
+                SqlTokenKind::Comment if is_executable_comment(part) => {
                     let message = "MySQL and MariaDB execute this comment, but other engines ignore it";
                     let found_it = SqlDiagnostic::error(StageName::Safety, SqlCode::ExecutableComment, message);
                     found.push(found_it.with_span(Some(case.span(range))).with_advice("Remove the comment."));
@@ -63,6 +63,12 @@ impl SqlStage for TokenizeStage {
         found.into_iter().for_each(|found| case.add_finding(found));
         Ok(())
     }
+}
+
+/// Reports whether some engine executes a comment. The hint `SET_VAR` changes a setting of MySQL.
+fn is_executable_comment(comment: &str) -> bool {
+    let is_setting = || comment.to_ascii_lowercase().contains("set_var");
+    comment.starts_with("/*!") || comment.starts_with("/*M!") || (comment.starts_with("/*+") && is_setting())
 }
 
 /// Reports a name in backticks in a dialect where they do not quote names.
@@ -81,9 +87,10 @@ fn backtick_finding(case: &ChainContext<'_>, range: Range<usize>) -> SqlDiagnost
         .with_fix(Some(fix))
 }
 
-fn unterminated_kind(part: &str) -> &'static str {
+fn unterminated_kind(part: &str, dialect: Dialect) -> &'static str {
     match part.as_bytes().first() {
-        Some(b'\'' | b'x' | b'X' | b'e' | b'E' | b'$') => "a string",
+        Some(b'"') if dialect == Dialect::Mysql => "a string",
+        Some(b'\'' | b'x' | b'X' | b'e' | b'E' | b'n' | b'N' | b'b' | b'B' | b'$') => "a string",
         Some(b'/') => "a comment",
         _ => "a name in quotes",
     }

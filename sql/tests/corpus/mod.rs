@@ -375,7 +375,7 @@ impl Grammar {
                     columns: owned(&["key", "value"]),
                     alias,
                 },
-                Dialect::Duckdb | Dialect::Postgres => {
+                Dialect::Duckdb | Dialect::Postgres | Dialect::Mysql => {
                     FromItem { text: format!("range(3) AS {alias}(id)"), columns: owned(&["id"]), alias }
                 }
             },
@@ -519,7 +519,7 @@ impl Grammar {
                 "EXPLAIN QUERY PLAN SELECT * FROM %",
                 "SELECT 1 WHERE '%' IN (SELECT name FROM sqlite_temp_master)",
             ],
-            Dialect::Duckdb | Dialect::Postgres => &[
+            Dialect::Duckdb | Dialect::Postgres | Dialect::Mysql => &[
                 "PRAGMA table_info('%')",
                 "SELECT * FROM pragma_table_info('%')",
                 "DESCRIBE %",

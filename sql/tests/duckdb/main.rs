@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use proctor_core::sql::{Judgement, SqlCode, SqlRequest, SqlSeverity, StageName};
 use proctor_duckdb::LibraryNotFound;
 use proctor_sql::duckdb::{DuckDb, find_library};
-use proctor_sql::worker::WorkerOptions;
+use proctor_sql::worker::{ServerTemplates, WorkerOptions};
 
 fn main() {
     let library = library();
@@ -62,7 +62,12 @@ fn library() -> Result<PathBuf, LibraryNotFound> {
 /// Runs a worker like `proctor-sql worker`, whose socket is its standard output.
 fn run_worker(library: &Path) {
     let socket = std::io::stdout().as_fd().try_clone_to_owned().expect("a socket");
-    let options = WorkerOptions { duckdb: Ok(library.to_owned()), starts_postgres: false, postgres_template: None };
+    let options = WorkerOptions {
+        duckdb: Ok(library.to_owned()),
+        starts_postgres: false,
+        starts_mariadb: false,
+        templates: ServerTemplates::default(),
+    };
     proctor_sql::worker::serve(&UnixStream::from(socket), options).expect("the parent listens");
 }
 

@@ -31,6 +31,11 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("sql::uninterruptible_duckdb_query_ends_within_its_limit", uninterruptible_duckdb_query).needs(NEEDS_DUCKDB),
     case("sql::expensive_postgres_query_ends_within_its_limit", expensive_postgres_query).needs(NEEDS_POSTGRES),
     case("sql::daemon_and_command_judge_postgres", daemon_and_command_judge_postgres).needs(NEEDS_POSTGRES),
+    case("sql::daemon_and_command_judge_mysql", daemon_and_command_judge_mysql).needs(&[
+        Needs::Sandbox,
+        Needs::Program("curl"),
+        Needs::Mariadb,
+    ]),
     case("", daemon_and_command_judge_postgres)
         .unprivileged("sql::daemon_and_command_judge_postgres_as_a_user")
         .needs(NEEDS_POSTGRES),
@@ -220,22 +225,29 @@ fn expensive_postgres_query(env: &TestEnvironment) {
     assert_bomb_hits_limit(env, "postgres", &format!("SELECT count(*) FROM {rows} a, {rows} b, {rows} c"));
 }
 
-/// The command line judges with a server of its own, and the daemon keeps one.
 fn daemon_and_command_judge_postgres(env: &TestEnvironment) {
+    assert_judged_by_command_and_daemon(env, "postgres", "SELECT name FROM customers WHERE tier = $1");
+}
+
+fn daemon_and_command_judge_mysql(env: &TestEnvironment) {
+    assert_judged_by_command_and_daemon(env, "mysql", "SELECT `name` FROM customers WHERE tier = ?");
+}
+
+/// The command line judges with a server of its own, and the daemon keeps one.
+fn assert_judged_by_command_and_daemon(env: &TestEnvironment, dialect: &str, right: &str) {
     let repo = sql_repository(env, "");
     repo.write("q.sql", "SELECT nmae FROM customers");
-    let words = ["sql", "verify", "--dialect", "postgres", "--schema", "db/schema.sql", "q.sql"];
+    let words = ["sql", "verify", "--dialect", dialect, "--schema", "db/schema.sql", "q.sql"];
     let state = env.state_dir();
     repo.proctor(&[&words[..], &["--no-daemon", "--state-dir", state.to_str().expect("UTF-8")]].concat())
         .exits(1)
-        .prints(&["error[P0612]: column \"nmae\" does not exist", "did you mean"]);
+        .prints(&["error[P0612]", "did you mean `name`?"]);
     let daemon = env.start_ready_daemon();
-    repo.proctor(&[&words[..], &["--daemon", "--socket", env.socket_path().to_str().expect("UTF-8")]].concat())
-        .exits(1)
-        .prints(&["error[P0612]"]);
-    repo.write("q.sql", "SELECT name FROM customers WHERE tier = $1");
-    repo.proctor(&[&words[..], &["--daemon", "--socket", env.socket_path().to_str().expect("UTF-8")]].concat())
-        .exits(0);
+    let socket = env.socket_path();
+    let by_daemon = || repo.proctor(&[&words[..], &["--daemon", "--socket", socket.to_str().expect("UTF-8")]].concat());
+    by_daemon().exits(1).prints(&["error[P0612]"]);
+    repo.write("q.sql", right);
+    by_daemon().exits(0);
     daemon.stop().exits(0);
 }
 

@@ -28,6 +28,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", postgres_judges_in_sandbox_of_step)
         .unprivileged("sql_steps::postgres_judges_in_the_sandbox_of_the_step_as_a_user")
         .needs(&[Needs::Sandbox, Needs::Postgres]),
+    case("sql_steps::mariadb_judges_in_the_sandbox_of_the_step", mariadb_judges_in_sandbox_of_step)
+        .needs(&[Needs::Sandbox, Needs::Mariadb]),
     case(
         "sql_steps::command_named_like_the_helper_runs_the_repositorys_program",
         command_named_like_helper_runs_own_program,
@@ -251,11 +253,19 @@ fn library_from_spec_is_no_fallback(env: &TestEnvironment) {
     repo.run().exits(1).prints(&["error[P0660]", "there is no DuckDB at `/nowhere/libduckdb.so`"]);
 }
 
-/// The step starts a server of its own, which ends with the step.
 fn postgres_judges_in_sandbox_of_step(env: &TestEnvironment) {
-    let step = TestStep::sql("it", &format!("dialect: postgres, {READ_KEYS}")).with_field("leaks: fail");
+    assert_judged_by_server_of_step(env, "postgres");
+}
+
+fn mariadb_judges_in_sandbox_of_step(env: &TestEnvironment) {
+    assert_judged_by_server_of_step(env, "mysql");
+}
+
+/// The step starts a server of its own, which ends with the step.
+fn assert_judged_by_server_of_step(env: &TestEnvironment, dialect: &str) {
+    let step = TestStep::sql("it", &format!("dialect: {dialect}, {READ_KEYS}")).with_field("leaks: fail");
     let files = [
-        ("queries/a.sql", "SELECT name FROM customers WHERE tier = $1"),
+        ("queries/a.sql", "SELECT name FROM customers WHERE tier = 1"),
         ("queries/b.sql", "SELECT nmae FROM customers"),
     ];
     let repo = repo_with_schema_and_files(env, &TestSpec::from_steps([step]), &files);
