@@ -295,6 +295,13 @@ fn judges_writes() {
         &write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id WHERE c.tier = 'x'"),
         &[],
     );
+    pool.assert_codes(&write("UPDATE orders o JOIN customers c ON c.id = o.customer_id SET o.paid = 1"), &[]);
+    pool.assert_codes(&write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id"), &[]);
+    pool.assert_codes(&write("UPDATE orders o JOIN customers c ON 1 = 1 SET o.paid = 1"), &[SqlCode::AlwaysTrueFilter]);
+    pool.assert_codes(
+        &write("UPDATE orders o LEFT JOIN customers c ON c.id = 1 SET o.paid = 1"),
+        &[SqlCode::UnboundedWrite],
+    );
     pool.assert_codes(&write("DELETE FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("REPLACE INTO orders SELECT * FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("UPDATE customers SET tier = 'x' WHERE id > 0 OR 1 = 1"), &[SqlCode::AlwaysTrueFilter]);
