@@ -271,7 +271,8 @@ impl SqlEngine for Mysql {
 
     fn is_harmless_function(&self, function: &str) -> bool {
         let function = function.to_lowercase();
-        builtin_allowlist::is_harmless(&function) && !self.content.routines.contains(&function)
+        let is_stored = self.content.routines.contains(&function) || self.content.has_trigger(&function);
+        builtin_allowlist::is_harmless(&function) && !is_stored
     }
 
     fn is_harmless_table(&self, _table: &str) -> bool {

@@ -26,6 +26,7 @@ const SCHEMA: &str = "
     CREATE VIEW spied AS SELECT spy() AS a, name FROM plain;
     CREATE TABLE watched (id INT PRIMARY KEY);
     CREATE TRIGGER audited BEFORE INSERT ON watched FOR EACH ROW SET NEW.id = 1;
+    CREATE TRIGGER `upper` AFTER DELETE ON watched FOR EACH ROW SET @a = 1;
     CREATE TABLE computed (id INT PRIMARY KEY, pin VARCHAR(9), shown VARCHAR(9) AS (concat(pin, 'x')));
     CREATE TABLE `we``i'rd` (`a'b` INT, `select` INT);
     CREATE TABLE fast (id INT) ENGINE = MyISAM;
@@ -229,6 +230,7 @@ fn rejects_what_policies_do_not_allow() {
         ("SHOW VARIABLES", SqlCode::SettingRefused),
         ("SHOW GRANTS", SqlCode::SettingRefused),
         ("SHOW PROCESSLIST", SqlCode::SettingRefused),
+        ("SHOW COLUMNS FROM orders WHERE EXISTS (SELECT 1 FROM secret)", SqlCode::StatementRefused),
         ("SELECT @@datadir", SqlCode::SettingRefused),
         ("SELECT @@global . version", SqlCode::SettingRefused),
         ("SELECT sleep(1)", SqlCode::FunctionRefused),
@@ -293,6 +295,13 @@ fn judges_writes() {
         &write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id WHERE c.tier = 'x'"),
         &[],
     );
+    pool.assert_codes(&write("UPDATE orders o JOIN customers c ON c.id = o.customer_id SET o.paid = 1"), &[]);
+    pool.assert_codes(&write("DELETE o FROM orders o JOIN customers c ON c.id = o.customer_id"), &[]);
+    pool.assert_codes(&write("UPDATE orders o JOIN customers c ON 1 = 1 SET o.paid = 1"), &[SqlCode::AlwaysTrueFilter]);
+    pool.assert_codes(
+        &write("UPDATE orders o LEFT JOIN customers c ON c.id = 1 SET o.paid = 1"),
+        &[SqlCode::UnboundedWrite],
+    );
     pool.assert_codes(&write("DELETE FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("REPLACE INTO orders SELECT * FROM orders"), &[SqlCode::UnboundedWrite]);
     pool.assert_codes(&write("UPDATE customers SET tier = 'x' WHERE id > 0 OR 1 = 1"), &[SqlCode::AlwaysTrueFilter]);
@@ -300,6 +309,7 @@ fn judges_writes() {
     pool.assert_codes(&write("DELETE o FROM orders o WHERE o.id > -2000000 OR o.id < 0"), &[SqlCode::AlwaysTrueFilter]);
     pool.assert_codes(&write("UPDATE orders SET paid = 1 WHERE 'a' = 'a'"), &[SqlCode::AlwaysTrueFilter]);
     pool.assert_codes(&write("INSERT INTO watched VALUES (1)"), &[SqlCode::FunctionRefused]);
+    pool.assert_codes(&write("DELETE FROM watched WHERE id = 1"), &[SqlCode::FunctionRefused]);
     pool.assert_codes(&write("DROP TABLE orders"), &[SqlCode::SchemaChangeRefused]);
     let touched = pool.judge(&write("INSERT INTO orders (id, customer_id) VALUES (100, 1), (101, 1)"));
     let changed = touched.execution.as_ref().map(|execution| execution.touched[0].rows);
@@ -370,6 +380,8 @@ fn enforces_lists() {
         ("orders", "", "SELECT table_name FROM information_schema.tables"),
         ("orders", "", "SHOW TABLES"),
         ("orders", "", "DESCRIBE secret"),
+        ("orders", "", "EXPLAIN SELECT 1 FROM secret"),
+        ("orders", "", "SELECT id FROM orders ORDER BY (SELECT max(pin) FROM secret)"),
     ] {
         let judgement = pool.judge(&with_lists(SqlPolicy::Read, tables, columns, sql));
         let is_of_lists =

@@ -197,6 +197,11 @@ impl DatabaseContent {
         self.catalog.tables.iter_mut().find(|table| table.name == name)
     }
 
+    /// Reports whether a trigger has this name, in lower case. A change of rows calls its triggers by name.
+    pub(super) fn has_trigger(&self, name: &str) -> bool {
+        self.triggers.values().flatten().any(|(_, trigger)| trigger.to_lowercase() == name)
+    }
+
     /// Returns the generated column with this name.
     pub(super) fn generated_column(&self, table: &str, column: &str) -> Option<&GeneratedColumn> {
         self.generated.get(table)?.iter().find(|generated| generated.name.eq_ignore_ascii_case(column))

@@ -118,7 +118,19 @@ fn without_database(message: &str, database: &str) -> String {
         return message.to_owned();
     }
     let owner = format!("'{}'@'localhost'", super::server::owner_of(database));
-    message.replace(&format!("`{database}`."), "").replace(&format!("{database}."), "").replace(&owner, "the owner")
+    let message = message.replace(&format!("`{database}`."), "").replace(&format!("{database}."), "");
+    without_temporary_name(&message.replace(&owner, "the owner"))
+}
+
+/// Replaces the name of the copy that the server makes of a table which it alters. The name differs each time.
+fn without_temporary_name(message: &str) -> String {
+    match message.split_once("`#sql") {
+        Some((before, rest)) => {
+            let after = rest.split_once('`').map_or("", |(_, after)| after);
+            format!("{before}the altered table{after}")
+        }
+        None => message.to_owned(),
+    }
 }
 
 /// Returns the name that a message is about: its first text in quotes, or the name of a function.
@@ -279,6 +291,13 @@ mod tests {
             assert_eq!((found.code, found.subject.as_deref()), (code, subject), "{message}");
             assert!(!found.message.contains("judged_0"), "{}", found.message);
         }
+    }
+
+    #[test]
+    fn removes_names_of_the_server() {
+        let message = "a constraint fails (`judged_0`.`#sql-alter-5-8`, CONSTRAINT `c`); 'owner_judged_0'@'localhost'";
+        let expected = "a constraint fails (the altered table, CONSTRAINT `c`); the owner";
+        assert_eq!(without_database(message, "judged_0"), expected);
     }
 
     #[test]

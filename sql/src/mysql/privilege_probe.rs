@@ -14,7 +14,7 @@ use super::session::{Session, SessionError, SqlMode};
 
 /// The maximum number of privileges that are granted for one statement.
 const MAX_GRANTS: usize = 512;
-/// The number of columns of a table after which the whole table is granted. Its other columns are then not reported.
+/// The number of columns of a table after which the whole table is granted. All its columns are then reported.
 const MAX_COLUMN_GRANTS: usize = 48;
 
 /// A privilege that can be restricted to columns.
@@ -288,6 +288,7 @@ impl Search<'_> {
         let columns = self.needs.tables.entry(table.to_owned()).or_default().columns.entry(privilege).or_default();
         let is_new = columns.named.insert(column.to_owned());
         if columns.named.len() > MAX_COLUMN_GRANTS {
+            columns.is_whole = true;
             self.grant(privilege.as_str(), table)?;
         } else {
             self.grant_column(privilege, table, column)?;

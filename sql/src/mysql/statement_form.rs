@@ -243,6 +243,10 @@ impl<'s> Tokens<'s> {
             _ => None,
         };
         let other = || Action::Setting(word.clone());
+        if (at..self.all.len()).any(|at| self.is_word(at, "select")) {
+            // The tables that the condition reads would not be reported.
+            return Action::Other("the condition of `SHOW` has a subquery".to_owned());
+        }
         match word.as_str() {
             "tables" if is_of(at + 1) => Action::Other("it shows the tables of another database".to_owned()),
             "tables" => Action::Metadata { source: "`SHOW TABLES`".to_owned(), table: None },
@@ -337,22 +341,25 @@ impl<'s> Tokens<'s> {
 
     /// Returns the query of a definition: from its first word at the outermost level, or after `AS (`.
     fn inner_query(&self) -> Option<&'s str> {
-        let is_start = |at: &usize| {
-            let before = (0..*at).rev().find(|before| self.text(*before) != "(");
-            let is_after = || before.is_some_and(|before| self.is_any(before, &["as", "ignore", "replace"]));
-            self.is_word(*at, "select") || (self.is_any(*at, &["with", "values"]) && is_after())
-        };
-        let mut start = (1..self.all.len()).find(is_start)?;
-        let first = start;
-        while self.text(start - 1) == "(" {
-            start -= 1;
-        }
+        let (start, first) = self.inner_query_start()?;
         let mut end = self.all.len();
         // `WITH … CHECK OPTION` follows the query of a view.
         if self.is_word(end - 1, "option") {
             end = (first + 1..end).rev().find(|at| self.is_word(*at, "with"))?;
         }
         self.sql.get(self.all[start].1.start..self.all[end.checked_sub(1)?].1.end)
+    }
+
+    /// Returns the index of the first token of the query of a definition, with and without its opening brackets.
+    fn inner_query_start(&self) -> Option<(usize, usize)> {
+        let is_start = |at: &usize| {
+            let before = (0..*at).rev().find(|before| self.text(*before) != "(");
+            let is_after = || before.is_some_and(|before| self.is_any(before, &["as", "ignore", "replace"]));
+            self.is_word(*at, "select") || (self.is_any(*at, &["with", "values"]) && is_after())
+        };
+        let first = (1..self.all.len()).find(is_start)?;
+        let start = (1..=first).rev().take_while(|at| *at == first || self.text(*at) == "(").last()?;
+        Some((start, first))
     }
 
     /// Returns what the words of the statement do, wherever they are in it.
@@ -429,7 +436,9 @@ impl<'s> Tokens<'s> {
         let mut calls = BTreeSet::new();
         // Records for each open bracket whether it encloses the columns of a key.
         let mut brackets = Vec::new();
+        let query_start = self.inner_query_start().map_or(self.all.len(), |(start, _)| start);
         for at in 0..self.all.len() {
+            let is_definition = is_definition && at < query_start;
             match self.text(at) {
                 "(" => {
                     let is_key = is_definition && self.is_key_list(at);
@@ -568,6 +577,7 @@ mod tests {
             found("CREATE VIEW v (a) AS SELECT load_file('x') AS a FROM t JOIN u ON sleep(1)"),
             ["load_file", "sleep"]
         );
+        assert_eq!(found("CREATE TABLE t (KEY k (a)) AS SELECT UNIQUE sleep(1) AS k, hash(2)"), ["hash", "sleep"]);
         assert_eq!(found("ALTER TABLE t ADD INDEX i USING BTREE (name(10)), ADD COLUMN (a INT)"), Vec::<String>::new());
     }
 
@@ -594,6 +604,7 @@ mod tests {
             ("SHOW TABLES", vec![metadata("`SHOW TABLES`", None)]),
             ("SHOW FULL COLUMNS FROM t", vec![metadata("`SHOW FULL`", Some("t"))]),
             ("SHOW COLUMNS FROM t FROM mysql", vec![Action::Setting("columns".to_owned())]),
+            ("SHOW COLUMNS FROM t WHERE EXISTS (SELECT 1)", vec![other("the condition of `SHOW` has a subquery")]),
             ("SHOW TABLES FROM mysql", vec![other("it shows the tables of another database")]),
             ("DESC t", vec![metadata("`DESCRIBE`", Some("t"))]),
             ("DESCRIBE mysql.user", vec![other("`DESCRIBE` describes a table of another database")]),

@@ -459,20 +459,35 @@ fn unparsed_write_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan)
     vec![SqlDiagnostic::error(STAGE, SqlCode::StatementRefused, message).with_span(Some(span))]
 }
 
+/// Returns the condition of the only join of a changed table, which filters its rows as in MySQL's
+/// `UPDATE t JOIN u ON … SET …`. An outer join filters none.
+fn join_condition(changed: &ast::TableWithJoins) -> Option<&Expr> {
+    use ast::{JoinConstraint, JoinOperator};
+    let [join] = changed.joins.as_slice() else { return None };
+    match &join.join_operator {
+        JoinOperator::Join(JoinConstraint::On(condition))
+        | JoinOperator::Inner(JoinConstraint::On(condition))
+        | JoinOperator::StraightJoin(JoinConstraint::On(condition)) => Some(condition),
+        _ => None,
+    }
+}
+
 /// Returns the table and the filter of an UPDATE or DELETE.
 pub(super) fn write_target(statement: &ast::Statement) -> Option<(String, Option<&Expr>)> {
     match statement {
         ast::Statement::Delete(delete) => {
             let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
             let table = from.first().map(|table| table.relation.to_string()).unwrap_or_default();
+            let filter = delete.selection.as_ref().or_else(|| join_condition(from.first()?));
             // A `LIMIT` bounds the statement as well as a filter does.
             let is_limited = delete.limit.is_some();
-            (!is_limited || delete.selection.is_some()).then_some((table, delete.selection.as_ref()))
+            (!is_limited || filter.is_some()).then_some((table, filter))
         }
         ast::Statement::Update(update) => {
             let is_limited = update.limit.is_some();
             let table = update.table.relation.to_string();
-            (!is_limited || update.selection.is_some()).then_some((table, update.selection.as_ref()))
+            let filter = update.selection.as_ref().or_else(|| join_condition(&update.table));
+            (!is_limited || filter.is_some()).then_some((table, filter))
         }
         // `WITH … DELETE …`
         ast::Statement::Query(query) => match &*query.body {
