@@ -6,6 +6,8 @@
 
 mod builtin_allowlist;
 mod catalog_reader;
+mod database_users;
+mod function_calls;
 mod functional_dependence;
 mod list_checks;
 mod mysql8_forms;
@@ -15,6 +17,7 @@ mod server;
 mod session;
 mod statement_binding;
 mod statement_form;
+mod statement_tokens;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -143,7 +146,7 @@ impl Mysql {
     }
 
     fn connect(&self, deadline: Instant) -> Result<Session, SessionError> {
-        let mut session = self.server.connect(&server::owner_of(&self.database), &self.database)?;
+        let mut session = self.server.connect(&database_users::owner_of(&self.database), &self.database)?;
         session.execute_batch(&format!("SET max_session_mem_used = {}", self.memory), deadline)?;
         Ok(session)
     }

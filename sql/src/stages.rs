@@ -5,6 +5,7 @@ mod edited_text;
 mod extract;
 mod filter_truth;
 pub(crate) mod foreign_constructs;
+mod foreign_functions;
 mod misspelt_keywords;
 mod name_errors;
 mod parse;

@@ -3,10 +3,9 @@
 
 use std::ops::Range;
 
-use proctor_core::sql::Dialect;
-
 use super::catalog_reader::{DatabaseContent, quote_identifier};
-use crate::lexer::{self, SqlTokenKind};
+use super::statement_tokens::Tokens;
+use crate::lexer;
 
 /// The words that end the list of grouped columns.
 const LIST_ENDS: &[&str] =
@@ -42,30 +41,7 @@ fn is_same(written: &ColumnName, other: &ColumnName) -> bool {
     is_qualified && written.1.eq_ignore_ascii_case(&other.1)
 }
 
-struct Tokens<'s> {
-    sql: &'s str,
-    all: Vec<(SqlTokenKind, Range<usize>)>,
-}
-
-impl<'s> Tokens<'s> {
-    fn new(sql: &'s str) -> Self {
-        let mut all = lexer::tokenize(sql, Dialect::Mysql);
-        all.retain(|(kind, _)| !matches!(kind, SqlTokenKind::Whitespace | SqlTokenKind::Comment));
-        Self { sql, all }
-    }
-
-    fn text(&self, at: usize) -> &'s str {
-        self.all.get(at).map_or("", |(_, range)| &self.sql[range.clone()])
-    }
-
-    fn is_word(&self, at: usize, word: &str) -> bool {
-        self.text(at).eq_ignore_ascii_case(word)
-    }
-
-    fn is_name(&self, at: usize) -> bool {
-        matches!(self.all.get(at), Some((SqlTokenKind::Word | SqlTokenKind::Quoted, _)))
-    }
-
+impl Tokens<'_> {
     /// Returns the tokens of the grouped columns, if exactly one query of the statement is grouped by some.
     fn grouped_list(&self) -> Option<Range<usize>> {
         let mut starts = (0..self.all.len()).filter(|at| self.is_word(*at, "group") && self.is_word(at + 1, "by"));

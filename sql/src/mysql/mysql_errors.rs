@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use proctor_core::sql::{Dialect, SqlCode};
 
+use super::database_users;
 use super::session::{self, SessionError};
 use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
@@ -117,7 +118,7 @@ fn without_database(message: &str, database: &str) -> String {
     if database.is_empty() {
         return message.to_owned();
     }
-    let owner = format!("'{}'@'localhost'", super::server::owner_of(database));
+    let owner = format!("'{}'@'localhost'", database_users::owner_of(database));
     let message = message.replace(&format!("`{database}`."), "").replace(&format!("{database}."), "");
     without_temporary_name(&message.replace(&owner, "the owner"))
 }

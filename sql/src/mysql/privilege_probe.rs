@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::catalog_reader::{DatabaseContent, quote_identifier};
+use super::database_users;
 use super::mysql_errors::{self, MissingPrivilege};
-use super::server::{self, Server};
+use super::server::Server;
 use super::session::{Session, SessionError, SqlMode};
 
 /// The maximum number of privileges that are granted for one statement.
@@ -87,7 +88,7 @@ impl PrivilegeProbe {
     pub(super) fn connect(server: &Server, database: &str, deadline: Instant) -> Result<Self, SessionError> {
         server.reset_probe(database, deadline)?;
         Ok(Self {
-            session: server.connect(&server::probe_of(database), database)?,
+            session: server.connect(&database_users::probe_of(database), database)?,
             database: database.to_owned(),
             granted_tables: BTreeSet::new(),
             granted_routines: BTreeSet::new(),
@@ -174,7 +175,7 @@ impl PrivilegeProbe {
     }
 
     fn user(&self) -> String {
-        format!("{}@localhost", server::probe_of(&self.database))
+        format!("{}@localhost", database_users::probe_of(&self.database))
     }
 }
 

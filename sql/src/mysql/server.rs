@@ -14,6 +14,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::catalog_reader::quote_identifier;
+use super::database_users::{owner_of, probe_of};
 use super::mysql_errors;
 use super::session::{Session, SessionError, SessionOptions};
 use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerProcess};
@@ -215,16 +216,6 @@ impl Server {
         ];
         self.administer(&statements, Instant::now() + START_TIMEOUT)
     }
-}
-
-/// Returns the user who owns a database.
-pub(super) fn owner_of(database: &str) -> String {
-    format!("owner_{database}")
-}
-
-/// Returns the user who gets the privileges that a statement needs.
-pub(super) fn probe_of(database: &str) -> String {
-    format!("probe_{database}")
 }
 
 fn socket_file(data: &Path) -> PathBuf {

@@ -3,13 +3,13 @@
 //! allows.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use proctor_core::sql::Dialect;
 
 use super::builtin_allowlist;
+use super::statement_tokens::Tokens;
 use crate::engine::Action;
-use crate::lexer::{self, SqlTokenKind};
+use crate::lexer;
 
 /// The engines of tables whose content is part of the database.
 const TABLE_ENGINES: &[&str] = &["innodb", "myisam", "aria", "memory", "heap"];
@@ -33,26 +33,6 @@ const OBJECTS: &[&str] = &[
     "user",
     "view",
 ];
-/// Words before a table whose columns follow in brackets.
-const WORDS_BEFORE_TABLE: &[&str] =
-    &["delayed", "ignore", "insert", "into", "low_priority", "recursive", "replace", "with"];
-/// Words before a name that is defined, and that a bracket follows.
-const WORDS_BEFORE_DEFINITION: &[&str] = &[
-    "constraint",
-    "exists",
-    "fulltext",
-    "index",
-    "key",
-    "partition",
-    "references",
-    "spatial",
-    "table",
-    "unique",
-    "view",
-];
-/// Words before the columns of a key, or before its name.
-const KEY_WORDS: &[&str] = &["fulltext", "index", "key", "spatial", "unique"];
-
 /// The kind of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FormKind<'s> {
@@ -106,70 +86,7 @@ pub(super) fn defined_references(sql: &str) -> Vec<String> {
     starts.filter_map(|at| tokens.dotted_name(at)).map(|(name, _)| name).collect()
 }
 
-/// The words and signs of a statement, without comments.
-struct Tokens<'s> {
-    sql: &'s str,
-    all: Vec<(SqlTokenKind, Range<usize>)>,
-}
-
 impl<'s> Tokens<'s> {
-    fn new(sql: &'s str) -> Self {
-        let mut all = lexer::tokenize(sql, Dialect::Mysql);
-        all.retain(|(kind, _)| !matches!(kind, SqlTokenKind::Whitespace | SqlTokenKind::Comment));
-        Self { sql, all }
-    }
-
-    fn text(&self, at: usize) -> &'s str {
-        self.all.get(at).map_or("", |(_, range)| &self.sql[range.clone()])
-    }
-
-    /// Returns an unquoted word in lower case; anything else is empty.
-    fn word(&self, at: usize) -> String {
-        match self.all.get(at) {
-            Some((SqlTokenKind::Word, range)) => self.sql[range.clone()].to_ascii_lowercase(),
-            _ => String::new(),
-        }
-    }
-
-    fn is_word(&self, at: usize, word: &str) -> bool {
-        matches!(self.all.get(at), Some((SqlTokenKind::Word, _))) && self.text(at).eq_ignore_ascii_case(word)
-    }
-
-    fn is_any(&self, at: usize, words: &[&str]) -> bool {
-        words.iter().any(|word| self.is_word(at, word))
-    }
-
-    fn is_name(&self, at: usize) -> bool {
-        matches!(self.all.get(at), Some((SqlTokenKind::Word | SqlTokenKind::Quoted, _)))
-    }
-
-    fn name(&self, at: usize) -> String {
-        lexer::unquote(self.text(at))
-    }
-
-    /// Returns the name at a token, with its qualifiers, and the index of its last token.
-    fn dotted_name(&self, at: usize) -> Option<(String, usize)> {
-        if !self.is_name(at) {
-            return None;
-        }
-        let (mut name, mut last) = (self.name(at), at);
-        while self.text(last + 1) == "." && self.is_name(last + 2) {
-            name = format!("{name}.{}", self.name(last + 2));
-            last += 2;
-        }
-        Some((name, last))
-    }
-
-    /// Returns the text from a token to the end.
-    fn rest(&self, at: usize) -> Option<&'s str> {
-        Some(&self.sql[self.all.get(at)?.1.start..self.all.last()?.1.end])
-    }
-
-    /// Returns the index of the first token that is no opening bracket.
-    fn first_after_brackets(&self, from: usize) -> usize {
-        (from..self.all.len()).find(|at| self.text(*at) != "(").unwrap_or(from)
-    }
-
     fn begins_rows(&self, at: usize) -> bool {
         let is_bracketed = self.text(at) == "(";
         let first = self.first_after_brackets(at);
@@ -351,7 +268,7 @@ impl<'s> Tokens<'s> {
     }
 
     /// Returns the index of the first token of the query of a definition, with and without its opening brackets.
-    fn inner_query_start(&self) -> Option<(usize, usize)> {
+    pub(super) fn inner_query_start(&self) -> Option<(usize, usize)> {
         let is_start = |at: &usize| {
             let before = (0..*at).rev().find(|before| self.text(*before) != "(");
             let is_after = || before.is_some_and(|before| self.is_any(before, &["as", "ignore", "replace"]));
@@ -430,92 +347,6 @@ impl<'s> Tokens<'s> {
         let before = (0..into).rev().find(|at| !self.is_any(*at, &modifiers));
         before.is_some_and(|at| self.is_any(at, &["insert", "replace"]))
     }
-
-    /// Returns the functions that the statement calls: names before a bracket that are neither keywords nor tables.
-    fn calls(&self, is_definition: bool) -> BTreeSet<Action> {
-        let mut calls = BTreeSet::new();
-        // Records for each open bracket whether it encloses the columns of a key.
-        let mut brackets = Vec::new();
-        let query_start = self.inner_query_start().map_or(self.all.len(), |(start, _)| start);
-        for at in 0..self.all.len() {
-            let is_definition = is_definition && at < query_start;
-            match self.text(at) {
-                "(" => {
-                    let is_key = is_definition && self.is_key_list(at);
-                    if !is_key && brackets.last() != Some(&true) {
-                        calls.extend(self.call_before(at, is_definition));
-                    }
-                    brackets.push(is_key);
-                }
-                ")" => {
-                    brackets.pop();
-                }
-                _ => {}
-            }
-        }
-        calls
-    }
-
-    /// Returns the index of the first token of the name that ends before a bracket.
-    fn name_start(&self, bracket: usize) -> Option<usize> {
-        let mut start = bracket.checked_sub(1).filter(|at| self.is_name(*at))?;
-        while start >= 2 && self.text(start - 1) == "." && self.is_name(start - 2) {
-            start -= 2;
-        }
-        Some(start)
-    }
-
-    fn call_before(&self, bracket: usize, is_definition: bool) -> Option<Action> {
-        let start = self.name_start(bracket)?;
-        let (name, _) = self.dotted_name(start)?;
-        let name = name.to_ascii_lowercase();
-        let is_keyword = start + 1 == bracket && builtin_allowlist::is_keyword(&self.word(start), is_definition);
-        let before = start.checked_sub(1);
-        let is_table = before.is_some_and(|before| {
-            self.is_any(before, WORDS_BEFORE_TABLE)
-                || (is_definition && self.is_any(before, WORDS_BEFORE_DEFINITION))
-                || (is_definition && self.is_index_target(before))
-        });
-        let is_table_expression = || {
-            self.is_word(self.bracket_end(bracket) + 1, "as") && {
-                let after = self.bracket_end(bracket) + 2;
-                self.text(after) == "("
-            }
-        };
-        (!is_keyword && !is_table && !is_table_expression()).then_some(Action::Call(name))
-    }
-
-    /// Reports whether a word is the ON of CREATE INDEX.
-    fn is_index_target(&self, at: usize) -> bool {
-        let is_first = || (0..at).all(|before| self.text(before) != "(");
-        self.is_word(at, "on") && self.is_word(0, "create") && is_first()
-    }
-
-    /// Reports whether a bracket opens the columns of a key: their prefixes have lengths.
-    fn is_key_list(&self, bracket: usize) -> bool {
-        let is_key_word = |at: Option<usize>| at.is_some_and(|at| self.is_any(at, KEY_WORDS));
-        let before = bracket.checked_sub(1);
-        let using = bracket.checked_sub(2).is_some_and(|at| self.is_word(at, "using"));
-        let name_before = self.name_start(bracket).and_then(|start| start.checked_sub(1));
-        is_key_word(before)
-            || is_key_word(name_before)
-            || using
-            || name_before.is_some_and(|at| self.is_index_target(at))
-    }
-
-    /// Returns the index of the bracket that closes another one, or of the last token.
-    fn bracket_end(&self, open: usize) -> usize {
-        let mut depth = 0_usize;
-        for at in open..self.all.len() {
-            match self.text(at) {
-                "(" => depth += 1,
-                ")" if depth == 1 => return at,
-                ")" => depth -= 1,
-                _ => {}
-            }
-        }
-        self.all.len()
-    }
 }
 
 /// Returns the read of the metadata of one table. A qualified name is that of another database.
@@ -532,53 +363,6 @@ mod tests {
 
     fn actions(sql: &str) -> Vec<Action> {
         classify(sql).actions.into_iter().collect()
-    }
-
-    fn calls(sql: &str) -> Vec<String> {
-        let name = |action| match action {
-            Action::Call(name) => name,
-            other => panic!("{sql}: {other:?}"),
-        };
-        actions(sql).into_iter().map(name).collect()
-    }
-
-    #[test]
-    fn finds_calls() {
-        let cases: &[(&str, &[&str])] = &[
-            ("SELECT upper(name), COUNT(*) FROM t WHERE id IN (1) AND (a) > ALL (SELECT 1)", &["count", "upper"]),
-            ("SELECT `sleep` (1), sleep/**/(2)", &["sleep"]),
-            ("SELECT x.f(1), current_user FROM t", &["current_user", "x.f"]),
-            ("INSERT INTO sleep (a, b) VALUES (1, now())", &["now"]),
-            ("INSERT t (a) VALUES (1) ON DUPLICATE KEY UPDATE a = VALUES(a)", &[]),
-            ("REPLACE t (a) SELECT REPLACE(a, 'b(', \"c(\") FROM u", &["replace"]),
-            ("WITH a (x) AS (SELECT 1), b (y, z) AS (SELECT 1, f(2)) SELECT * FROM a JOIN b USING (x)", &["f"]),
-            ("SELECT CAST(a AS DECIMAL(10, 2)), t.current_user FROM t -- f(1)\n USE INDEX (i)", &["cast"]),
-            ("SELECT SUM(a) OVER (PARTITION BY b), 'f(1)' FROM t # f(1)", &["sum"]),
-            ("SELECT jt.a FROM JSON_TABLE('[]', '$[*]' COLUMNS (a INT PATH '$')) jt", &["json_table"]),
-        ];
-        for (sql, expected) in cases {
-            assert_eq!(calls(sql), *expected, "{sql}");
-        }
-    }
-
-    #[test]
-    fn finds_calls_in_definitions() {
-        let found = |sql: &str| {
-            let all = actions(sql).into_iter();
-            all.filter_map(|action| if let Action::Call(name) = action { Some(name) } else { None }).collect::<Vec<_>>()
-        };
-        let table = "CREATE TABLE IF NOT EXISTS t (id INT(11) PRIMARY KEY, name VARCHAR(20) DEFAULT (upper('x')), \
-            kind ENUM('a'), KEY idx (name(10), id), UNIQUE u (name(5)), CONSTRAINT c CHECK (abs(id) > 0), \
-            CONSTRAINT f FOREIGN KEY fk (id) REFERENCES other (id), total INT AS (id + mod(id, 2)) STORED)";
-        assert_eq!(found(table), ["abs", "mod", "upper"]);
-        assert_eq!(found("CREATE TABLE t (a INT DEFAULT (sleep(10)))"), ["sleep"]);
-        assert_eq!(found("CREATE UNIQUE INDEX i ON t (name(10))"), Vec::<String>::new());
-        assert_eq!(
-            found("CREATE VIEW v (a) AS SELECT load_file('x') AS a FROM t JOIN u ON sleep(1)"),
-            ["load_file", "sleep"]
-        );
-        assert_eq!(found("CREATE TABLE t (KEY k (a)) AS SELECT UNIQUE sleep(1) AS k, hash(2)"), ["hash", "sleep"]);
-        assert_eq!(found("ALTER TABLE t ADD INDEX i USING BTREE (name(10)), ADD COLUMN (a INT)"), Vec::<String>::new());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::name_suggestions::suggest_names;
 use crate::stage::{ChainContext, execution_bounds};
 use crate::stages::edited_text::EditedText;
 use crate::stages::table_references::{TableReference, table_references};
-use crate::stages::{foreign_constructs, misspelt_keywords};
+use crate::stages::{foreign_constructs, foreign_functions, misspelt_keywords};
 
 /// The maximum number of findings about one statement.
 const MAX_FINDINGS: usize = 12;
@@ -450,7 +450,7 @@ fn with_candidates(
                     in_scope.iter().flat_map(|table| table.columns.iter().map(|column| column.name.as_str())).collect();
                 suggest_names(name, of)
             }
-            SqlCode::UnknownFunction => foreign_constructs::equivalent_function(name, case.request.dialect)
+            SqlCode::UnknownFunction => foreign_functions::equivalent_function(name, case.request.dialect)
                 .map(|instead| vec![instead.to_owned()])
                 .unwrap_or_else(|| suggest_names(name, case.engine.functions().iter().map(String::as_str))),
             SqlCode::AmbiguousColumn => catalog
