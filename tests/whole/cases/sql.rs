@@ -107,7 +107,9 @@ fn cli_judges_file(env: &TestEnvironment) {
     assert_eq!((at(confidence), at(confidence + 1)), (Some(1), Some(0)), "{warned:#}");
     judge("q/e.sql", &["--reject-at", "0"]).exits(2);
     repo.proctor(&["sql", "advice", "no such column: nmae"]).exits(0).prints(&["P0612"]);
-    repo.proctor(&["sql", "advice", "8130"]).exits(2).prints_to_stderr(&["looks like an error of TiDB"]);
+    repo.proctor(&["sql", "advice", "8130"]).exits(0).prints(&["P0625", "(MySQL)", "several statements", "TiDB"]);
+    repo.proctor(&["sql", "advice", "42P01"]).exits(0).prints(&["P0611", "(PostgreSQL)"]);
+    repo.proctor(&["sql", "advice", "ORA-00942"]).exits(2).prints_to_stderr(&["looks like an error of Oracle"]);
     repo.proctor(&["sql", "advice", "blah"]).exits(2).prints_to_stderr(&["no supported engine"]);
     judge("q/none.sql", &[]).exits(2).prints_to_stderr(&["q/none.sql"]);
     judge("spec", &[]).exits(2);

@@ -116,7 +116,8 @@ pub(super) fn engine_line(dialect: Dialect, judgement: &Judgement) -> String {
 
 /// Renders the explanation of an engine's error.
 pub(super) fn render_advice(advice: &Advice) -> String {
-    let mut text = format!("{}: {}\n", paint(BAD, advice.code_name()), escape_line(&advice.means));
+    let engine = advice.dialect.display_name();
+    let mut text = format!("{} ({engine}): {}\n", paint(BAD, advice.code_name()), escape_line(&advice.means));
     text += &format!("{} {}\n", paint(crate::style::HINT, "hint:"), escape_line(&advice.advice));
     text
 }
