@@ -110,7 +110,7 @@ impl Mysql {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let deadline = Instant::now() + request.limits.wall_time();
         if request.database.is_some() {
-            let message = "a database file is of no use to MySQL; send the schema instead";
+            let message = "MySQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
         let running = server.running().map_err(|error| match error {
@@ -151,7 +151,7 @@ impl Mysql {
         Ok(session)
     }
 
-    /// Sets up parts of a schema on a connection of their own, since they may change its settings, and reads the
+    /// Sets up parts of a schema on a separate connection, since they may change its settings, and reads the
     /// content of the database on a new one.
     fn apply_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
         let mut setup = self.connect(deadline).map_err(|error| self.to_internal_refusal(&error))?;

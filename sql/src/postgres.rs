@@ -106,7 +106,7 @@ impl Postgres {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let deadline = Instant::now() + request.limits.wall_time();
         if request.database.is_some() {
-            let message = "a database file is of no use to PostgreSQL; send the schema instead";
+            let message = "PostgreSQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
         let running = server.running().map_err(|error| match error {
@@ -135,7 +135,7 @@ impl Postgres {
         connected.map_err(|error| postgres_errors::to_internal_refusal(&error))
     }
 
-    /// Sets up parts of a schema on a connection of their own, since they may change its settings, and reads the
+    /// Sets up parts of a schema on a separate connection, since they may change its settings, and reads the
     /// content of the database on a new one.
     fn apply_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
         let setup = self.connect()?;

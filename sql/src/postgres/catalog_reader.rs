@@ -262,7 +262,7 @@ pub(super) fn read_functions(
             CalledFunction { name: if is_plain { name.to_owned() } else { format!("{schema}.{name}") } }
         })
         .collect();
-    // An operator of the schema has an object id of its own, which is none of a function.
+    // The object id of an operator of the schema is not that of a function.
     if found.len() < oids.len() {
         found.push(CalledFunction { name: "an operator of the schema".to_owned() });
     }
