@@ -62,7 +62,11 @@ impl ChildWorker {
                 self.running = Some(running);
                 judgement
             }
-            Err(WorkerError::TimedOut(took)) => worker_client::timeout_judgement(request, took),
+            Err(WorkerError::TimedOut(took)) => {
+                // It does not notice that the connection is closed.
+                running.kill();
+                worker_client::timeout_judgement(request, took)
+            }
             Err(WorkerError::Disconnected(error)) => {
                 worker_client::engine_died_judgement(request, &running.exit_message(&error))
             }
@@ -85,6 +89,11 @@ impl ChildWorker {
 }
 
 impl RunningSqlWorker {
+    fn kill(mut self) {
+        // A child that has exited needs no signal.
+        let _ = self.child.kill();
+    }
+
     fn exit_message(mut self, error: &io::Error) -> String {
         // The cause that closed the socket has ended the child too, or this kill does.
         let _ = self.child.kill();

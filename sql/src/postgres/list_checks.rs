@@ -56,14 +56,18 @@ pub(super) fn check_privileges(
     for schema in content.quoted_names.values().filter_map(|quoted| quoted.split_once("\".\"")) {
         grants.push(format!("GRANT USAGE ON SCHEMA {}\" TO {LISTED_ROLE}", schema.0));
     }
+    // A rollback does not undo PREPARE, so that an earlier check may have left its statement.
+    let left = "SELECT name FROM pg_catalog.pg_prepared_statements WHERE name = 'proctor_listed'";
+    if !session.query_texts(left, deadline)?.is_empty() {
+        session.execute_batch("DEALLOCATE proctor_listed", deadline)?;
+    }
     session.execute_batch(&grants.join(";\n"), deadline)?;
     session.execute_batch(&format!("SET LOCAL ROLE {LISTED_ROLE}"), deadline)?;
     // A statement with parameters can only be planned with values for them.
     session.execute(&format!("PREPARE proctor_listed AS {sql}"), deadline)?;
     let values = vec!["NULL"; parameters].join(", ");
     let values = if parameters == 0 { String::new() } else { format!("({values})") };
-    session.execute(&format!("EXPLAIN EXECUTE proctor_listed{values}"), deadline)?;
-    session.execute_batch("DEALLOCATE proctor_listed", deadline)
+    session.execute(&format!("EXPLAIN EXECUTE proctor_listed{values}"), deadline).map(drop)
 }
 
 /// Converts the result of [`check_privileges`] to a refusal.

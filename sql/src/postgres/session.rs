@@ -141,17 +141,16 @@ impl Session {
                 }
                 if bytes > on.limits.result {
                     self.cancel().await;
+                    // The statement has ended before the next one begins, so that the request cannot reach that one.
+                    while rows.next().await.is_some() {}
                     return Err(SessionError::ResultTooLarge(on.limits.result));
                 }
                 outcome.rows += 1;
-                // The rows that a write returns must all be read; otherwise the write is not completed.
+                // The remaining rows are read too: the rows of requests are few, and a write that returns rows is only
+                // complete with its last one.
                 if outcome.rows > on.limits.rows && is_readonly {
                     outcome.rows = on.limits.rows;
                     outcome.truncated = true;
-                    if !on.continues_past_row_limit {
-                        self.cancel().await;
-                        return Ok(outcome);
-                    }
                 }
             }
             if !is_readonly {
@@ -161,8 +160,8 @@ impl Session {
         })
     }
 
-    /// Does some work in a savepoint, or in a transaction of its own if there is none, and undoes its effects if it
-    /// fails or `effects` says so.
+    /// Does some work in a savepoint; outside of a transaction, in a new one. Undoes the effects if the work fails or if
+    /// `effects` says so.
     pub(super) fn isolated<T>(
         &mut self,
         effects: Effects,
