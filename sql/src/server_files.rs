@@ -17,6 +17,8 @@ use rustix::process::{Pid, Signal};
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The size of the end of an output that is kept, in bytes.
 const KEPT_OUTPUT: usize = 600;
+/// The bytes after an archive, which show that it is complete: a truncated one can end with zeros too.
+pub(crate) const ARCHIVE_END: &[u8] = b"proctor: end of the archive\n";
 /// The name of the data directory in an archive and in the directory of a server.
 const DATA_DIRECTORY: &str = "data";
 
@@ -119,7 +121,8 @@ impl ServerDirectory {
         let mut archive = tar::Builder::new(out);
         archive.follow_symlinks(false);
         archive.append_dir_all(DATA_DIRECTORY, self.data()).map_err(io)?;
-        archive.into_inner().and_then(|mut out| out.flush()).map_err(io)
+        let mut out = archive.into_inner().map_err(io)?;
+        out.write_all(ARCHIVE_END).and_then(|()| out.flush()).map_err(io)
     }
 
     /// Starts a server, and waits until a line of its log contains `ready`. `end` is the signal that ends it at once.

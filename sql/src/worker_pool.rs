@@ -26,6 +26,7 @@ use proctor_sandbox::{
 use crate::chain;
 use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
+use crate::server_files::ARCHIVE_END;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
 
@@ -335,6 +336,8 @@ impl WorkerPool {
             // A worker of another user reads the file in its sandbox.
             let mode = std::fs::Permissions::from_mode(0o644);
             new.as_file().set_permissions(mode).map_err(|error| failed(error.to_string()))?;
+            // After a crash of the machine, the name must not stand for an incomplete file.
+            new.as_file().sync_all().map_err(|error| failed(error.to_string()))?;
             new.persist(&file).map_err(|error| failed(error.to_string()))?;
         }
         MountedFile::from_path(&file).map_err(|error| failed(error.to_string()))
@@ -351,8 +354,8 @@ impl WorkerPool {
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
         socket.set_read_timeout(Some(TEMPLATE_TIMEOUT))?;
         let read = socket.take(MAX_TEMPLATE_BYTES).read_to_end(&mut archive);
-        // The archive ends with two empty blocks.
-        let is_complete = archive.len() > 1024 && archive[archive.len() - 1024..].iter().all(|byte| *byte == 0);
+        let is_complete = archive.ends_with(ARCHIVE_END);
+        archive.truncate(archive.len().saturating_sub(ARCHIVE_END.len()));
         let result = match read {
             Ok(_) if is_complete => Ok(archive),
             Ok(_) => Err(WorkerStartError::NotReady(failure_message(&running, &io::ErrorKind::UnexpectedEof.into()))),
