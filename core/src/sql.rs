@@ -1,8 +1,10 @@
 //! Types for judging SQL: the request (a statement, the schema, the policy and the limits) and the answer. Plain
 //! data; the SQL engines are in `proctor-sql`.
 
+mod described_schema;
 mod judgement;
 mod percent;
+mod result_rows;
 mod sql_check;
 mod sql_diagnostic;
 pub(crate) mod sql_policy;
@@ -13,11 +15,15 @@ pub use crate::sql::sql_policy::{
     Dialect, MAX_TIME_MS, SqlAllow, SqlLimitError, SqlPolicy, SqlResourceLimits, VERSION,
 };
 pub use crate::sql::stage::StageName;
+pub use described_schema::{
+    DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,
+};
 pub use judgement::{
     Ground, Judgement, MAX_FEEDBACK_BYTES, SqlAudit, SqlColumn, SqlExecution, SqlRetry, SqlTiming, SqlVerdict,
     StageRecord, StageState, StatementView, Touched, render_feedback,
 };
 pub use percent::{NotAPercent, Percent};
+pub use result_rows::{ResultRows, SqlRunAnswer, SqlRunRequest};
 pub use sql_check::{DUCKDB_VARIABLE, SQL_PROGRAM, SqlCheck};
 pub use sql_diagnostic::{Applicability, SqlCode, SqlDiagnostic, SqlFix, SqlLineIndex, SqlSeverity, SqlSpan};
 pub use text_list::{OneOrMany, one_or_many};
