@@ -3,6 +3,7 @@
 //! Every operation returns a value of `proctor_core::api` or a [`Problem`]. The service also decides which caller may
 //! see which run.
 
+mod continue_on_drop;
 mod engine_factory;
 mod exec_service;
 mod follow_run;

@@ -17,6 +17,7 @@ mod statement_binding;
 mod statement_tree;
 mod table_references;
 mod tokenize;
+mod tree_walk;
 mod wrapped_answer;
 
 use proctor_core::sql::StageName;

@@ -12,7 +12,8 @@ use proctor_core::sql::{Judgement, MAX_TIME_MS, SqlRequest};
 use proctor_runner::{GateRequest, StoredPart};
 use tokio::time::Instant;
 
-use super::{MAX_PART, OutputId, OutputUnit, ReportId, Service, StdStream, run_blocking, task_panicked};
+use super::continue_on_drop::ContinueOnDrop;
+use super::{MAX_PART, OutputId, OutputUnit, ReportId, Service, StdStream, run_blocking};
 use crate::caller::Caller;
 use crate::metrics::SqlCounts;
 
@@ -162,16 +163,16 @@ impl Service {
             self.sql.queue.enter(caller).await.inspect_err(|problem| self.metrics.count_refused_sql(problem))?;
         self.metrics.observe_sql_start(requested_at.elapsed());
         let workers = self.sql.workers(&self.engine)?;
-        // A separate task holds the permit until the worker has answered, even if the caller disconnects.
+        // If the caller disconnects, the judging continues and holds the permit until the worker has answered.
         let metrics = self.metrics.clone();
-        let judging = tokio::spawn(async move {
+        let judging = ContinueOnDrop::new(async move {
             let began = Instant::now();
             let judgement = workers.judge(&request).await;
             metrics.observe_judgement(judgement.verdict, began.elapsed());
             drop(permit);
             judgement
         });
-        judging.await.map_err(|error| task_panicked(&error))
+        Ok(judging.await)
     }
 
     /// Sets up a complete sandbox for a repository once, and verifies its private copies if `scope` includes them.

@@ -7,12 +7,13 @@ use std::ops::ControlFlow;
 use sqlparser::ast::{
     BinaryOperator, ConflictTarget, Cte, Expr, GroupByExpr, Insert, LimitClause, Merge, MergeAction, MergeClauseKind,
     ObjectName, OnConflict, OnConflictAction, OnInsert, Query, Select, SelectItem, SetExpr, SqliteOnConflict,
-    Statement, TableFactor, TableObject, Value, ValueWithSpan, Visit as _, Visitor,
+    Statement, TableFactor, TableObject, Value, ValueWithSpan, Visitor,
 };
 
 use crate::engine::{Action, BoundStatement};
 use crate::stages::filter_truth;
 use crate::stages::statement_tree::find_insert;
+use crate::stages::tree_walk::walk;
 
 /// The part of a table that a statement may rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -254,7 +255,7 @@ fn may_exceed_row_limit(part: &Cte) -> bool {
         }
     }
     let mut numbers = RecursionVisitor { name: &part.alias.name.value, is_recursive: false, has_large_number: false };
-    let _ = part.query.visit(&mut numbers);
+    walk(&part.query, &mut numbers);
     numbers.is_recursive && numbers.has_large_number
 }
 

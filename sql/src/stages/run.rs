@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use proctor_core::sql::{Ground, SqlCode, SqlDiagnostic, SqlExecution, SqlPolicy, SqlSpan, StageName, Touched};
-use sqlparser::ast::{Expr, Visit, Visitor};
+use sqlparser::ast::{Expr, Visitor};
 
 use crate::catalog::CatalogTable;
 use crate::engine::{
@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::scratch_rows;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
+use crate::stages::tree_walk::walk;
 use crate::stages::{rewrite_extent, safety, statement_binding};
 
 /// The stage `run`.
@@ -361,6 +362,6 @@ fn has_subquery(tree: &sqlparser::ast::Statement) -> bool {
         }
     }
     let mut asks = SubqueryVisitor(false);
-    let _ = tree.visit(&mut asks);
+    walk(tree, &mut asks);
     asks.0
 }

@@ -7,12 +7,13 @@ use std::ops::{ControlFlow, Range};
 use proctor_core::sql::SqlCode;
 use sqlparser::ast::{
     BinaryOperator, Expr, Ident, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr, Spanned as _,
-    Statement, TableFactor, Value, Visit as _, Visitor,
+    Statement, TableFactor, Value, Visitor,
 };
 
 use super::semantic_finding::SemanticFinding;
 use super::syntax_tree::{StatementText, literal_text, strip_wrappers};
 use crate::catalog::{Catalog, CatalogTable};
+use crate::stages::tree_walk::walk;
 
 /// The maximum number of conditions of one filter that are compared with each other.
 const MAX_CONDITIONS: usize = 256;
@@ -25,7 +26,7 @@ pub(super) fn check(tree: &Statement, text: &str, catalog: &Catalog) -> Vec<Sema
         ctes: Vec::new(),
         found: Vec::new(),
     };
-    let _ = tree.visit(&mut reader);
+    walk(tree, &mut reader);
     reader.found
 }
 

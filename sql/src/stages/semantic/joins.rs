@@ -16,6 +16,7 @@ use super::question::ParsedQuestion;
 use super::semantic_finding::SemanticFinding;
 use super::syntax_tree::strip_wrappers;
 use crate::catalog::Catalog;
+use crate::stages::tree_walk::walk;
 use row_counts::{is_duplicate_insensitive, is_plain_distinct, is_small_query};
 
 /// The maximum number of relations of one SELECT that are examined; engines accept fewer.
@@ -30,7 +31,7 @@ pub(super) fn check(
     catalog: &Catalog,
 ) -> Vec<SemanticFinding> {
     let mut reader = JoinVisitor { catalog, ctes: BTreeMap::new(), found: Vec::new() };
-    let _ = tree.visit(&mut reader);
+    walk(tree, &mut reader);
     let is_wanted = question.is_some_and(|question| {
         question.has_word(&["combination", "combinations", "pairs", "pair", "cross", "every", "cartesian", "possible"])
     });
@@ -391,7 +392,7 @@ impl JoinGraph<'_, '_> {
     /// Returns the relations whose columns occur in a part of the tree, at any depth.
     fn used_relations(&self, part: &impl Visit) -> BTreeSet<usize> {
         let mut columns = ColumnCollector { catalog: self.visitor.catalog, inner: Vec::new(), found: Vec::new() };
-        let _ = part.visit(&mut columns);
+        walk(part, &mut columns);
         let mut used = BTreeSet::new();
         for (table, column) in columns.found {
             let of = |relation: &JoinRelation| match &table {

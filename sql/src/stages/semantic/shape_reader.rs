@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use sqlparser::ast::{
     BinaryOperator, Distinct, Expr, Function, GroupByExpr, Ident, JoinOperator, LimitClause, ObjectName, OrderBy,
     OrderByExpr, OrderByKind, OrderBySort, Query, Select, SelectItem, SetExpr, SetOperator, Spanned as _, Statement,
-    TableFactor, UnaryOperator, ValueWithSpan, Visit, Visitor, WindowType,
+    TableFactor, UnaryOperator, ValueWithSpan, Visitor, WindowType,
 };
 
 use super::query_shape::{
@@ -17,6 +17,7 @@ use super::syntax_tree::{
 };
 use super::word_forms::name_words;
 use crate::catalog::Catalog;
+use crate::stages::tree_walk::walk;
 
 /// The maximum number of sort keys of a query that are examined.
 const MAX_SORT_KEYS: usize = 32;
@@ -25,7 +26,7 @@ const MAX_SORT_KEYS: usize = 32;
 pub(super) fn read_shape(statement: &Statement, text: &str, catalog: &Catalog) -> Option<QueryShape> {
     let Statement::Query(query) = statement else { return None };
     let mut reader = ShapeReader { text: StatementText::new(text), catalog, shape: QueryShape::default() };
-    let _ = query.visit(&mut reader);
+    walk(query, &mut reader);
     let mut shape = reader.shape;
     shape.resolve_aliases();
     (!shape.blocks.is_empty()).then_some(shape)
@@ -195,7 +196,7 @@ impl ShapeReader<'_> {
             GroupByExpr::Expressions(list, modifiers) => list.len() + modifiers.len(),
         };
         let mut ranks = RankKeyVisitor { reader: self, found: Vec::new(), depth: 0 };
-        let _ = select.projection.visit(&mut ranks);
+        walk(&select.projection, &mut ranks);
         let having =
             select.having.as_ref().map(|having| self.read_result_column(having, None).aggregates).unwrap_or_default();
         SelectBlock {
@@ -303,7 +304,7 @@ impl ShapeReader<'_> {
     fn read_result_column(&self, expr: &Expr, alias: Option<&str>) -> ResultColumn {
         let mut parser =
             ResultColumnReader { reader: self, item: ResultColumn::default(), depth: 0, open_aggregates: Vec::new() };
-        let _ = expr.visit(&mut parser);
+        walk(expr, &mut parser);
         let mut item = parser.item;
         item.alias = alias.map(str::to_owned);
         let own = alias.map(name_words).unwrap_or_else(|| match strip_wrappers(expr) {

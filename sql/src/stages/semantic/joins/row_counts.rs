@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArguments, GroupByExpr, LimitClause, Query, Select, SelectItem, SetExpr, Visit,
-    Visitor,
+    BinaryOperator, Expr, FunctionArguments, GroupByExpr, LimitClause, Query, Select, SelectItem, SetExpr, Visitor,
 };
 
 use crate::stages::semantic::syntax_tree::strip_wrappers;
+use crate::stages::tree_walk::walk;
 
 /// Reports whether a query returns at most one row, or a list of values in the query itself.
 pub(super) fn is_small_query(query: &Query) -> bool {
@@ -97,6 +97,6 @@ fn has_aggregate(expr: &Expr) -> bool {
         }
     }
     let mut figures = AggregateVisitor(false, 0);
-    let _ = expr.visit(&mut figures);
+    walk(expr, &mut figures);
     figures.0
 }
