@@ -5,6 +5,10 @@
 //! run, …). One table for each enum assigns the codes with an exhaustive match, so a message without an explanation
 //! does not compile. [`all`] returns the codes of all tables.
 
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Deserializer};
+
 mod command;
 mod engine;
 pub(crate) mod error_code;
@@ -20,33 +24,40 @@ pub use command::CommandCode;
 pub use engine::EngineCode;
 pub use sql_queue::SqlQueueCode;
 
-use serde::{Deserialize, Deserializer};
-
 /// Returns all codes, ordered by number.
-pub fn all() -> Vec<ErrorCode> {
-    fn codes_of<T: Coded>(members: &[T]) -> impl Iterator<Item = ErrorCode> {
-        members.iter().map(Coded::code)
-    }
-    let mut codes: Vec<ErrorCode> = codes_of(command::ALL)
-        .chain(codes_of(spec::ALL))
-        .chain(codes_of(engine::ALL))
-        .chain(codes_of(gate::ALL))
-        .chain(codes_of(run::ALL))
-        .chain(codes_of(problem::ALL))
-        .chain(codes_of(sql::ALL))
-        .chain(codes_of(sql_queue::ALL))
-        .collect();
-    codes.sort_by_key(|code| code.number);
-    codes
+pub fn all() -> &'static [ErrorCode] {
+    static CODES: LazyLock<Vec<ErrorCode>> = LazyLock::new(|| {
+        fn codes_of<T: Coded>(members: &[T]) -> impl Iterator<Item = ErrorCode> {
+            members.iter().map(Coded::code)
+        }
+        let mut codes: Vec<ErrorCode> = codes_of(command::ALL)
+            .chain(codes_of(spec::ALL))
+            .chain(codes_of(engine::ALL))
+            .chain(codes_of(gate::ALL))
+            .chain(codes_of(run::ALL))
+            .chain(codes_of(problem::ALL))
+            .chain(codes_of(sql::ALL))
+            .chain(codes_of(sql_queue::ALL))
+            .collect();
+        codes.sort_by_key(|code| code.number);
+        codes
+    });
+    &CODES
 }
 
 impl ErrorCode {
     /// Finds a code by `P0123`, `p123`, `123` or its name, such as `spec::unknown_key`.
     pub fn find(text: &str) -> Option<Self> {
+        let codes = all();
         let digits = text.strip_prefix(['P', 'p']).unwrap_or(text);
         let is_number = !digits.is_empty() && digits.len() <= 4 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let number: Option<u16> = if is_number { digits.parse().ok() } else { None };
-        all().into_iter().find(|code| Some(code.number) == number || code.name == text)
+        let at = if is_number {
+            let number: u16 = digits.parse().ok()?;
+            codes.binary_search_by_key(&number, |code| code.number).ok()
+        } else {
+            codes.iter().position(|code| code.name == text)
+        };
+        at.map(|at| codes[at])
     }
 }
 

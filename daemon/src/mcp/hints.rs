@@ -50,8 +50,8 @@ mod tests {
     #[test]
     fn hints_name_no_command_line_options() {
         let is_met = |name: &str| ["engine::", "request::", "run::"].iter().any(|family| name.starts_with(family));
-        for code in code::all().into_iter().filter(|code| is_met(code.name())) {
-            let problem = Problem::new(ProblemType::Internal, "x").with_hint("`--changeset`").with_code(code);
+        for code in code::all().iter().filter(|code| is_met(code.name())) {
+            let problem = Problem::new(ProblemType::Internal, "x").with_hint("`--changeset`").with_code(*code);
             let hint = for_problem(&problem);
             assert!(!hint.contains("--") && !hint.contains('\n'), "{code} {}: {hint}", code.name());
         }
