@@ -1,6 +1,7 @@
 //! Types for judging SQL: the request (a statement, the schema, the policy and the limits) and the answer. Plain
 //! data; the SQL engines are in `proctor-sql`.
 
+mod ask;
 mod described_schema;
 mod judgement;
 mod percent;
@@ -15,6 +16,9 @@ pub use crate::sql::sql_policy::{
     Dialect, MAX_TIME_MS, SqlAllow, SqlLimitError, SqlPolicy, SqlResourceLimits, VERSION,
 };
 pub use crate::sql::stage::StageName;
+pub use ask::{
+    AskAnswer, AskAttempt, AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, MAX_ASK_ATTEMPTS, TokenCounts,
+};
 pub use described_schema::{
     DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,
 };

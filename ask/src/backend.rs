@@ -1,0 +1,15 @@
+//! The databases behind the loop: describes a schema, judges a statement, and runs it.
+
+use proctor_core::sql::{Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest};
+
+use crate::provider::BoxFuture;
+
+/// Describes, judges and runs.
+pub trait SqlBackend: Send + Sync {
+    /// Describes the schema of a database.
+    fn describe<'a>(&'a self, request: &'a SchemaRequest) -> BoxFuture<'a, SchemaAnswer>;
+    /// Judges a statement.
+    fn judge<'a>(&'a self, request: &'a SqlRequest) -> BoxFuture<'a, Judgement>;
+    /// Judges a statement, and runs it if the verdict is `ok`.
+    fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer>;
+}
