@@ -36,6 +36,7 @@ use serde_json::Value;
 use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
 use catalog_reader::{ContentPart, DatabaseContent};
@@ -268,13 +269,17 @@ impl SqlEngine for DuckDb {
             .is_ok_and(|count| count == "0")
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
+        if rows.is_some() {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "this engine returns no rows yet"));
+        }
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
             SqlPolicy::Write => StatementKind::Write,

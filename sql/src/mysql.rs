@@ -30,6 +30,7 @@ use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest};
 
 use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
+use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 use crate::server_files::ServerError;
 use crate::{lexer, scratch_rows};
@@ -349,13 +350,17 @@ impl SqlEngine for Mysql {
         !self.has_moved_counters
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
+        if rows.is_some() {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "this engine returns no rows yet"));
+        }
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
             SqlPolicy::Write => StatementKind::Write,

@@ -31,6 +31,7 @@ use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
 };
 use crate::lexer;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
 use crate::server_files::ServerError;
@@ -385,13 +386,17 @@ impl SqlEngine for Postgres {
         self.content.relations.values().all(|relation| relation.kind != RelationKind::Sequence)
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
+        if rows.is_some() {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "this engine returns no rows yet"));
+        }
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
             SqlPolicy::Write => StatementKind::Write,
