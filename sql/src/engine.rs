@@ -210,6 +210,9 @@ pub struct StatementOutcome {
     pub truncated: bool,
     /// The number of rows that the statement itself changed.
     pub changed: u64,
+    /// True if the columns that the engine reports do not belong to rows of the statement, but to its own report about
+    /// the statement, such as the number of changed rows.
+    pub is_report: bool,
 }
 
 /// The bounds within which a statement runs.

@@ -13,6 +13,7 @@ mod list_checks;
 mod mysql8_forms;
 mod mysql_errors;
 mod privilege_probe;
+mod row_values;
 mod server;
 mod session;
 mod statement_binding;
@@ -358,9 +359,6 @@ impl SqlEngine for Mysql {
         on: ExecutionBounds<'_>,
         rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
-        if rows.is_some() {
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, "this engine returns no rows yet"));
-        }
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
             SqlPolicy::Write => StatementKind::Write,
@@ -377,7 +375,10 @@ impl SqlEngine for Mysql {
         }
         let is_readonly = bound.is_readonly;
         let accepted = self.equivalents.get(sql).cloned().unwrap_or_else(|| sql.to_owned());
-        let ran = self.with_session(on.deadline, |session| session.run(&accepted, SqlMode::Strict, is_readonly, on));
+        let ran = self.with_session(on.deadline, |session| match rows {
+            Some(rows) => session.run_into(&accepted, SqlMode::Strict, is_readonly, on, rows),
+            None => session.run(&accepted, SqlMode::Strict, is_readonly, on),
+        });
         let mut ran = ran.map_err(|error| mysql_errors::to_refusal(&error, sql, &self.database))?;
         if is_readonly || is_definition {
             ran.changed = 0;

@@ -12,6 +12,7 @@ mod catalog_reader;
 mod list_checks;
 mod node_tree;
 mod postgres_errors;
+mod row_values;
 mod server;
 mod session;
 mod statement_actions;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
 use tokio_postgres::Statement;
+use tokio_postgres::types::Type;
 
 use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{
@@ -394,9 +396,6 @@ impl SqlEngine for Postgres {
         on: ExecutionBounds<'_>,
         rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
-        if rows.is_some() {
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, "this engine returns no rows yet"));
-        }
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
             SqlPolicy::Write => StatementKind::Write,
@@ -407,7 +406,10 @@ impl SqlEngine for Postgres {
             return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
         }
         let ran = self.isolated(Effects::Keep, on.deadline, |session, _| {
-            session.run(&session.prepare(sql, on.deadline)?, bound.is_readonly, on)
+            let prepared = session.prepare(sql, on.deadline)?;
+            let Some(rows) = rows else { return session.run(&prepared, bound.is_readonly, on) };
+            let columns: Vec<Type> = prepared.columns().iter().map(|column| column.type_().clone()).collect();
+            session.run_into(sql, &columns, bound.is_readonly, on.deadline, rows)
         });
         let ran = ran.map_err(|error| postgres_errors::to_refusal(&error, sql))?;
         if bound.kind() == StatementKind::Schema && self.session()?.is_in_transaction() {

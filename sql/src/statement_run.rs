@@ -101,7 +101,7 @@ pub(crate) fn run_statements(
         result.changed += ran.changed;
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
-        result.columns = bound.columns;
+        result.columns = if ran.is_report { Vec::new() } else { bound.columns };
     }
     Ok(result)
 }
