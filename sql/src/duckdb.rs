@@ -9,6 +9,7 @@
 
 mod builtin_allowlist;
 mod catalog_reader;
+mod cell_values;
 mod content_refresh;
 mod deadline_guard;
 mod duckdb_errors;
@@ -36,6 +37,7 @@ use serde_json::Value;
 use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
 use catalog_reader::{ContentPart, DatabaseContent};
@@ -97,6 +99,7 @@ impl DuckDb {
         sql: &str,
         bound: &BoundStatement,
         on: ExecutionBounds<'_>,
+        mut stored: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, QueryError> {
         let is_untyped = bound.parameters > 0
             && query_json(&self.planner, sql).is_err_and(|said| said.message.contains(UNTYPED_PARAMETER));
@@ -109,7 +112,10 @@ impl DuckDb {
                 continue;
             }
             (1..=prepared.parameter_count()).try_for_each(|parameter| prepared.bind_null(parameter))?;
-            ran = fetch_rows(prepared.run()?, bound, on)?;
+            ran = match &mut stored {
+                Some(stored) => store_rows(prepared.run()?, bound, stored)?,
+                None => fetch_rows(prepared.run()?, bound, on)?,
+            };
         }
         Ok(ran)
     }
@@ -164,6 +170,39 @@ fn fetch_rows(mut rows: Rows, bound: &BoundStatement, on: ExecutionBounds<'_>) -
             }
         }
     }
+    if !is_count && bound.kind() == StatementKind::Write {
+        ran.changed = ran.rows;
+    }
+    Ok(ran)
+}
+
+/// Stores a result, as far as the buffer permits.
+fn store_rows(mut rows: Rows, bound: &BoundStatement, stored: &mut RowBuffer) -> Result<StatementOutcome, QueryError> {
+    let is_count = rows.is_changed_row_count();
+    let mut ran = StatementOutcome { is_report: !rows.is_query_result(), ..StatementOutcome::default() };
+    while let Some(chunk) = rows.next_chunk()? {
+        if is_count {
+            ran.changed += chunk.number(0, 0).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            continue;
+        }
+        if ran.is_report {
+            continue;
+        }
+        ran.rows += chunk.row_count();
+        let columns = chunk.columns();
+        for row in 0..chunk.row_count() {
+            if stored.is_full() {
+                stored.leave_out();
+                break;
+            }
+            stored.push(columns.iter().map(|column| cell_values::to_json(column.cell(row))).collect());
+        }
+        // The rows that a write returns must all be read; otherwise DuckDB does not complete the write.
+        if stored.is_truncated() && bound.is_readonly {
+            break;
+        }
+    }
+    ran.truncated = stored.is_truncated();
     if !is_count && bound.kind() == StatementKind::Write {
         ran.changed = ran.rows;
     }
@@ -268,12 +307,13 @@ impl SqlEngine for DuckDb {
             .is_ok_and(|count| count == "0")
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
@@ -292,7 +332,7 @@ impl SqlEngine for DuckDb {
             self.begin()?;
         }
         let ran = deadline_guard::run_until(on.deadline, self.connection.interrupter(), || {
-            self.run_statement(sql, bound, on)
+            self.run_statement(sql, bound, on, rows)
         });
         match (&ran, &mut self.written_statements) {
             (Ok(_), Some(written)) if bound.kind() > StatementKind::Read => written.push(sql.to_owned()),

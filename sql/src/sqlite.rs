@@ -13,6 +13,7 @@ mod restricted_schema;
 mod schema_definitions;
 mod scratch_insertion;
 mod sqlite_errors;
+mod statement_execution;
 mod statement_observer;
 mod statement_program;
 
@@ -31,6 +32,7 @@ use crate::catalog::{Catalog, CatalogTable};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 use restricted_schema::RestrictedSchema;
 use statement_observer::{StatementObserver, StatementOrigin};
@@ -452,12 +454,13 @@ impl SqlEngine for Sqlite {
         true
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let has_strings = !bound.double_quoted_strings.is_empty();
         let set_string_compatibility = |connection: &Connection, is_on| {
@@ -467,7 +470,7 @@ impl SqlEngine for Sqlite {
         if has_strings {
             set_string_compatibility(&self.connection, true)?;
         }
-        let ran = self.execute_under_policy(sql, policy, on);
+        let ran = self.execute_under_policy(sql, policy, on, rows);
         if has_strings {
             set_string_compatibility(&self.connection, false)?;
         }
@@ -502,69 +505,6 @@ impl SqlEngine for Sqlite {
     fn source_tables(&self, statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {
         self.row_source_tables(statements)
     }
-}
-
-impl Sqlite {
-    fn execute_under_policy(
-        &mut self,
-        sql: &str,
-        policy: SqlPolicy,
-        on: ExecutionBounds<'_>,
-    ) -> Result<StatementOutcome, EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Policy(policy), on.limits.steps, on.deadline);
-        let refused = |error: &rusqlite::Error, watch: &StatementObserver| {
-            sqlite_errors::refusal_from_error(error, sql, watch.interrupt_reason())
-        };
-        let before = self.connection.total_changes();
-        let mut statement = self.connection.prepare(sql).map_err(|error| refused(&error, &self.observer))?;
-        let is_readonly = statement.readonly();
-        let columns = statement.column_count();
-        let mut ran = StatementOutcome::default();
-        let mut bytes = 0_u64;
-        let mut rows = statement.raw_query();
-        loop {
-            match rows.next() {
-                Ok(None) => break,
-                Ok(Some(row)) => {
-                    // The rows that a write returns must all be read; otherwise SQLite does not complete the write.
-                    if ran.rows == on.limits.rows && is_readonly {
-                        ran.truncated = true;
-                        if on.continues_past_row_limit {
-                            continue;
-                        }
-                        break;
-                    }
-                    ran.rows += 1;
-                    bytes += row_size(row, columns);
-                    if bytes > on.limits.result {
-                        return Err(result_too_large(on.limits));
-                    }
-                }
-                Err(error) => return Err(refused(&error, &self.observer)),
-            }
-        }
-        drop(rows);
-        drop(statement);
-        let changed = self.connection.total_changes().saturating_sub(before);
-        ran.changed = if is_readonly || changed == 0 { 0 } else { self.connection.changes() };
-        Ok(ran)
-    }
-}
-
-fn result_too_large(limits: &SqlResourceLimits) -> EngineRefusal {
-    EngineRefusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
-}
-
-/// Returns the size of the values of a row, in bytes.
-fn row_size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
-    use rusqlite::types::ValueRef;
-    (0..columns)
-        .map(|at| match row.get_ref(at) {
-            Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes.len() as u64,
-            Ok(_) => 8,
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 /// Reports whether a statement contains `REPLACE INTO`, `INSERT OR REPLACE` or `UPDATE OR REPLACE`.

@@ -8,7 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
+use proctor_core::sql::{
+    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer,
+    SqlRunRequest, SqlVerdict, VERSION,
+};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_duckdb::LibraryNotFound;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,7 +23,9 @@ use crate::engine::{EngineRefusal, SqlEngine};
 use crate::mysql::{MariadbPrograms, MariadbServer, Mysql};
 use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
 use crate::sqlite::Sqlite;
-use crate::wire;
+use crate::wire::{self, RequestKind};
+use crate::worker_request::{Unanswered, WorkerRequest as _};
+use crate::{schema_description, statement_run};
 
 /// The maximum number of engines that are kept open.
 const MAX_ENGINES: usize = 8;
@@ -82,26 +87,86 @@ impl EngineCache {
     /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
     pub fn judge(&mut self, request: &SqlRequest) -> Judgement {
         let begun = Instant::now();
-        let key = EngineKey::from_request(request);
-        let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
-        let mut engine = match warm.map_or_else(|| open_engine(request, &mut self.sources), Ok) {
-            Ok(engine) => engine,
-            Err(refusal) => {
-                return chain::error_judgement(request, request.dialect.display_name(), refusal.code, refusal.message);
-            }
+        let (key, mut engine) = match self.engine(request, begun) {
+            Ok(found) => found,
+            Err(refusal) => return request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
         };
         let judgement = chain::judge_since(begun, request, engine.as_mut());
+        self.keep(key, engine, request, &judgement);
+        judgement
+    }
+
+    /// Judges a text, and runs it if the verdict is `ok`. Its effects are undone.
+    pub fn run(&mut self, run: &SqlRunRequest) -> SqlRunAnswer {
+        let begun = Instant::now();
+        let request = &run.request;
+        if let Err(message) = statement_run::check_request(run) {
+            return run.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+        }
+        let (key, mut engine) = match self.engine(request, begun) {
+            Ok(found) => found,
+            Err(refusal) => return run.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        };
+        let (answer, is_sound) = statement_run::judge_and_run(begun, request, engine.as_mut());
+        if is_sound {
+            self.keep(key, engine, request, &answer.judgement);
+        }
+        answer
+    }
+
+    /// Describes a schema with an open engine if one matches.
+    pub fn describe(&mut self, request: &SchemaRequest) -> SchemaAnswer {
+        let begun = Instant::now();
+        let opened = SqlRequest {
+            schema: request.schema.clone(),
+            database: request.database.clone(),
+            allow: request.allow.clone(),
+            limits: request.limits,
+            ..SqlRequest::new(request.dialect, "")
+        };
+        let (key, mut engine) = match self.engine(&opened, begun) {
+            Ok(found) => found,
+            Err(refusal) => return request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        };
+        let version = engine.version();
+        match schema_description::describe(request, engine.as_mut(), begun + request.limits.wall_time()) {
+            Ok(schema) => {
+                self.push_idle(key, engine);
+                let dialect = request.dialect;
+                SchemaAnswer { version: VERSION, dialect, engine: version, schema: Some(schema), error: None }
+            }
+            Err(refusal) => request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        }
+    }
+
+    /// Returns an open engine that matches a request, or opens one.
+    fn engine(
+        &mut self,
+        request: &SqlRequest,
+        begun: Instant,
+    ) -> Result<(EngineKey, Box<dyn SqlEngine>), EngineRefusal> {
+        let key = EngineKey::from_request(request);
+        let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
+        let engine = warm.map_or_else(|| open_engine(request, &mut self.sources), Ok)?;
+        Ok((key, engine))
+    }
+
+    /// Keeps an engine for later requests, unless the judgement shows that it may be broken.
+    fn keep(&mut self, key: EngineKey, engine: Box<dyn SqlEngine>, request: &SqlRequest, judgement: &Judgement) {
         // An engine that could not judge may be broken. An engine that ran out of memory may leave too little for the
         // next request.
         let was_full = judgement.diagnostics.iter().any(|found| found.code == SqlCode::MemoryLimit);
         let is_sound = judgement.verdict != SqlVerdict::Error && !was_full;
         if is_sound && (request.policy != SqlPolicy::Migrate || engine.is_restored()) {
-            if self.idle.len() >= MAX_ENGINES {
-                self.idle.remove(0);
-            }
-            self.idle.push(IdleEngine { key, engine });
+            self.push_idle(key, engine);
         }
-        judgement
+    }
+
+    fn push_idle(&mut self, key: EngineKey, engine: Box<dyn SqlEngine>) {
+        if self.idle.len() >= MAX_ENGINES {
+            self.idle.remove(0);
+        }
+        self.idle.push(IdleEngine { key, engine });
     }
 
     /// Takes the engine that was opened with the same key. A migration may also take an engine whose schema is a prefix
@@ -274,9 +339,12 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     wire::write_frame(socket, &wire::READY_MESSAGE)?;
     let mut requests = BufReader::new(PolledReader(socket));
     let (mut answers, mut frame) = (socket, Vec::new());
-    while let Some(request) = wire::read_frame::<SqlRequest>(&mut requests)? {
-        let judgement = engines.judge(&request);
-        wire::encode_frame_into(&mut frame, &judgement)?;
+    while let Some(request) = wire::read_request(&mut requests)? {
+        match request.kind {
+            RequestKind::Judge => wire::encode_frame_into(&mut frame, &engines.judge(&request.parse()?))?,
+            RequestKind::Run => wire::encode_frame_into(&mut frame, &engines.run(&request.parse()?))?,
+            RequestKind::Describe => wire::encode_frame_into(&mut frame, &engines.describe(&request.parse()?))?,
+        }
         answers.write_all(&frame)?;
     }
     Ok(())

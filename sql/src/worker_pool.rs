@@ -17,18 +17,20 @@ use std::time::{Duration, Instant};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
-use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
+use proctor_core::sql::{
+    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use proctor_sandbox::{
     AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
     SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, Unsealed,
 };
 
-use crate::chain;
 use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
+use crate::worker_request::{Unanswered, WorkerRequest};
 
 /// The memory that a worker needs in addition to its engine, in bytes.
 const MEMORY_OVERHEAD: u64 = 192 << 20;
@@ -194,44 +196,62 @@ impl WorkerPool {
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
     pub async fn judge(self: &Arc<Self>, request: &SqlRequest) -> Judgement {
+        self.answer(request).await
+    }
+
+    /// Judges a text in a worker, and runs it if the verdict is `ok`. If the future is dropped, the worker is killed.
+    pub async fn run_statement(self: &Arc<Self>, request: &SqlRunRequest) -> SqlRunAnswer {
+        self.answer(request).await
+    }
+
+    /// Describes a schema in a worker. If the future is dropped, the worker is killed.
+    pub async fn describe_schema(self: &Arc<Self>, request: &SchemaRequest) -> SchemaAnswer {
+        self.answer(request).await
+    }
+
+    async fn answer<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Q::Answer {
         let key = match self.worker_key_async(request).await {
             Ok(key) => key,
-            Err((code, why)) => return chain::error_judgement(request, request.dialect.display_name(), code, why),
+            Err((code, why)) => return request.unanswered(Unanswered::Failed(code, why)),
         };
         // The worker sees the file only at its canonical path.
         let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
-        let canonical_request = database.is_some().then(|| SqlRequest { database, ..request.clone() });
+        let canonical_request = database.map(|database| request.with_database(database));
         let request = canonical_request.as_ref().unwrap_or(request);
         if let Some(worker) = self.take_idle(&key) {
-            match self.judge_with_worker(&key, worker, request).await {
-                Ok(judgement) => return judgement,
+            match self.ask_worker(&key, worker, request).await {
+                Ok(answer) => return answer,
                 // The death of an idle worker is unrelated to this request, so the request is sent to a new worker,
                 // once.
                 Err(WorkerFailure::Died(_)) => {}
-                Err(none) => return none.into_judgement(request),
+                Err(none) => return request.unanswered(none.into_unanswered(request)),
             }
         }
         let (pool, wanted) = (Arc::clone(self), key.clone());
         let started = run_blocking(move || pool.start_worker(&wanted)).await;
         let worker = match started.map_err(WorkerStartError::from).flatten() {
             Ok(worker) => worker,
-            Err(why) => return failure_judgement(request, &format!("no sandbox for the SQL worker: {why}")),
+            Err(why) => {
+                let message = format!("no sandbox for the SQL worker: {why}");
+                return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+            }
         };
-        self.judge_with_worker(&key, worker, request).await.unwrap_or_else(|none| none.into_judgement(request))
+        let answer = self.ask_worker(&key, worker, request).await;
+        answer.unwrap_or_else(|none| request.unanswered(none.into_unanswered(request)))
     }
 
     /// Sends a request to a worker. A worker that answers returns to the pool; a worker that does not is killed.
-    async fn judge_with_worker(
+    async fn ask_worker<Q: WorkerRequest>(
         &self,
         key: &WorkerKey,
         mut worker: Box<PooledWorker>,
-        request: &SqlRequest,
-    ) -> Result<Judgement, WorkerFailure> {
+        request: &Q,
+    ) -> Result<Q::Answer, WorkerFailure> {
         let begun = Instant::now();
         match worker.connection.send_request(request).await {
-            Ok(judgement) => {
+            Ok(answer) => {
                 self.return_worker(key.clone(), worker);
-                Ok(judgement)
+                Ok(answer)
             }
             Err(silence) => {
                 let ended = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
@@ -276,8 +296,8 @@ impl WorkerPool {
     ///
     /// # Errors
     /// The same as for [`WorkerPool::worker_key`].
-    async fn worker_key_async(self: &Arc<Self>, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
-        if request.dialect == Dialect::Sqlite && request.database.is_none() {
+    async fn worker_key_async<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Result<WorkerKey, (SqlCode, String)> {
+        if request.dialect() == Dialect::Sqlite && request.database().is_none() {
             return self.worker_key(request);
         }
         let (pool, request) = (Arc::clone(self), request.clone());
@@ -289,8 +309,8 @@ impl WorkerPool {
     ///
     /// # Errors
     /// The engine of the dialect is missing, or the database cannot be read.
-    fn worker_key(&self, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
-        let library = match request.dialect {
+    fn worker_key(&self, request: &impl WorkerRequest) -> Result<WorkerKey, (SqlCode, String)> {
+        let library = match request.dialect() {
             Dialect::Sqlite => None,
             Dialect::Duckdb => {
                 let home = self.launcher.host().home();
@@ -310,11 +330,11 @@ impl WorkerPool {
                 Some(self.server_template(programs.template_name(), "mariadb-template")?)
             }
         };
-        let database = request.database.as_deref().map(|file| {
+        let database = request.database().map(|file| {
             let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
             MountedFile::from_path(Path::new(file)).map_err(unread)
         });
-        let (dialect, memory) = (request.dialect, request.limits.memory);
+        let (dialect, memory) = (request.dialect(), request.limits().memory);
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
     }
 
@@ -453,15 +473,14 @@ impl PooledWorker {
 }
 
 impl WorkerFailure {
-    /// Returns the judgement of a request that no worker answered.
-    fn into_judgement(self, request: &SqlRequest) -> Judgement {
+    fn into_unanswered(self, request: &impl WorkerRequest) -> Unanswered {
         match self {
-            Self::TimedOut(took) => worker_client::timeout_judgement(request, took),
+            Self::TimedOut(took) => worker_client::timed_out(request, took),
             Self::MemoryExceeded(took) => {
                 let message = "it exceeded the memory limit, so its worker was ended".to_owned();
-                chain::limit_judgement(request, SqlCode::MemoryLimit, message, took)
+                Unanswered::Limit(SqlCode::MemoryLimit, message, took)
             }
-            Self::Died(why) => worker_client::engine_died_judgement(request, &why),
+            Self::Died(why) => worker_client::engine_died(&why),
         }
     }
 }
@@ -470,10 +489,6 @@ impl Drop for PooledWorker {
     fn drop(&mut self) {
         drop(self.running.kill());
     }
-}
-
-fn failure_judgement(request: &SqlRequest, message: &str) -> Judgement {
-    chain::error_judgement(request, request.dialect.display_name(), SqlCode::EngineFailed, message.to_owned())
 }
 
 /// Returns the last message of a worker or its sandbox.

@@ -1,0 +1,144 @@
+//! Tests the rows of statements that are judged and run.
+
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::Failed;
+use proctor_core::sql::{Dialect, ResultRows, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer, SqlRunRequest};
+use proctor_sql::worker::EngineCache;
+use serde_json::json;
+
+type RowsTest = fn() -> Result<(), Failed>;
+
+pub(crate) fn all() -> Vec<(&'static str, RowsTest)> {
+    vec![
+        ("returns_typed_values", returns_typed_values),
+        ("limits_stored_rows", limits_stored_rows),
+        ("undoes_writes_after_their_rows", undoes_writes_after_their_rows),
+    ]
+}
+
+/// Runs each request of standard input, one per line, with the engines of one worker.
+pub(crate) fn run_all(library: &Path) {
+    let mut engines = EngineCache::new(Ok(library.to_owned()));
+    let mut output = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let request: SqlRunRequest = serde_json::from_str(&line.expect("a line")).expect("a request");
+        let json = serde_json::to_string(&engines.run(&request)).expect("an answer is JSON");
+        writeln!(output, "{json}").expect("the parent listens");
+    }
+}
+
+fn run(requests: Vec<SqlRequest>) -> Result<Vec<ResultRows>, Failed> {
+    let mut child =
+        Command::new(std::env::current_exe()?).arg("--run").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().ok_or("no input")?;
+    let count = requests.len();
+    for request in requests {
+        writeln!(input, "{}", serde_json::to_string(&SqlRunRequest { request, commit: false })?)?;
+    }
+    drop(input);
+    let output = String::from_utf8(child.wait_with_output()?.stdout)?;
+    let answers: Vec<SqlRunAnswer> = output.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    assert_eq!(answers.len(), count);
+    let rows = answers.into_iter().map(|answer| {
+        answer.result.ok_or_else(|| format!("{:?}: {:#?}", answer.error, answer.judgement.diagnostics).into())
+    });
+    rows.collect()
+}
+
+fn request(schema: &str, policy: SqlPolicy, sql: &str) -> SqlRequest {
+    SqlRequest { policy, schema: vec![schema.to_owned()], ..SqlRequest::new(Dialect::Duckdb, sql) }
+}
+
+fn returns_typed_values() -> Result<(), Failed> {
+    // Each value with the text that DuckDB itself shows, or with its JSON.
+    let texts = [
+        "DATE '1969-12-31'",
+        "DATE '0044-03-15 (BC)'",
+        "'infinity'::DATE",
+        "TIME '12:34:56.5'",
+        "TIMETZ '12:34:56+02:30'",
+        "TIMESTAMP '2026-01-02 03:04:05.000006'",
+        "TIMESTAMP_S '2026-01-02 03:04:05'",
+        "TIMESTAMP_MS '1960-01-02 03:04:05.5'",
+        "TIMESTAMP_NS '2026-01-02 03:04:05.000000001'",
+        "INTERVAL '14 months -3 days 04:05:06.7'",
+        "-12.50::DECIMAL(4, 2)",
+        "-0.05::DECIMAL(38, 10)",
+        "'01020304-0506-0708-090a-0b0c0d0e0f10'::UUID",
+        "'10110'::BIT",
+        "170141183460469231731687303715884105727::HUGEINT",
+        "340282366920938463463374607431768211455::UHUGEINT",
+        "123456789012345678901234567890123456789012345::BIGNUM",
+        "-300::BIGNUM",
+        "'b'::ENUM('a', 'b')",
+    ];
+    let pairs: Vec<String> = texts.iter().map(|value| format!("{value}, CAST({value} AS VARCHAR)")).collect();
+    let json_values = [
+        ("1::TINYINT", json!(1)),
+        ("65535::USMALLINT", json!(65_535)),
+        ("9007199254740993", json!("9007199254740993")),
+        ("18446744073709551615::UBIGINT", json!("18446744073709551615")),
+        ("0.5::FLOAT", json!(0.5)),
+        ("'nan'::DOUBLE", json!("NaN")),
+        ("true", json!(true)),
+        ("NULL", json!(null)),
+        ("'a longer text than twelve bytes: ä'", json!("a longer text than twelve bytes: ä")),
+        ("'\\x00\\xFF'::BLOB", json!({"base64": "AP8="})),
+        ("[1, NULL, 3]", json!([1, null, 3])),
+        ("{'a': 1, 'b': [DATE '2026-01-02']}", json!({"a": 1, "b": ["2026-01-02"]})),
+        ("MAP {'k': [1]}", json!({"k": [1]})),
+        ("MAP {1: 'a'}", json!([[1, "a"]])),
+        ("[[1, 2], [3, 4]]::INTEGER[2][2]", json!([[1, 2], [3, 4]])),
+        ("union_value(n := 5)", json!(5)),
+    ];
+    let values: Vec<&str> = json_values.iter().map(|(sql, _)| *sql).collect();
+    let rows = run(vec![
+        request("", SqlPolicy::Read, &format!("SELECT {}", pairs.join(", "))),
+        request("", SqlPolicy::Read, &format!("SELECT {}", values.join(", "))),
+        // Lists of different rows follow each other in one vector.
+        request("", SqlPolicy::Read, "SELECT range(n) AS l FROM range(3) t(n) ORDER BY n"),
+        request("", SqlPolicy::Read, "SELECT n FROM range(5000) t(n) ORDER BY n"),
+    ])?;
+    let shown = &rows[0].rows[0];
+    for (at, value) in texts.iter().enumerate() {
+        assert_eq!(shown[2 * at], shown[2 * at + 1], "{value}");
+    }
+    for ((sql, expected), value) in json_values.iter().zip(&rows[1].rows[0]) {
+        assert_eq!(value, expected, "{sql}");
+    }
+    assert_eq!(json!(rows[2].rows), json!([[[]], [[0]], [[0, 1]]]));
+    assert_eq!((rows[3].rows.len(), &rows[3].rows[4_999]), (5_000, &vec![json!(4_999)]), "several chunks");
+    Ok(())
+}
+
+fn limits_stored_rows() -> Result<(), Failed> {
+    let few = SqlResourceLimits { rows: 2, ..SqlResourceLimits::default() };
+    let read = request("", SqlPolicy::Read, "SELECT n FROM range(5000) t(n) ORDER BY n");
+    let bytes = SqlResourceLimits { result: 50_000, ..SqlResourceLimits::default() };
+    let escaped = "SELECT repeat(chr(1), 300) FROM range(100) t(n)";
+    let rows = run(vec![
+        SqlRequest { limits: few, ..read },
+        SqlRequest { limits: bytes, ..request("", SqlPolicy::Read, escaped) },
+    ])?;
+    assert_eq!((json!(rows[0].rows), rows[0].truncated), (json!([[0], [1]]), true));
+    assert!(rows[1].truncated && (20..30).contains(&rows[1].rows.len()), "{}", rows[1].rows.len());
+    Ok(())
+}
+
+fn undoes_writes_after_their_rows() -> Result<(), Failed> {
+    let schema = "CREATE TABLE t (a INTEGER, b VARCHAR); INSERT INTO t VALUES (1, 'x'), (2, 'y'), (3, 'z')";
+    let rows = run(vec![
+        request(schema, SqlPolicy::Write, "UPDATE t SET b = 'new' WHERE a < 3 RETURNING a, b"),
+        request(schema, SqlPolicy::Write, "DELETE FROM t WHERE a = 1"),
+        request(schema, SqlPolicy::Write, "SELECT count(*) FROM t WHERE b <> 'new'"),
+        request(schema, SqlPolicy::Migrate, "CREATE TABLE u (a INTEGER); INSERT INTO u VALUES (5); SELECT a FROM u"),
+    ])?;
+    assert_eq!((json!(rows[0].rows), rows[0].changed), (json!([[1, "new"], [2, "new"]]), 2));
+    assert_eq!((rows[1].columns.len(), rows[1].rows.len(), rows[1].changed), (0, 0, 1));
+    assert_eq!(json!(rows[2].rows), json!([[3]]));
+    assert_eq!((json!(rows[3].rows), rows[3].changed), (json!([[5]]), 1));
+    Ok(())
+}
