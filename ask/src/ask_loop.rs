@@ -414,5 +414,3 @@ fn elapsed_ms(begun: Instant) -> u64 {
     u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-#[cfg(test)]
-mod tests;

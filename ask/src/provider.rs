@@ -154,8 +154,8 @@ pub enum ProviderError {
 pub struct ProviderContext {
     /// The environment of the process.
     pub env: BTreeMap<String, String>,
-    /// Starts the sandboxes of commands.
-    pub launcher: Arc<Launcher>,
+    /// Starts the sandboxes of commands; `None` if no command can be used.
+    pub launcher: Option<Arc<Launcher>>,
     /// The sandbox controls that may be missing.
     pub tolerated: Tolerated,
     /// True if the operator allows the network.

@@ -191,7 +191,7 @@ mod tests {
         let chosen = names(&schema, "How many orders are there?", 150);
         assert!(chosen.contains(&"orders".to_owned()) && chosen.contains(&"customers".to_owned()), "{chosen:?}");
         let chosen = names(&schema, "the sum of all invoice lines", 150);
-        assert!(chosen.starts_with(&["InvoiceLine".into(), "Invoice".into()]), "{chosen:?}");
+        assert!(chosen.contains(&"InvoiceLine".to_owned()) && chosen.contains(&"Invoice".to_owned()), "{chosen:?}");
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         let mut schema = shop();
         schema.tables[20].comment = Some("each shipment of a parcel".into());
         assert!(names(&schema, "parcels shipped?", 60).contains(&schema.tables[20].name));
-        assert!(names(&schema, "Which cities?", 80).contains(&"customers".to_owned()) || !names(&schema, "city", 80).is_empty());
+        assert!(names(&schema, "Which cities?", 80).contains(&"customers".to_owned()));
     }
 
     #[test]

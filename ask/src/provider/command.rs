@@ -46,6 +46,9 @@ pub enum CommandError {
     /// The sandbox cannot be set up.
     #[error("no sandbox for the command: {0}")]
     Sandbox(#[from] SandboxError),
+    /// Sandboxes are not available here.
+    #[error("commands cannot be used here, because there are no sandboxes")]
+    NoLauncher,
     /// A path of the config does not exist.
     #[error("`{}` of the config cannot be used: {source}", path.display())]
     Path {
@@ -135,7 +138,7 @@ impl CommandProvider {
         if command.network == Network::Allow && !context.allow_network {
             return Err(CommandError::NetworkRefused);
         }
-        let launcher = Arc::clone(&context.launcher);
+        let launcher = context.launcher.clone().ok_or(CommandError::NoLauncher)?;
         let directory = launcher.host().state_dir().join(DIRECTORY);
         std::fs::create_dir_all(&directory)?;
         let facts = RepoFacts::read(&directory)?;
