@@ -1,6 +1,7 @@
 //! Defines the command line as types. This module only parses: it reads no files and no environment. On a usage error
 //! clap itself exits with code 2.
 
+mod ask;
 mod compare;
 mod daemon;
 mod doctor;
@@ -29,6 +30,7 @@ use crate::human_report::Detail;
 
 use value_parsers::{tier, variable};
 
+pub(crate) use ask::{SqlAskArgs, SqlAuditCommand, SqlAuditShowArgs};
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,

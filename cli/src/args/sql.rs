@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 
+use super::ask::{SqlAskArgs, SqlAuditArgs};
 use super::output_format::OutputFormat;
 use super::shared_options::{BackendArgs, OperatorArgs, StateArgs};
 use super::value_parsers::{OptionValueError, one_of};
@@ -23,7 +24,8 @@ impl SqlArgs {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,
             SqlCommand::Advice(args) => args.format == OutputFormat::Json,
-            SqlCommand::Engines(_) => false,
+            SqlCommand::Ask(args) => args.format == OutputFormat::Json,
+            SqlCommand::Engines(_) | SqlCommand::Audit(_) => false,
         }
     }
 }
@@ -33,6 +35,10 @@ impl SqlArgs {
 pub(crate) enum SqlCommand {
     /// Check statements: whether they bind, are allowed, run, and answer the question
     Verify(Box<SqlVerifyArgs>),
+    /// Answer a question with a statement of a language model that was judged and run
+    Ask(Box<SqlAskArgs>),
+    /// Show and check the audit trail of questions
+    Audit(SqlAuditArgs),
     /// Explain an engine's error and how to fix it
     Advice(SqlAdviceArgs),
     /// Show the available engines
@@ -128,11 +134,11 @@ pub(crate) enum SqlFormat {
     Sarif,
 }
 
-fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
+pub(super) fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
     one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
 }
 
-fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
+pub(super) fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
     one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
 }
 

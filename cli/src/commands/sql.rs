@@ -1,6 +1,8 @@
 //! Implements `proctor sql`, which has SQL judged by the actual database engine in a sandboxed worker. It uses the
 //! warm workers of a daemon if one responds, otherwise workers of this process.
 
+mod ask;
+mod audit;
 mod human_judgement;
 mod judged_text;
 mod sarif_log;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::spec::OperatorConfig;
 use proctor_core::sql::{DUCKDB_VARIABLE, Dialect, Judgement, SqlAllow, SqlRequest, SqlResourceLimits, SqlVerdict};
-use proctor_sandbox::{Host, HostConfig, Launcher};
+use proctor_sandbox::{Host, HostConfig, Launcher, SandboxError};
 use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,6 +49,8 @@ pub(crate) struct Judgements {
 pub(crate) async fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
         SqlCommand::Verify(args) => verify(args, caller, screen).await,
+        SqlCommand::Ask(args) => ask::ask(args, caller, screen).await,
+        SqlCommand::Audit(args) => audit::audit(&args.command, caller, screen),
         SqlCommand::Advice(args) => advice(args, screen),
         SqlCommand::Engines(args) => engines(args, caller, screen).await,
     }
@@ -223,24 +227,39 @@ fn start_workers(
     operator: &OperatorConfig,
     caller: &Caller,
 ) -> Result<Arc<WorkerPool>, CliError> {
-    let helpers = installation::helpers(caller)?;
+    start_workers_with(start_launcher(state, caller)?, duckdb, operator, caller)
+}
+
+fn start_launcher(state: &StateArgs, caller: &Caller) -> Result<Arc<Launcher>, CliError> {
     let config = HostConfig {
-        helper: helpers.sandbox,
+        helper: installation::helpers(caller)?.sandbox,
         state_dir: installation::state_dir(state, caller)?,
         home: installation::home(caller)?,
     };
-    let refused = |error: proctor_sandbox::SandboxError| CliError::Environment {
+    Host::new(config).and_then(Launcher::start).map(Arc::new).map_err(no_sandbox)
+}
+
+fn no_sandbox(error: SandboxError) -> CliError {
+    CliError::Environment {
         message: format!("no sandbox for SQL engines: {error}"),
         hint: "`proctor doctor` shows what this machine can enforce".to_owned(),
-    };
-    let launcher = Arc::new(Host::new(config).and_then(Launcher::start).map_err(refused)?);
+    }
+}
+
+fn start_workers_with(
+    launcher: Arc<Launcher>,
+    duckdb: Option<&Path>,
+    operator: &OperatorConfig,
+    caller: &Caller,
+) -> Result<Arc<WorkerPool>, CliError> {
+    let helpers = installation::helpers(caller)?;
     let config = WorkerPoolConfig {
         program: helpers.sql,
         duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from)),
         max_idle: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
     };
-    WorkerPool::new(launcher, config).map(Arc::new).map_err(refused)
+    WorkerPool::new(launcher, config).map(Arc::new).map_err(no_sandbox)
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {
