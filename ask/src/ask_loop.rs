@@ -187,7 +187,8 @@ impl AskRun<'_, '_> {
         self.audit.question(self.request, self.asker.provider, &self.asker.caller).await?;
         (self.progress)(AskProgress::Describing);
         let described = timeout_at(self.bounds.deadline, describe(self.asker.backend, self.request)).await;
-        let writer = described.map_err(|_| LoopEnd::new(AskEnd::Schema, "the schema could not be described in time"))?;
+        let writer =
+            described.map_err(|_| LoopEnd::new(AskEnd::Schema, "the schema could not be described in time"))?;
         let writer = writer.map_err(|error| LoopEnd::new(AskEnd::Schema, error))?;
         (self.progress)(AskProgress::Described { shown: writer.shown, tables: writer.tables });
         let mut prompt = writer.first();
@@ -210,7 +211,8 @@ impl AskRun<'_, '_> {
         let left = self.bounds.tokens.saturating_sub(self.log.tokens.total());
         let needed = prompt.estimated_tokens();
         if needed >= left {
-            let reason = format!("the prompt needs about {needed} tokens, and {left} of {} are left", self.bounds.tokens);
+            let reason =
+                format!("the prompt needs about {needed} tokens, and {left} of {} are left", self.bounds.tokens);
             return Err(LoopEnd::new(AskEnd::Tokens, reason));
         }
         (self.progress)(AskProgress::Prompting { number, attempts: self.bounds.attempts });
@@ -276,7 +278,8 @@ impl AskRun<'_, '_> {
         }
         (self.progress)(AskProgress::Running { number });
         let run = SqlRunRequest { request, commit: false };
-        let answer = timeout_at(self.bounds.deadline, self.asker.backend.run(&run)).await.map_err(|_| LoopEnd::time())?;
+        let answer =
+            timeout_at(self.bounds.deadline, self.asker.backend.run(&run)).await.map_err(|_| LoopEnd::time())?;
         self.audit.execution(number, &statement, &answer).await?;
         let judgement = answer.judgement;
         match (judgement.verdict, answer.result) {
@@ -413,4 +416,3 @@ impl AttemptDraft {
 fn elapsed_ms(begun: Instant) -> u64 {
     u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
-

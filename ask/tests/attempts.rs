@@ -41,7 +41,11 @@ async fn right_statement_is_judged_and_run_at_once() {
     let model = ScriptedModel::new(&[&format!("```sql\n{RIGHT}\n```")]);
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     let answer = &outcome.answer;
-    assert_eq!((answer.verdict, answer.end, answer.best), (AskVerdict::Answered, AskEnd::Answered, Some(1)), "{answer:?}");
+    assert_eq!(
+        (answer.verdict, answer.end, answer.best),
+        (AskVerdict::Answered, AskEnd::Answered, Some(1)),
+        "{answer:?}"
+    );
     assert_eq!(answer.statement.as_deref(), Some(RIGHT));
     assert_eq!(answer.result.as_ref().expect("rows").rows, [[json!("Bob")], [json!("Cyd")]]);
     assert_eq!(answer.judgement.as_ref().expect("a judgement").verdict, SqlVerdict::Ok);
@@ -127,7 +131,8 @@ async fn obeyed_instruction_of_a_comment_is_rejected() {
 
 #[tokio::test]
 async fn repeated_statement_ends_the_loop() {
-    let model = ScriptedModel::new(&[WRONG_COLUMN, "```sql\nSELECT  nmae\nFROM customers WHERE city = 'Paris';\n```", RIGHT]);
+    let model =
+        ScriptedModel::new(&[WRONG_COLUMN, "```sql\nSELECT  nmae\nFROM customers WHERE city = 'Paris';\n```", RIGHT]);
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Repeated]);
     assert_eq!((outcome.answer.verdict, outcome.answer.end), (AskVerdict::GaveUp, AskEnd::Repeated));
@@ -143,7 +148,8 @@ async fn warning_rejects_only_from_the_requested_confidence() {
     assert!(!judgement.diagnostics.is_empty(), "the stage `semantic` reads the question");
     let is_warning = outcome.answer.verdict == AskVerdict::Answered;
     let strict = AskRequest { reject_at: Percent::try_from(1).ok(), ..shop_request(question) };
-    let outcome = ask_shop(&ScriptedModel::new(&[statement, "SELECT name FROM customers ORDER BY name LIMIT 2"]), &strict).await;
+    let outcome =
+        ask_shop(&ScriptedModel::new(&[statement, "SELECT name FROM customers ORDER BY name LIMIT 2"]), &strict).await;
     assert_eq!(outcomes(&outcome)[0], AttemptOutcome::Rejected);
     assert!(is_warning || outcome.answer.attempts.len() == 2);
 }
@@ -246,7 +252,12 @@ impl SqlBackend for BrokenBackend {
             if !self.judge_fails {
                 return judgement;
             }
-            proctor_sql::chain::error_judgement(request, "SQLite", proctor_core::sql::SqlCode::EngineDied, "gone".into())
+            proctor_sql::chain::error_judgement(
+                request,
+                "SQLite",
+                proctor_core::sql::SqlCode::EngineDied,
+                "gone".into(),
+            )
         })
     }
 

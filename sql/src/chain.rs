@@ -28,7 +28,7 @@ pub struct Chain {
 impl Chain {
     /// Creates a chain of built-in stages in the given order.
     pub fn new(names: &[StageName]) -> Self {
-        Self { stages: names.iter().map(|name| stages::built_in_stage(*name)).collect() }
+        Self { stages: names.iter().filter_map(|name| stages::built_in_stage(*name)).collect() }
     }
 
     /// Appends a stage.
@@ -75,7 +75,7 @@ impl Chain {
         for stage in &self.stages {
             let name = stage.name();
             if let Some(reason) = skip_reason(name, &mut case, &records) {
-                records.push(StageRecord { stage: name, state: StageState::Skipped, reason: Some(reason) });
+                records.push(StageRecord::new(name, StageState::Skipped, Some(reason)));
                 continue;
             }
             let at = Instant::now();
@@ -84,7 +84,7 @@ impl Chain {
                 Err(error) => (StageState::Failed, Some(error.to_string())),
             };
             timing.stages_us.push((name, elapsed_micros(at)));
-            records.push(StageRecord { stage: name, state, reason });
+            records.push(StageRecord::new(name, state, reason));
         }
         if self.stages.is_empty() {
             case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was requested"));
@@ -117,7 +117,7 @@ pub fn error_judgement(request: &SqlRequest, engine: &str, code: SqlCode, messag
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
-        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .map(|stage| StageRecord::new(*stage, StageState::Skipped, Some(message.clone())))
         .collect();
     let found = SqlDiagnostic::error(StageName::Extract, code, message);
     build_judgement(request, engine.to_owned(), Vec::new(), stages, vec![found], None, SqlTiming::default())
@@ -128,7 +128,7 @@ pub fn limit_judgement(request: &SqlRequest, code: SqlCode, message: String, too
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
-        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .map(|stage| StageRecord::new(*stage, StageState::Skipped, Some(message.clone())))
         .collect();
     let found = SqlDiagnostic::error(StageName::Run, code, message).with_advice(REDUCE_ADVICE);
     let timing = SqlTiming { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
@@ -195,6 +195,26 @@ fn sort_findings(diagnostics: &mut [SqlDiagnostic]) {
     diagnostics.sort_by_key(|found| {
         (found.stage, found.span.map_or(0, |span| span.start), Reverse(found.severity), found.code)
     });
+}
+
+/// Returns a judgement with the record of a verifier, which ran after the stage `after`, and with its findings.
+pub(crate) fn with_verifier(
+    request: &SqlRequest,
+    judgement: Judgement,
+    after: StageName,
+    record: StageRecord,
+    findings: Vec<SqlDiagnostic>,
+) -> Judgement {
+    let Judgement { statements, mut stages, mut diagnostics, execution, audit, timing, .. } = judgement;
+    // Verifiers after the same stage keep their order.
+    let until = StageName::ALL.iter().position(|stage| *stage == after);
+    let is_before = |known: &StageRecord| StageName::ALL.iter().position(|stage| *stage == known.stage) <= until;
+    let at =
+        stages.iter().rposition(|known| known.stage != StageName::Custom && is_before(known)).map_or(0, |at| at + 1);
+    let at = at + stages[at..].iter().take_while(|known| known.stage == StageName::Custom).count();
+    stages.insert(at, record);
+    diagnostics.extend(findings);
+    build_judgement(request, audit.engine, statements, stages, diagnostics, execution, timing)
 }
 
 fn build_judgement(

@@ -17,14 +17,17 @@ use std::time::{Duration, Instant};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::spec::VerifierSettings;
 use proctor_core::sql::{
-    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest,
+    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict,
+    VERSION,
 };
 use proctor_sandbox::{
     AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
     SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, Unsealed,
 };
 
+use crate::custom_verifiers::CustomVerifiers;
 use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
@@ -78,12 +81,15 @@ pub struct WorkerPoolConfig {
     pub max_idle: usize,
     /// The sandbox controls that may be missing.
     pub tolerated: Tolerated,
+    /// The verifiers of the operator.
+    pub verifiers: Vec<VerifierSettings>,
 }
 
 /// A pool of workers.
 pub struct WorkerPool {
     config: WorkerPoolConfig,
     launcher: Arc<Launcher>,
+    verifiers: CustomVerifiers,
     facts: RepoFacts,
     /// The directory of the templates. Workers see only the one that they use.
     templates: PathBuf,
@@ -191,17 +197,43 @@ impl WorkerPool {
         };
         let facts = RepoFacts::read(&create("sql")?)?;
         let templates = create("sql-templates")?;
-        Ok(Self { config, launcher, facts, templates, idle: Mutex::default(), template_creation: Mutex::default() })
+        let (verifiers, tolerated) = (config.verifiers.clone(), config.tolerated.clone());
+        Ok(Self {
+            verifiers: CustomVerifiers::new(verifiers, Arc::clone(&launcher), tolerated),
+            config,
+            launcher,
+            facts,
+            templates,
+            idle: Mutex::default(),
+            template_creation: Mutex::default(),
+        })
     }
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
     pub async fn judge(self: &Arc<Self>, request: &SqlRequest) -> Judgement {
-        self.answer(request).await
+        let judgement = self.answer(request).await;
+        if self.verifiers.has_any_for(request.dialect) {
+            self.verifiers.extend(request, judgement).await
+        } else {
+            judgement
+        }
     }
 
     /// Judges a text in a worker, and runs it if the verdict is `ok`. If the future is dropped, the worker is killed.
     pub async fn run_statement(self: &Arc<Self>, request: &SqlRunRequest) -> SqlRunAnswer {
-        self.answer(request).await
+        if !self.verifiers.has_any_for(request.request.dialect) {
+            return self.answer(request).await;
+        }
+        // The worker knows nothing of the verifiers, so they judge the statement before it runs.
+        let judgement = self.judge(&request.request).await;
+        if judgement.verdict != SqlVerdict::Ok {
+            return SqlRunAnswer { version: VERSION, judgement, result: None, error: None };
+        }
+        let answer = self.answer(request).await;
+        match answer.judgement.verdict {
+            SqlVerdict::Ok => SqlRunAnswer { judgement, ..answer },
+            SqlVerdict::Reject | SqlVerdict::Error => answer,
+        }
     }
 
     /// Describes a schema in a worker. If the future is dropped, the worker is killed.
@@ -258,6 +290,11 @@ impl WorkerPool {
                 Err(ended.unwrap_or_else(|broken| WorkerFailure::Died(broken.to_string())))
             }
         }
+    }
+
+    /// Returns the verifiers of the operator.
+    pub fn verifiers(&self) -> &[VerifierSettings] {
+        &self.config.verifiers
     }
 
     /// Returns the number of idle workers.

@@ -107,8 +107,13 @@ impl Pool {
     fn start() -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let launcher = launcher(state.path());
-        let config =
-            WorkerPoolConfig { program: program(), duckdb: None, max_idle: 1, tolerated: Tolerated::default() };
+        let config = WorkerPoolConfig {
+            program: program(),
+            duckdb: None,
+            max_idle: 1,
+            tolerated: Tolerated::default(),
+            verifiers: Vec::new(),
+        };
         let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         Self { state, workers, runtime }

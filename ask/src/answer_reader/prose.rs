@@ -5,8 +5,28 @@ use super::UnreadableAnswer;
 
 /// Words that start a statement.
 const FIRST_WORDS: [&str; 22] = [
-    "SELECT", "WITH", "INSERT", "UPDATE", "DELETE", "VALUES", "REPLACE", "MERGE", "CREATE", "ALTER", "DROP", "EXPLAIN",
-    "TABLE", "FROM", "SHOW", "DESCRIBE", "PRAGMA", "TRUNCATE", "PIVOT", "SUMMARIZE", "GRANT", "RENAME",
+    "SELECT",
+    "WITH",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "VALUES",
+    "REPLACE",
+    "MERGE",
+    "CREATE",
+    "ALTER",
+    "DROP",
+    "EXPLAIN",
+    "TABLE",
+    "FROM",
+    "SHOW",
+    "DESCRIBE",
+    "PRAGMA",
+    "TRUNCATE",
+    "PIVOT",
+    "SUMMARIZE",
+    "GRANT",
+    "RENAME",
 ];
 /// Words that also start English sentences. In lower or mixed case, they start a statement only if the text also
 /// contains one of [`LATER_WORDS`].

@@ -258,6 +258,7 @@ fn start_workers_with(
         duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from)),
         max_idle: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
+        verifiers: operator.sql.verifiers.clone(),
     };
     WorkerPool::new(launcher, config).map(Arc::new).map_err(no_sandbox)
 }

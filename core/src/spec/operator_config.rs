@@ -5,6 +5,7 @@
 
 mod ask_settings;
 mod daemon_settings;
+mod sql_settings;
 mod telemetry_settings;
 mod tree_settings;
 
@@ -23,6 +24,7 @@ use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
 use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
+use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
 use tree_settings::TreeFile;
 
@@ -30,6 +32,7 @@ pub use ask_settings::{
     AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderCommand, ProviderSettings,
 };
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use sql_settings::{SqlSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
 pub use tree_settings::TreeSettings;
 
@@ -73,6 +76,8 @@ pub struct OperatorConfig {
     pub telemetry: TelemetrySettings,
     /// Settings of questions to databases: providers, bounds and the audit trail.
     pub ask: AskSettings,
+    /// Settings of SQL judgements: verifiers of the operator.
+    pub sql: SqlSettings,
 }
 
 /// The operator's defaults for values that a spec does not set; `None` keeps the built-in value.
@@ -111,6 +116,7 @@ impl Default for OperatorConfig {
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
             ask: AskSettings::default(),
+            sql: SqlSettings::default(),
         }
     }
 }
@@ -154,6 +160,8 @@ struct OperatorFile {
     telemetry: Option<TelemetryFile>,
     /// Settings of questions to databases (`proctor sql ask`): providers, bounds and the audit trail.
     ask: Option<AskFile>,
+    /// Settings of SQL judgements: verifiers of the operator.
+    sql: Option<SqlFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -259,6 +267,7 @@ impl OperatorConfig {
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
             ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),
+            sql: file.sql.as_ref().map(SqlSettings::from_file).unwrap_or_default(),
         }
     }
 
@@ -295,6 +304,7 @@ impl OperatorConfig {
             .problems()
             .chain(self.telemetry.problems())
             .chain(self.ask.problems())
+            .chain(self.sql.problems())
             .map(|message| Diagnostic::without_span(Code::BadConfig, message));
         above.chain(daemon).chain(relative_paths.map(|path| {
             let path = crate::text::escape::quoted(path);

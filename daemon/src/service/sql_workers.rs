@@ -54,9 +54,11 @@ impl SqlWorkers {
     pub(super) fn workers(&self, engine: &Engine) -> Result<Arc<WorkerPool>, Problem> {
         let mut worker_state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         worker_state.last_request = Some(Instant::now());
+        // A pool keeps the verifiers of the config with which it was created.
+        let verifiers = &engine.operator().sql.verifiers;
         let workers = match &worker_state.workers {
-            Some(workers) => Arc::clone(workers),
-            None => {
+            Some(workers) if workers.verifiers() == verifiers => Arc::clone(workers),
+            _ => {
                 let made = engine.sql_workers(self.max_workers).map_err(|error| error.problem())?;
                 Arc::clone(worker_state.workers.insert(Arc::new(made)))
             }

@@ -154,8 +154,14 @@ impl Engine {
             duckdb: self.config.duckdb.clone(),
             max_idle: most,
             tolerated,
+            verifiers: self.config.operator.sql.verifiers.clone(),
         };
         Ok(WorkerPool::new(Arc::clone(&self.launcher), config)?)
+    }
+
+    /// Returns the operator's configuration.
+    pub fn operator(&self) -> &OperatorConfig {
+        &self.config.operator
     }
 
     /// Returns this engine for one caller of many, with the caller's home and environment and the operator's

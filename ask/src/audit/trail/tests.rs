@@ -124,7 +124,8 @@ fn changed_missing_and_inserted_rows_are_found() {
     }
     for seq in 1..COUNT {
         // Closes the gap of a removed row, and opens a gap for an inserted one.
-        changes.push(format!("DELETE FROM records WHERE seq = {seq}; UPDATE records SET seq = seq - 1 WHERE seq > {seq}"));
+        changes
+            .push(format!("DELETE FROM records WHERE seq = {seq}; UPDATE records SET seq = seq - 1 WHERE seq > {seq}"));
         changes.push(format!(
             "UPDATE records SET seq = -seq - 1 WHERE seq > {seq}; UPDATE records SET seq = -seq WHERE seq < 0; {}",
             insert(seq + 1, seq)

@@ -48,8 +48,7 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
     let operator = installation::operator(&args.operator, caller)?;
     let request = request(args, caller)?;
     let launcher = start_launcher(&args.state, caller)?;
-    let duckdb: Option<PathBuf> =
-        args.duckdb.clone().or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from));
+    let duckdb: Option<PathBuf> = args.duckdb.clone().or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from));
     let workers = start_workers_with(Arc::clone(&launcher), duckdb.as_deref(), &operator, caller)?;
     if args.explain {
         return match explain(&workers, &request).await {
@@ -172,7 +171,8 @@ fn configured_provider<'a>(
             (Some(name), known) => format!("there is no provider `{name}`; there is: {}", known.join(", ")),
             (None, known) => format!("several providers are configured: {}", known.join(", ")),
         };
-        let hint = "configure `[ask.providers.NAME]` in proctord.toml and use `--provider NAME`, or use `--answers FILE`";
+        let hint =
+            "configure `[ask.providers.NAME]` in proctord.toml and use `--provider NAME`, or use `--answers FILE`";
         CliError::Usage { message, hint: hint.to_owned() }
     })
 }

@@ -231,7 +231,8 @@ impl AskSettings {
         let unknown = unknown.map(|name| format!("`ask.provider` {} is not a key of `ask.providers`", quoted(name)));
         let attempts = !(1..=MAX_ASK_ATTEMPTS).contains(&self.max_attempts);
         let attempts = attempts.then(|| format!("`ask.max_attempts` is not from 1 to {MAX_ASK_ATTEMPTS}"));
-        let seconds = (self.max_time.as_secs() > MAX_SECONDS).then(|| format!("`ask.max_seconds` is above {MAX_SECONDS}"));
+        let seconds =
+            (self.max_time.as_secs() > MAX_SECONDS).then(|| format!("`ask.max_seconds` is above {MAX_SECONDS}"));
         let audit = (self.audit.max_bytes < MIN_AUDIT_BYTES).then(|| "`ask.audit.max_bytes` is below 1 MiB".to_owned());
         let providers = self.providers.iter().flat_map(|(name, provider)| {
             let place = format!("`ask.providers.{name}`");
@@ -292,7 +293,7 @@ impl ProviderSettings {
 }
 
 impl ProviderCommand {
-    fn problem(&self) -> Option<String> {
+    pub(super) fn problem(&self) -> Option<String> {
         let Some(program) = self.argv.first() else { return Some("`command` is missing".to_owned()) };
         if !program.starts_with('/') {
             return Some(format!("the program {} of `command` is not an absolute path", quoted(program)));
