@@ -61,6 +61,7 @@ mod skill_order;
 mod spec;
 mod sql;
 mod sql_steps;
+mod sql_verifiers;
 mod step_environment;
 mod step_output;
 mod step_reports;
@@ -127,6 +128,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         interruption::CASES,
         launcher::CASES,
         sql_steps::CASES,
+        sql_verifiers::CASES,
         predecessor_format::CASES,
         daemon_lifecycle::CASES,
         limits::CASES,
@@ -201,6 +203,7 @@ fn daemon_cases() -> Vec<&'static CaseDefinition> {
         gate::CASES,
         interruption::CASES,
         sql_steps::CASES,
+        sql_verifiers::CASES,
         predecessor_mistakes::CASES,
         skill_order::CASES,
         step_output::CASES,

@@ -27,7 +27,7 @@ use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::{PlannedOutline, RunEvent};
 use proctor_core::model::names::{ProfileName, RunId, StepName};
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
-use proctor_core::spec::{ResolvedPlan, Spec};
+use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
 use proctor_sandbox::{FsCredentials, Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
