@@ -200,6 +200,13 @@ async fn speaks_messages() {
 }
 
 #[tokio::test]
+async fn answer_never_contains_the_key() {
+    let echo = json!({ "choices": [{ "message": { "content": format!("SELECT '{KEY}'") }, "finish_reason": "stop" }] });
+    let server = Server::start(vec![ok(&echo)]);
+    assert_eq!(complete(&openai(&server.url)).await.expect("an answer").text, "SELECT '[redacted]'");
+}
+
+#[tokio::test]
 async fn retries_after_429_500_and_lost_connections() {
     for (name, first) in [
         ("429 with seconds", error("429 Too Many Requests", "retry-after: 0\r\n")),

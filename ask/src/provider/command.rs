@@ -195,6 +195,11 @@ impl CommandProvider {
         }
     }
 
+    /// Returns a text of the program without the key.
+    fn redact(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+    }
+
     /// Returns the start of standard error for a message, without the key.
     fn last_words(&self, running: &RunningSandbox) -> String {
         let mut bytes = vec![0; MAX_STDERR_BYTES];
@@ -202,8 +207,7 @@ impl CommandProvider {
             let length = rustix::io::read(&running.stderr, &mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes[..length]).trim().to_owned())
         });
-        let text = stderr.unwrap_or_default();
-        let text = self.key.as_ref().map_or_else(|| text.clone(), |key| key.redact(&text));
+        let text = self.redact(&stderr.unwrap_or_default());
         if text.is_empty() { text } else { format!(": {}", escape_output(text.as_bytes()).replace('\n', " ")) }
     }
 }
@@ -227,14 +231,14 @@ impl Provider for Arc<CommandProvider> {
             let run = tokio::task::spawn_blocking(move || own.run(&input, until)).await;
             let output = run.map_err(CommandError::from)??;
             if let Some(error) = output.error {
-                let error = self.key.as_ref().map_or_else(|| error.clone(), |key| key.redact(&error));
-                return Err(CommandError::Reported(escape_output(error.as_bytes()).replace('\n', " ")).into());
+                let error = escape_output(self.redact(&error).as_bytes()).replace('\n', " ");
+                return Err(CommandError::Reported(error).into());
             }
             if output.text.trim().is_empty() && !output.truncated {
                 return Err(ProviderError::Empty);
             }
             Ok(Completion {
-                text: output.text,
+                text: self.redact(&output.text),
                 input_tokens: output.input_tokens,
                 output_tokens: output.output_tokens,
                 is_truncated: output.truncated,
