@@ -63,6 +63,8 @@ pub struct DuckDb {
     written_statements: Option<Vec<String>>,
     /// True if statements since the last `begin` changed the schema.
     has_schema_changes: bool,
+    /// True if the effects on the database file may be kept.
+    is_for_commit: bool,
 }
 
 /// A part of DuckDB's message about a parameter of unknown type.
@@ -89,6 +91,7 @@ impl DuckDb {
             content: held,
             written_statements: None,
             has_schema_changes: false,
+            is_for_commit: false,
         };
         engine.refresh(ContentPart::All)?;
         Ok(engine)
@@ -294,6 +297,15 @@ impl SqlEngine for DuckDb {
         execute(&self.connection, "ROLLBACK")
             .map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
         if std::mem::take(&mut self.has_schema_changes) { self.refresh(ContentPart::All) } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        if !self.is_for_commit {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"));
+        }
+        execute(&self.connection, "COMMIT").map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
+        self.written_statements = None;
+        Ok(())
     }
 
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {

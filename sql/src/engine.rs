@@ -297,6 +297,14 @@ pub trait SqlEngine {
     /// The rollback fails. The engine must not be used again.
     fn rollback(&mut self) -> Result<(), EngineRefusal>;
 
+    /// Keeps everything since [`begin`](Self::begin). Only engines whose database file was opened for this can.
+    ///
+    /// # Errors
+    /// The engine cannot keep the effects. They must be undone.
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"))
+    }
+
     /// Adds parts to the schema, as if the engine had been opened with them.
     ///
     /// # Errors

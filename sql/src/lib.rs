@@ -38,6 +38,7 @@ mod statement_run;
 pub mod wire;
 pub mod worker;
 mod worker_client;
+mod worker_files;
 pub mod worker_pool;
 mod worker_request;
 
