@@ -34,7 +34,7 @@ use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
 use crate::row_buffer::RowBuffer;
@@ -223,6 +223,12 @@ impl SqlEngine for DuckDb {
 
     fn catalog(&self) -> &Catalog {
         &self.content.catalog
+    }
+
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let read = || catalog_reader::read_comments(&self.connection);
+        let comments = deadline_guard::run_until(deadline, self.connection.interrupter(), read);
+        comments.map_err(|error| ParsedError::from_error(&error, "").to_internal_refusal())
     }
 
     fn functions(&self) -> &BTreeSet<String> {

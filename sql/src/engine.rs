@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 
@@ -239,6 +239,12 @@ pub trait SqlEngine {
 
     /// Returns the tables and views of the database.
     fn catalog(&self) -> &Catalog;
+
+    /// Returns the comments of tables and columns.
+    ///
+    /// # Errors
+    /// The engine cannot read them.
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal>;
 
     /// Returns the names of all functions, in lower case.
     fn functions(&self) -> &BTreeSet<String>;

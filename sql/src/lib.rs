@@ -23,6 +23,7 @@ mod lexer;
 mod literals;
 pub mod mysql;
 pub mod name_suggestions;
+mod personal_data;
 pub mod postgres;
 pub mod quiet_stream;
 pub mod row_buffer;

@@ -7,6 +7,7 @@
 mod builtin_allowlist;
 mod catalog_reader;
 mod database_file;
+mod definition_comments;
 mod opened_tables;
 mod quoted_strings;
 mod restricted_schema;
@@ -28,7 +29,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions;
@@ -396,6 +397,13 @@ impl SqlEngine for Sqlite {
 
     fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    fn comments(&mut self, _deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        self.observer.begin_internal();
+        let definitions = catalog_reader::read_table_definitions(&self.connection);
+        let definitions = definitions.map_err(|error| self.internal_refusal(&error))?;
+        Ok(definitions.iter().flat_map(|(table, sql)| definition_comments::find(table, sql)).collect())
     }
 
     fn functions(&self) -> &BTreeSet<String> {

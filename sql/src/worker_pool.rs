@@ -473,10 +473,13 @@ impl WorkerFailure {
         match self {
             Self::TimedOut(took) => worker_client::timed_out(request, took),
             Self::MemoryExceeded(took) => {
-                let message = "it exceeded the memory limit, so its worker was ended".to_owned();
-                Unanswered::Limit(SqlCode::MemoryLimit, message, took)
+                let message = "it exceeded the memory limit, so its worker was ended";
+                match request.is_committing() {
+                    true => worker_client::engine_died(request, message),
+                    false => Unanswered::Limit(SqlCode::MemoryLimit, message.to_owned(), took),
+                }
             }
-            Self::Died(why) => worker_client::engine_died(&why),
+            Self::Died(why) => worker_client::engine_died(request, &why),
         }
     }
 }

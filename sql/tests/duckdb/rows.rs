@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::Failed;
 use proctor_core::sql::{
-    Dialect, ResultRows, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer, SqlRunRequest, SqlVerdict, StageName,
+    Dialect, ResultRows, SchemaAnswer, SchemaRequest, SqlAllow, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer,
+    SqlRunRequest, SqlVerdict, StageName,
 };
 use proctor_sql::worker::EngineCache;
 use serde_json::json;
@@ -22,6 +23,7 @@ pub(crate) fn all() -> Vec<(&'static str, RowsTest)> {
         ("undoes_writes_after_their_rows", undoes_writes_after_their_rows),
         ("keeps_effects_only_on_request", keeps_effects_only_on_request),
         ("reads_write_ahead_log", reads_write_ahead_log),
+        ("describes_schema", describes_schema),
     ]
 }
 
@@ -34,6 +36,14 @@ pub(crate) fn run_all(library: &Path) {
         let json = serde_json::to_string(&engines.run(&request)).expect("an answer is JSON");
         writeln!(output, "{json}").expect("the parent listens");
     }
+}
+
+/// Describes the schema of the request on standard input.
+pub(crate) fn describe_schema(library: &Path) {
+    let request = std::io::read_to_string(std::io::stdin()).expect("a request");
+    let request: SchemaRequest = serde_json::from_str(&request).expect("a request");
+    let answer = EngineCache::new(Ok(library.to_owned())).describe(&request);
+    println!("{}", serde_json::to_string(&answer).expect("an answer is JSON"));
 }
 
 fn run(requests: Vec<SqlRequest>) -> Result<Vec<ResultRows>, Failed> {
@@ -218,5 +228,44 @@ fn reads_write_ahead_log() -> Result<(), Failed> {
         of_file(&file, SqlPolicy::Write, "UPDATE t SET a = 8 WHERE a = 7 RETURNING a"),
     ])?;
     assert_eq!((json!(rows[0].rows), json!(rows[1].rows)), (json!([[7]]), json!([[8]])));
+    Ok(())
+}
+
+fn describes_schema() -> Result<(), Failed> {
+    let schema = "CREATE SCHEMA old; CREATE TABLE old.u (id INTEGER PRIMARY KEY); COMMENT ON TABLE old.u IS 'beside t';
+        CREATE TABLE t (id INTEGER PRIMARY KEY, email VARCHAR, day DATE NOT NULL, tags VARCHAR[]);
+        COMMENT ON COLUMN t.day IS 'the day';
+        CREATE VIEW v AS SELECT id FROM t;
+        INSERT INTO t VALUES (1, 'ann@example.org', '2026-01-02', ['a'])";
+    let request = SchemaRequest {
+        dialect: Dialect::Duckdb,
+        schema: vec![schema.to_owned()],
+        database: None,
+        allow: SqlAllow::default(),
+        samples: 3,
+        limits: SqlResourceLimits::default(),
+    };
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("--describe")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().ok_or("no input")?.write_all(&serde_json::to_vec(&request)?)?;
+    let answer: SchemaAnswer = serde_json::from_slice(&child.wait_with_output()?.stdout)?;
+    let tables = answer.schema.ok_or_else(|| format!("{:?}", answer.error))?.tables;
+    let table = |name: &str| tables.iter().find(|table| table.name == name).ok_or(format!("no {name}: {tables:#?}"));
+    assert_eq!(table("old.u")?.comment.as_deref(), Some("beside t"));
+    let columns = table("t")?.columns.iter();
+    let described: Vec<_> = columns
+        .map(|column| (&*column.name, column.comment.as_deref(), json!(column.samples), column.is_masked))
+        .collect();
+    let expected = [
+        ("id", None, json!([1]), false),
+        ("email", None, json!(["xxx@xxxxxxx.xxx"]), true),
+        ("day", Some("the day"), json!(["2026-01-02"]), false),
+        ("tags", None, json!([["a"]]), false),
+    ];
+    assert_eq!(described, expected);
+    assert_eq!((table("v")?.is_view, json!(table("v")?.columns[0].samples)), (true, json!([1])));
     Ok(())
 }
