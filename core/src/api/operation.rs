@@ -14,7 +14,7 @@ use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ExecId, IdempotencyKey, ProfileName, RunId};
 use crate::model::plan::ReportFormat;
-use crate::sql::{Judgement, SqlRequest};
+use crate::sql::{AskAnswer, AskRequest, Judgement, SqlRequest};
 use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
 use parameter_schemas::{
     absolute_path, any_object, any_text, boolean, event_data, file_name, output_unit, page_size, range_size,
@@ -55,6 +55,8 @@ pub enum Operation {
     AskGate,
     /// Checks SQL statements.
     VerifySql,
+    /// Answers a question with a statement of a language model.
+    AskSql,
     /// Reports which sandbox controls the machine can enforce.
     AskDoctor,
     /// Reports the health of the daemon.
@@ -478,6 +480,20 @@ impl OperationDescription {
             parameters: &[],
             body: request_body::<SqlRequest>(),
             responses: &[json_response::<Judgement>(200, "The judgement of the statement.")],
+        },
+        Self {
+            operation: Operation::AskSql,
+            id: "askSql",
+            method: Method::Post,
+            path: "/v1/sql/ask",
+            summary: "Answer a question with a statement that was judged and run",
+            description: "Has a language model of the operator write the statement. `statement` and `result` are \
+                          present only if the statement was judged `ok` and ran; its effects are rolled back. The \
+                          answer also covers questions that were given up. A `database` is opened only for the \
+                          daemon's own user.",
+            parameters: &[],
+            body: request_body::<AskRequest>(),
+            responses: &[json_response::<AskAnswer>(200, "The answer, or the attempts that failed.")],
         },
         Self {
             operation: Operation::AskDoctor,

@@ -1,6 +1,8 @@
 //! A question to a database in words, and the answer: a statement that was judged `ok` with its rows, or the attempts
 //! that failed.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +10,10 @@ use super::{Dialect, Judgement, Percent, ResultRows, SqlAllow, SqlDiagnostic, Sq
 use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use crate::sql::text_list::{OneOrMany, one_or_many};
 
-/// The largest number of attempts that a caller can request.
+/// The largest number of attempts that a caller or an operator can set.
 pub const MAX_ASK_ATTEMPTS: u32 = 20;
+/// The longest time of a question that an operator can set.
+pub const MAX_ASK_TIME: Duration = Duration::from_secs(3_600);
 
 /// A question to a database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -9,9 +9,10 @@ use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, 
 use proctor_core::api::{Submitted, Watched};
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::{Judgement, SqlRequest};
+use proctor_core::sql::{AskAnswer, AskRequest, Judgement, SqlRequest};
 use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext};
 use proctor_runner::StoredPart;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::backend::Backend;
 use super::resource_uri::VERIFY_PREFIX;
@@ -96,6 +97,12 @@ impl Backend for RemoteBackend {
 
     async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
         self.client.judge_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn ask_sql(&self, request: AskRequest, progress: UnboundedSender<String>) -> Result<AskAnswer, Problem> {
+        // The daemon answers once, at the end.
+        let _ = progress.send("waiting for the daemon".to_owned());
+        self.client.ask_sql(&request).await.map_err(into_problem)
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {

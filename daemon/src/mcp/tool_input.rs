@@ -15,13 +15,13 @@ use serde::de::DeserializeOwned;
 use crate::service::{MAX_WAIT, OutputUnit, StdStream};
 
 /// Maximum length of a path in bytes (`PATH_MAX`).
-const MAX_PATH: usize = 4096;
+pub(super) const MAX_PATH: usize = 4096;
 /// Maximum length of a statement and of a schema in bytes.
-const MAX_SQL: usize = 256 << 10;
+pub(super) const MAX_SQL: usize = 256 << 10;
 /// Maximum number of tables, columns or functions in a list.
-const MAX_NAMES: usize = 256;
+pub(super) const MAX_NAMES: usize = 256;
 /// Maximum length of a question in bytes.
-const MAX_QUESTION: usize = 4 << 10;
+pub(super) const MAX_QUESTION: usize = 4 << 10;
 
 /// Arguments of `antigravity_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -218,7 +218,7 @@ impl Sql {
     }
 }
 
-fn sqlite() -> Dialect {
+pub(super) fn sqlite() -> Dialect {
     Dialect::Sqlite
 }
 
@@ -348,7 +348,7 @@ fn check_wait(seconds: u64) -> Result<(), ArgumentError> {
     if seconds <= MAX_WAIT.as_secs() { Ok(()) } else { Err(ArgumentError::LongWait { seconds }) }
 }
 
-fn check_path(argument: &'static str, path: &str) -> Result<(), ArgumentError> {
+pub(super) fn check_path(argument: &'static str, path: &str) -> Result<(), ArgumentError> {
     match path {
         _ if path.len() > MAX_PATH => Err(ArgumentError::LongPath(argument)),
         _ if !path.starts_with('/') => Err(ArgumentError::RelativePath(argument)),

@@ -136,6 +136,29 @@ impl Service {
         self.sql.queue.counts()
     }
 
+    /// Checks that a caller may use a database file. `command` does the same without a daemon.
+    ///
+    /// # Errors
+    /// The caller is not the daemon's own user, or the path is not absolute.
+    pub(super) fn check_sql_database(
+        &self,
+        caller: Caller,
+        database: Option<&str>,
+        command: &str,
+    ) -> Result<(), Problem> {
+        let Some(file) = database else { return Ok(()) };
+        if caller.uid != self.caller_policy.daemon_uid() {
+            let detail = format!("the daemon opens `{file}` only for its own user");
+            return Err(Problem::new(ProblemType::Forbidden, detail)
+                .with_hint(format!("`{command}` uses it as your user, without the daemon")));
+        }
+        if !file.starts_with('/') {
+            let detail = format!("`database` must be an absolute path, but `{file}` is not");
+            return Err(Problem::new(ProblemType::InvalidRequest, detail));
+        }
+        Ok(())
+    }
+
     /// Judges a text. A text that cannot be judged gets the verdict `error`.
     ///
     /// # Errors
@@ -146,17 +169,7 @@ impl Service {
             let detail = format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms);
             return Err(Problem::new(ProblemType::InvalidRequest, detail));
         }
-        if let Some(file) = &request.database {
-            if caller.uid != self.caller_policy.daemon_uid() {
-                let detail = format!("the daemon opens `{file}` only for its own user");
-                return Err(Problem::new(ProblemType::Forbidden, detail)
-                    .with_hint("`proctor sql verify --db FILE` checks it as your user, without the daemon"));
-            }
-            if !file.starts_with('/') {
-                let detail = format!("`database` must be an absolute path, but `{file}` is not");
-                return Err(Problem::new(ProblemType::InvalidRequest, detail));
-            }
-        }
+        self.check_sql_database(caller, request.database.as_deref(), "proctor sql verify --db FILE")?;
         let requested_at = Instant::now();
         let permit =
             self.sql.queue.enter(caller).await.inspect_err(|problem| self.metrics.count_refused_sql(problem))?;

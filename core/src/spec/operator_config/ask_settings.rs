@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::super::quoted;
 use crate::model::plan::Network;
-use crate::sql::MAX_ASK_ATTEMPTS;
+use crate::sql::{MAX_ASK_ATTEMPTS, MAX_ASK_TIME};
 
 /// Settings of questions to databases.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,8 +111,6 @@ const DEFAULT_ANSWER_TOKENS: u32 = 2_048;
 const DEFAULT_AUDIT_BYTES: u64 = 256 << 20;
 /// The smallest bound of the audit trail, in bytes.
 const MIN_AUDIT_BYTES: u64 = 1 << 20;
-/// The longest time of a question, in seconds.
-const MAX_SECONDS: u64 = 3_600;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
 impl Default for AskSettings {
@@ -231,7 +229,7 @@ impl AskSettings {
         let unknown = unknown.map(|name| format!("`ask.provider` {} is not a key of `ask.providers`", quoted(name)));
         let attempts = !(1..=MAX_ASK_ATTEMPTS).contains(&self.max_attempts);
         let attempts = attempts.then(|| format!("`ask.max_attempts` is not from 1 to {MAX_ASK_ATTEMPTS}"));
-        let seconds = (self.max_time.as_secs() > MAX_SECONDS).then(|| format!("`ask.max_seconds` is above {MAX_SECONDS}"));
+        let seconds = (self.max_time > MAX_ASK_TIME).then(|| format!("`ask.max_seconds` is above {}", MAX_ASK_TIME.as_secs()));
         let audit = (self.audit.max_bytes < MIN_AUDIT_BYTES).then(|| "`ask.audit.max_bytes` is below 1 MiB".to_owned());
         let providers = self.providers.iter().flat_map(|(name, provider)| {
             let place = format!("`ask.providers.{name}`");

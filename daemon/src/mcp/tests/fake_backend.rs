@@ -96,6 +96,14 @@ impl Backend for FakeBackend {
         not_found()
     }
 
+    async fn ask_sql(
+        &self,
+        _: proctor_core::sql::AskRequest,
+        _: tokio::sync::mpsc::UnboundedSender<String>,
+    ) -> Result<proctor_core::sql::AskAnswer, Problem> {
+        not_found()
+    }
+
     async fn gate(&self, _: GateAsked) -> Result<GateAnswer, Problem> {
         not_found()
     }

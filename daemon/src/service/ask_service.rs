@@ -1,0 +1,231 @@
+//! Answers questions to databases with the providers of the operator. A caller names no address, file or key. The number
+//! of concurrent questions is bounded, and each judgement waits in the queue like any other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proctor_ask::ask_loop::{AskProgress, Asker};
+use proctor_ask::audit::AuditTrail;
+use proctor_ask::backend::{SqlBackend, unanswered_judgement, unanswered_run, unanswered_schema};
+use proctor_ask::provider::{self, BoxFuture, NamedProvider, ProviderContext};
+use proctor_core::api::{Problem, ProblemType};
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::spec::{AskSettings, OperatorConfig, ProviderSettings};
+use proctor_core::sql::{
+    AskAnswer, AskRequest, Judgement, MAX_TIME_MS, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
+use proctor_runner::{Clock, Launcher, WorkerPool};
+use tokio::time::Instant;
+
+use super::Service;
+use crate::caller::Caller;
+
+/// The directory of the audit trail, in the state directory.
+const AUDIT_DIRECTORY: &str = "ask";
+/// Number of seconds after which a refused question may be sent again.
+const RETRY_AFTER_S: u32 = 10;
+/// Maximum size of a question, in bytes.
+const MAX_QUESTION_BYTES: usize = 16 << 10;
+
+/// The state of the questions of all callers.
+pub(super) struct AskState {
+    launcher: Arc<Launcher>,
+    env: BTreeMap<String, String>,
+    directory: PathBuf,
+    active: Arc<Mutex<HashMap<Caller, usize>>>,
+    trail: Mutex<Option<Arc<Mutex<AuditTrail>>>>,
+}
+
+/// A running question. Dropping it lets another one start.
+struct AskPermit {
+    caller: Caller,
+    active: Arc<Mutex<HashMap<Caller, usize>>>,
+}
+
+impl Drop for AskPermit {
+    fn drop(&mut self) {
+        let mut active = lock(&self.active);
+        if let Some(count) = active.get_mut(&self.caller) {
+            *count -= 1;
+            if *count == 0 {
+                active.remove(&self.caller);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AskState {
+    /// Prepares to answer questions; opens nothing yet. `env` is the environment of the daemon.
+    pub(super) fn new(launcher: Arc<Launcher>, env: BTreeMap<String, String>, state_dir: &std::path::Path) -> Self {
+        let directory = state_dir.join(AUDIT_DIRECTORY);
+        Self { launcher, env, directory, active: Arc::default(), trail: Mutex::default() }
+    }
+
+    /// Starts a question. One caller leaves room for another one.
+    ///
+    /// # Errors
+    /// Too many questions are being answered.
+    fn enter(&self, caller: Caller, most: usize) -> Result<AskPermit, Problem> {
+        let mut active = lock(&self.active);
+        let own = active.get(&caller).copied().unwrap_or(0);
+        let all: usize = active.values().sum();
+        if all >= most || own >= most.saturating_sub(1).max(1) {
+            let detail = format!("{all} questions are being answered, {own} of them for this caller");
+            let mut problem = Problem::new(ProblemType::TooManyRequests, detail)
+                .with_hint("try again later; the operator sets `ask.max_concurrent`");
+            problem.retry_after_s = Some(RETRY_AFTER_S);
+            return Err(problem);
+        }
+        *active.entry(caller).or_default() += 1;
+        Ok(AskPermit { caller, active: Arc::clone(&self.active) })
+    }
+
+    /// Opens the audit trail once; blocks on the disk.
+    fn trail(&self, settings: &AskSettings) -> Result<Arc<Mutex<AuditTrail>>, Problem> {
+        let mut open = lock(&self.trail);
+        if let Some(trail) = &*open {
+            return Ok(Arc::clone(trail));
+        }
+        let trail = AuditTrail::open(&self.directory, settings.audit, Clock::system());
+        let trail = trail.map_err(|error| Problem::new(ProblemType::Unavailable, error.to_string()))?;
+        Ok(Arc::clone(open.insert(Arc::new(Mutex::new(trail)))))
+    }
+
+    /// Opens a provider; blocks on the disk.
+    fn provider(
+        &self,
+        name: &str,
+        settings: &ProviderSettings,
+        operator: &OperatorConfig,
+    ) -> Result<NamedProvider, Problem> {
+        let context = ProviderContext {
+            env: self.env.clone(),
+            launcher: Some(Arc::clone(&self.launcher)),
+            tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
+            allow_network: operator.allow_network,
+            clock: Clock::system(),
+        };
+        // The message names files and variables of the operator, which are for the log only.
+        provider::open(name, settings, &context).map_err(|error| {
+            tracing::warn!(%error, provider = name, "a provider of a language model cannot be used");
+            Problem::new(ProblemType::Unavailable, format!("the provider `{name}` cannot be used"))
+                .with_hint("the log of the daemon shows the reason")
+        })
+    }
+}
+
+impl Service {
+    /// Answers a question. `progress` receives the steps.
+    ///
+    /// # Errors
+    /// No provider of this name is configured, the caller may not use the database, or too many questions are being
+    /// answered.
+    pub async fn ask_sql(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: AskRequest,
+        mut progress: impl FnMut(AskProgress) + Send,
+    ) -> Result<AskAnswer, Problem> {
+        check_request(&request)?;
+        self.check_sql_database(caller, request.database.as_deref(), "proctor sql ask --db FILE")?;
+        let operator = Arc::clone(&self.operator.borrow());
+        let (name, settings) = operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(&request))?;
+        let _permit = self.ask.enter(caller, operator.ask.max_concurrent)?;
+        let (name, settings) = (name.to_owned(), settings.clone());
+        let (service, config) = (Arc::clone(self), Arc::clone(&operator));
+        let opening = tokio::task::spawn_blocking(move || {
+            let provider = service.ask.provider(&name, &settings, &config)?;
+            Ok::<_, Problem>((provider, service.ask.trail(&config.ask)?))
+        });
+        let (provider, trail) = opening.await.map_err(|error| super::task_panicked(&error))??;
+        let backend = QueuedBackend { service: Arc::clone(self), caller };
+        let asker = Asker {
+            backend: &backend,
+            provider: &provider,
+            audit: trail,
+            settings: &operator.ask,
+            clock: Clock::system(),
+            caller: format!("uid {}", caller.uid),
+        };
+        Ok(asker.ask(&request, &mut progress).await)
+    }
+}
+
+fn check_request(request: &AskRequest) -> Result<(), Problem> {
+    let invalid = |detail: String| Err(Problem::new(ProblemType::InvalidRequest, detail));
+    if request.question.trim().is_empty() || request.question.len() > MAX_QUESTION_BYTES {
+        return invalid(format!("`question` must have 1 to {MAX_QUESTION_BYTES} bytes"));
+    }
+    if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
+        return invalid(format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms));
+    }
+    Ok(())
+}
+
+fn no_provider(request: &AskRequest) -> Problem {
+    let detail = match &request.provider {
+        Some(name) => format!("there is no provider `{name}` of a language model"),
+        None => "no default provider of a language model is configured".to_owned(),
+    };
+    Problem::new(ProblemType::Unprocessable, detail)
+        .with_hint("the operator configures `[ask.providers.NAME]` in proctord.toml")
+}
+
+/// The workers of the daemon behind the queue. A permit is held only while a worker is in use, not while the model
+/// writes its answer.
+struct QueuedBackend {
+    service: Arc<Service>,
+    caller: Caller,
+}
+
+impl QueuedBackend {
+    /// Runs `work` with the workers when it is the caller's turn.
+    ///
+    /// # Errors
+    /// Too many requests wait, or no worker becomes free in time. The value is the reason.
+    async fn with_workers<T, F>(&self, work: impl FnOnce(Arc<WorkerPool>) -> F) -> Result<T, String>
+    where
+        F: Future<Output = T>,
+    {
+        let requested_at = Instant::now();
+        let Service { sql, metrics, engine, .. } = &*self.service;
+        let permit = sql.queue.enter(self.caller).await.inspect_err(|problem| metrics.count_refused_sql(problem));
+        let permit = permit.map_err(|problem| problem.detail)?;
+        metrics.observe_sql_start(requested_at.elapsed());
+        let workers = sql.workers(engine).map_err(|problem| problem.detail)?;
+        let result = work(workers).await;
+        drop(permit);
+        Ok(result)
+    }
+}
+
+impl SqlBackend for QueuedBackend {
+    fn describe<'a>(&'a self, request: &'a SchemaRequest) -> BoxFuture<'a, SchemaAnswer> {
+        Box::pin(async move {
+            let answer = self.with_workers(async |workers| workers.describe_schema(request).await).await;
+            answer.unwrap_or_else(|reason| unanswered_schema(request, reason))
+        })
+    }
+
+    fn judge<'a>(&'a self, request: &'a SqlRequest) -> BoxFuture<'a, Judgement> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let answer = self.with_workers(async |workers| workers.judge(request).await).await;
+            let judgement = answer.unwrap_or_else(|reason| unanswered_judgement(request, reason));
+            self.service.metrics.observe_judgement(judgement.verdict, began.elapsed());
+            judgement
+        })
+    }
+
+    fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
+        Box::pin(async move {
+            let answer = self.with_workers(async |workers| workers.run_statement(request).await).await;
+            answer.unwrap_or_else(|reason| unanswered_run(request, reason))
+        })
+    }
+}
