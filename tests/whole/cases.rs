@@ -2,6 +2,7 @@
 
 mod access;
 mod apply_changes;
+mod ask;
 mod caches;
 mod caller_process;
 mod changesets;
@@ -157,6 +158,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        ask::CASES,
         stress::CASES,
         path_swaps::CASES,
         systemd::CASES,

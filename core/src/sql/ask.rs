@@ -43,9 +43,8 @@ pub struct AskRequest {
     /// The confidence, in percent, from which a warning rejects a statement. By default, warnings never reject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_at: Option<Percent>,
-    /// The number of sample values of each column that the model sees, at most 10.
+    /// The number of sample values of each column that the model sees; a larger number counts as 10.
     #[serde(default)]
-    #[schemars(range(max = 10))]
     pub samples: u32,
     /// The name of a provider in the operator's config; the default provider without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +61,6 @@ pub struct AskRequest {
 pub struct AskBounds {
     /// Maximum number of answers of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 20))]
     pub attempts: Option<u32>,
     /// Maximum number of tokens of all prompts and answers.
     #[serde(skip_serializing_if = "Option::is_none")]

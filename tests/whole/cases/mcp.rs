@@ -41,13 +41,14 @@ pub(super) const CASES: &[CaseDefinition] = &[
 const SDK_MODES: [&str; 3] = ["auto", "legacy", "2026-07-28"];
 /// Maximum size of a tool's answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 8 << 10;
-const TOOL_NAMES: [&str; 6] = [
+const TOOL_NAMES: [&str; 7] = [
     "antigravity_verify",
     "antigravity_verify_status",
     "antigravity_verify_cancel",
     "antigravity_verify_logs",
     "antigravity_verify_explain",
     "sql_verify",
+    "sql_ask",
 ];
 
 /// Returns the parameters with which the SDK starts `proctor mcp`.
