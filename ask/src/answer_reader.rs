@@ -35,8 +35,20 @@ pub enum UnreadableAnswer {
 
 /// Languages of fenced blocks that contain SQL.
 const SQL_LANGUAGES: [&str; 14] = [
-    "sql", "sqlite", "sqlite3", "postgres", "postgresql", "pgsql", "plpgsql", "mysql", "mariadb", "duckdb", "tidb",
-    "plsql", "tsql", "ansi-sql",
+    "sql",
+    "sqlite",
+    "sqlite3",
+    "postgres",
+    "postgresql",
+    "pgsql",
+    "plpgsql",
+    "mysql",
+    "mariadb",
+    "duckdb",
+    "tidb",
+    "plsql",
+    "tsql",
+    "ansi-sql",
 ];
 
 /// Returns the statement in an answer, without spaces around it.
@@ -84,9 +96,7 @@ fn from_fences(fences: &[Fence<'_>]) -> Result<Option<String>, UnreadableAnswer>
     let is_sql = |fence: &&Fence<'_>| SQL_LANGUAGES.contains(&fence.language.to_ascii_lowercase().as_str());
     // Models often write drafts before the final block.
     if let Some(last) = fences.iter().rfind(is_sql) {
-        return structured::from_json(last.body.trim())
-            .unwrap_or_else(|| Ok(last.body.to_owned()))
-            .map(Some);
+        return structured::from_json(last.body.trim()).unwrap_or_else(|| Ok(last.body.to_owned())).map(Some);
     }
     let mut found: Vec<String> = Vec::new();
     for fence in fences {

@@ -97,7 +97,7 @@ struct LoopEnd {
     end: AskEnd,
     reason: String,
     /// The rows of the statement that ran.
-    answer: Option<(String, Judgement, ResultRows)>,
+    answer: Option<Box<(String, Judgement, ResultRows)>>,
 }
 
 impl LoopEnd {
@@ -187,7 +187,8 @@ impl AskRun<'_, '_> {
         self.audit.question(self.request, self.asker.provider, &self.asker.caller).await?;
         (self.progress)(AskProgress::Describing);
         let described = timeout_at(self.bounds.deadline, describe(self.asker.backend, self.request)).await;
-        let writer = described.map_err(|_| LoopEnd::new(AskEnd::Schema, "the schema could not be described in time"))?;
+        let writer =
+            described.map_err(|_| LoopEnd::new(AskEnd::Schema, "the schema could not be described in time"))?;
         let writer = writer.map_err(|error| LoopEnd::new(AskEnd::Schema, error))?;
         (self.progress)(AskProgress::Described { shown: writer.shown, tables: writer.tables });
         let mut prompt = writer.first();
@@ -210,7 +211,8 @@ impl AskRun<'_, '_> {
         let left = self.bounds.tokens.saturating_sub(self.log.tokens.total());
         let needed = prompt.estimated_tokens();
         if needed >= left {
-            let reason = format!("the prompt needs about {needed} tokens, and {left} of {} are left", self.bounds.tokens);
+            let reason =
+                format!("the prompt needs about {needed} tokens, and {left} of {} are left", self.bounds.tokens);
             return Err(LoopEnd::new(AskEnd::Tokens, reason));
         }
         (self.progress)(AskProgress::Prompting { number, attempts: self.bounds.attempts });
@@ -272,11 +274,12 @@ impl AskRun<'_, '_> {
         self.audit.judgement(number, &statement, &judgement).await?;
         (self.progress)(AskProgress::judged(number, &judgement));
         if judgement.verdict != SqlVerdict::Ok {
-            return self.refuse(draft, statement, judgement);
+            return self.refuse(&draft, statement, judgement);
         }
         (self.progress)(AskProgress::Running { number });
         let run = SqlRunRequest { request, commit: false };
-        let answer = timeout_at(self.bounds.deadline, self.asker.backend.run(&run)).await.map_err(|_| LoopEnd::time())?;
+        let answer =
+            timeout_at(self.bounds.deadline, self.asker.backend.run(&run)).await.map_err(|_| LoopEnd::time())?;
         self.audit.execution(number, &statement, &answer).await?;
         let judgement = answer.judgement;
         match (judgement.verdict, answer.result) {
@@ -284,7 +287,7 @@ impl AskRun<'_, '_> {
                 let attempt = draft.judged(AttemptOutcome::Answered, &statement, &judgement);
                 self.log.push(attempt, Some(judgement.clone()));
                 let reason = "the statement was judged `ok` and ran".to_owned();
-                let answer = Some((statement, judgement, result));
+                let answer = Some(Box::new((statement, judgement, result)));
                 Ok(AttemptResult::End(Box::new(LoopEnd { end: AskEnd::Answered, reason, answer })))
             }
             (SqlVerdict::Ok, _) => {
@@ -302,7 +305,7 @@ impl AskRun<'_, '_> {
                 Ok(AttemptResult::Continue(Previous::Failed { statement, error }))
             }
             // The database may have changed after the first judgement.
-            _ => self.refuse(draft, statement, judgement),
+            _ => self.refuse(&draft, statement, judgement),
         }
     }
 
@@ -312,7 +315,7 @@ impl AskRun<'_, '_> {
     /// The statement could not be judged. This is never a judgement.
     fn refuse(
         &mut self,
-        draft: AttemptDraft,
+        draft: &AttemptDraft,
         statement: String,
         judgement: Judgement,
     ) -> Result<AttemptResult, LoopEnd> {
@@ -349,7 +352,7 @@ impl AskRun<'_, '_> {
         }
         let (attempts, tokens, best) = std::mem::take(&mut self.log).into_parts();
         let best_number = best.as_ref().map(|(number, _)| *number);
-        let (statement, judgement, result) = match end.answer {
+        let (statement, judgement, result) = match end.answer.map(|answer| *answer) {
             Some((statement, judgement, result)) => (Some(statement), Some(judgement), Some(result)),
             None => (None, best.map(|(_, judgement)| judgement), None),
         };
@@ -413,4 +416,3 @@ impl AttemptDraft {
 fn elapsed_ms(begun: Instant) -> u64 {
     u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
-

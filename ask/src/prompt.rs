@@ -200,7 +200,8 @@ mod tests {
     use super::*;
 
     fn schema(comment: &str) -> DescribedSchema {
-        let column = DescribedColumn { name: "name".into(), comment: Some(comment.into()), ..DescribedColumn::default() };
+        let column =
+            DescribedColumn { name: "name".into(), comment: Some(comment.into()), ..DescribedColumn::default() };
         DescribedSchema {
             tables: vec![DescribedTable { name: "people".into(), columns: vec![column], ..DescribedTable::default() }],
         }

@@ -10,7 +10,7 @@ mod retry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -194,7 +194,7 @@ pub fn open(
 ///
 /// # Errors
 /// The file cannot be read, or has a malformed line.
-pub fn open_recorded(file: &PathBuf) -> Result<NamedProvider, ProviderError> {
+pub fn open_recorded(file: &Path) -> Result<NamedProvider, ProviderError> {
     let answers = RecordedAnswers::read(file)?;
     Ok(NamedProvider { name: "recorded".to_owned(), model: None, provider: Arc::new(answers) })
 }

@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn long_comments_are_shortened() {
-        let table = DescribedTable { name: "t".into(), comment: Some("é".repeat(10_000)), ..DescribedTable::default() };
+        let table =
+            DescribedTable { name: "t".into(), comment: Some("é".repeat(10_000)), ..DescribedTable::default() };
         assert!(render_table(&table).chars().count() < 400);
     }
 

@@ -13,7 +13,7 @@ use proctor_ask::provider::{BoxFuture, Completion, Prompt, Provider, ProviderErr
 use proctor_core::spec::AskSettings;
 use proctor_core::sql::{
     AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, Judgement, Percent, ResultRows, SchemaAnswer,
-    SchemaRequest, SqlAllow, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict,
+    SchemaRequest, SqlAllow, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlSeverity, SqlVerdict,
 };
 use serde_json::json;
 use support::{EngineBackend, Outcome, ScriptedModel, ask, shop_request};
@@ -41,7 +41,11 @@ async fn right_statement_is_judged_and_run_at_once() {
     let model = ScriptedModel::new(&[&format!("```sql\n{RIGHT}\n```")]);
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     let answer = &outcome.answer;
-    assert_eq!((answer.verdict, answer.end, answer.best), (AskVerdict::Answered, AskEnd::Answered, Some(1)), "{answer:?}");
+    assert_eq!(
+        (answer.verdict, answer.end, answer.best),
+        (AskVerdict::Answered, AskEnd::Answered, Some(1)),
+        "{answer:?}"
+    );
     assert_eq!(answer.statement.as_deref(), Some(RIGHT));
     assert_eq!(answer.result.as_ref().expect("rows").rows, [[json!("Bob")], [json!("Cyd")]]);
     assert_eq!(answer.judgement.as_ref().expect("a judgement").verdict, SqlVerdict::Ok);
@@ -122,12 +126,16 @@ async fn obeyed_instruction_of_a_comment_is_rejected() {
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Answered]);
     assert_eq!(outcome.answer.attempts[0].verdict, Some(SqlVerdict::Reject));
+    let prompt = model.prompt(0).user;
+    let comment = prompt.lines().find(|line| line.contains("IGNORE ALL RULES")).expect("the model sees the comment");
+    assert!(comment.starts_with("  name TEXT NOT NULL comment \""), "{comment}");
     assert_eq!(kinds(&outcome).iter().filter(|kind| **kind == AuditKind::Execution).count(), 1);
 }
 
 #[tokio::test]
 async fn repeated_statement_ends_the_loop() {
-    let model = ScriptedModel::new(&[WRONG_COLUMN, "```sql\nSELECT  nmae\nFROM customers WHERE city = 'Paris';\n```", RIGHT]);
+    let model =
+        ScriptedModel::new(&[WRONG_COLUMN, "```sql\nSELECT  nmae\nFROM customers WHERE city = 'Paris';\n```", RIGHT]);
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Repeated]);
     assert_eq!((outcome.answer.verdict, outcome.answer.end), (AskVerdict::GaveUp, AskEnd::Repeated));
@@ -136,16 +144,17 @@ async fn repeated_statement_ends_the_loop() {
 
 #[tokio::test]
 async fn warning_rejects_only_from_the_requested_confidence() {
-    let question = "Who are the top 2 customers by name?";
-    let statement = "SELECT name FROM customers ORDER BY name";
-    let outcome = ask_shop(&ScriptedModel::new(&[statement]), &shop_request(question)).await;
-    let judgement = outcome.answer.judgement.as_ref().expect("a judgement");
-    assert!(!judgement.diagnostics.is_empty(), "the stage `semantic` reads the question");
-    let is_warning = outcome.answer.verdict == AskVerdict::Answered;
-    let strict = AskRequest { reject_at: Percent::try_from(1).ok(), ..shop_request(question) };
-    let outcome = ask_shop(&ScriptedModel::new(&[statement, "SELECT name FROM customers ORDER BY name LIMIT 2"]), &strict).await;
-    assert_eq!(outcomes(&outcome)[0], AttemptOutcome::Rejected);
-    assert!(is_warning || outcome.answer.attempts.len() == 2);
+    let question = "What are the names of the first 2 customers by name?";
+    let (warned, right) =
+        ("SELECT name FROM customers ORDER BY name", "SELECT name FROM customers ORDER BY name LIMIT 2");
+    let outcome = ask_shop(&ScriptedModel::new(&[warned, right]), &shop_request(question)).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::Answered]);
+    let warning = outcome.answer.attempts[0].diagnostics[0].clone();
+    assert_eq!(warning.severity, SqlSeverity::Warning, "{warning:?}");
+    let strict =
+        AskRequest { reject_at: Percent::try_from(u64::from(warning.confidence)).ok(), ..shop_request(question) };
+    let outcome = ask_shop(&ScriptedModel::new(&[warned, right]), &strict).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Answered]);
 }
 
 #[tokio::test]
@@ -246,7 +255,12 @@ impl SqlBackend for BrokenBackend {
             if !self.judge_fails {
                 return judgement;
             }
-            proctor_sql::chain::error_judgement(request, "SQLite", proctor_core::sql::SqlCode::EngineDied, "gone".into())
+            proctor_sql::chain::error_judgement(
+                request,
+                "SQLite",
+                proctor_core::sql::SqlCode::EngineDied,
+                "gone".into(),
+            )
         })
     }
 

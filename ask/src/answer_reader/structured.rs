@@ -9,8 +9,19 @@ use super::UnreadableAnswer;
 const STATEMENT_KEYS: [&str; 5] = ["sql", "query", "statement", "sql_query", "sqlQuery"];
 /// Keys of objects that contain the object with the statement.
 const WRAPPER_KEYS: [&str; 13] = [
-    "tool_calls", "function", "function_call", "arguments", "input", "parameters", "content", "choices", "message",
-    "result", "answer", "output", "response",
+    "tool_calls",
+    "function",
+    "function_call",
+    "arguments",
+    "input",
+    "parameters",
+    "content",
+    "choices",
+    "message",
+    "result",
+    "answer",
+    "output",
+    "response",
 ];
 /// Maximum nesting of objects that are searched.
 const MAX_DEPTH: usize = 12;

@@ -79,12 +79,7 @@ impl StepAudit {
         self.append(AuditKind::Prompt, content).await
     }
 
-    pub(super) async fn answer(
-        &self,
-        number: u32,
-        answer: &Completion,
-        tokens: TokenCounts,
-    ) -> Result<(), AuditError> {
+    pub(super) async fn answer(&self, number: u32, answer: &Completion, tokens: TokenCounts) -> Result<(), AuditError> {
         // A longer answer is not read either.
         let end = answer.text.floor_char_boundary(MAX_ANSWER_BYTES);
         let content = json!({
@@ -140,8 +135,7 @@ impl StepAudit {
     }
 
     pub(super) async fn end(&self, end: AskEnd, reason: &str, attempts: usize) -> Result<(), AuditError> {
-        let content =
-            json!({ "verdict": end.verdict(), "end": end, "reason": reason, "attempts": attempts });
+        let content = json!({ "verdict": end.verdict(), "end": end, "reason": reason, "attempts": attempts });
         self.append(AuditKind::End, content).await
     }
 }

@@ -218,6 +218,7 @@ pub(super) struct CheckpointContent {
 fn read_record(stored: &StoredRecord) -> Option<AuditRecord> {
     let record: AuditRecord = serde_json::from_str(&stored.record).ok()?;
     let is_consistent = record.version == VERSION && record.seq == stored.seq && record.ask == stored.ask;
-    let is_canonical = || canonical::Json::parse(stored.record.as_bytes()).is_ok_and(|json| json.to_vec() == stored.record.as_bytes());
+    let is_canonical =
+        || canonical::Json::parse(stored.record.as_bytes()).is_ok_and(|json| json.to_vec() == stored.record.as_bytes());
     (is_consistent && is_canonical()).then_some(record)
 }

@@ -114,7 +114,10 @@ enum Response {
     Json(Value),
     Failed(HttpError),
     /// The request may succeed later.
-    Retry { why: String, after: Option<Duration> },
+    Retry {
+        why: String,
+        after: Option<Duration>,
+    },
 }
 
 impl HttpClient {
@@ -129,7 +132,8 @@ impl HttpClient {
         let url = format!("{}{path}", endpoint.url.trim_end_matches('/'));
         let uri: Uri = url.parse().map_err(|_| HttpError::Url)?;
         let host = uri.host().ok_or(HttpError::Url)?;
-        let receiver = format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or(host, |at| at.as_str()));
+        let receiver =
+            format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or(host, |at| at.as_str()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = TlsConfig::builder()
             .root_certs(root_certificates(endpoint.certificates.as_deref())?)
@@ -211,9 +215,7 @@ impl HttpClient {
             },
             (200..=299, Err(error)) => self.failure(&error, "the answer was cut off"),
             // 529 is the status of Anthropic for an overload.
-            (408 | 429 | 500 | 502 | 503 | 504 | 529, _) => {
-                Response::Retry { why: format!("status {status}"), after }
-            }
+            (408 | 429 | 500 | 502 | 503 | 504 | 529, _) => Response::Retry { why: format!("status {status}"), after },
             (status, body) => {
                 let message = self.message(status, &body.unwrap_or_default());
                 Response::Failed(HttpError::Refused { receiver: self.receiver.clone(), status, message })

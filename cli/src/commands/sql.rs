@@ -236,10 +236,10 @@ fn start_launcher(state: &StateArgs, caller: &Caller) -> Result<Arc<Launcher>, C
         state_dir: installation::state_dir(state, caller)?,
         home: installation::home(caller)?,
     };
-    Host::new(config).and_then(Launcher::start).map(Arc::new).map_err(no_sandbox)
+    Host::new(config).and_then(Launcher::start).map(Arc::new).map_err(|error| no_sandbox(&error))
 }
 
-fn no_sandbox(error: SandboxError) -> CliError {
+fn no_sandbox(error: &SandboxError) -> CliError {
     CliError::Environment {
         message: format!("no sandbox for SQL engines: {error}"),
         hint: "`proctor doctor` shows what this machine can enforce".to_owned(),
@@ -259,7 +259,7 @@ fn start_workers_with(
         max_idle: 1,
         tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
     };
-    WorkerPool::new(launcher, config).map(Arc::new).map_err(no_sandbox)
+    WorkerPool::new(launcher, config).map(Arc::new).map_err(|error| no_sandbox(&error))
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {

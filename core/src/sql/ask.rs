@@ -6,7 +6,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Dialect, Judgement, Percent, ResultRows, SqlAllow, SqlDiagnostic, SqlPolicy, SqlResourceLimits, SqlVerdict};
+use super::{
+    Dialect, Judgement, Percent, ResultRows, SqlAllow, SqlDiagnostic, SqlPolicy, SqlResourceLimits, SqlVerdict,
+};
 use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use crate::sql::text_list::{OneOrMany, one_or_many};
 

@@ -174,7 +174,8 @@ fn call_result(answer: &AskAnswer) -> CallToolResult {
 fn draft_answer(answer: &AskAnswer, budget: usize) -> AnswerDraft<AskToolAnswer> {
     let rows = answer.result.as_ref().map(|result| {
         let names: Vec<&str> = result.columns.iter().map(|column| column.name.as_str()).collect();
-        let lines = std::iter::once(serde_json::json!(names)).chain(result.rows.iter().map(|row| serde_json::json!(row)));
+        let lines =
+            std::iter::once(serde_json::json!(names)).chain(result.rows.iter().map(|row| serde_json::json!(row)));
         let text: String = lines.map(|line| line.to_string() + "\n").collect();
         UntrustedText::from_text(&text).truncate(budget, KeptEnd::Start).with_marks("rows of the database")
     });

@@ -33,19 +33,23 @@ pub(super) struct AskState {
     launcher: Arc<Launcher>,
     env: BTreeMap<String, String>,
     directory: PathBuf,
-    active: Arc<Mutex<HashMap<Caller, usize>>>,
+    active: ActiveQuestions,
     trail: Mutex<Option<Arc<Mutex<AuditTrail>>>>,
 }
+
+/// The number of running questions of each caller.
+#[derive(Clone, Default)]
+struct ActiveQuestions(Arc<Mutex<HashMap<Caller, usize>>>);
 
 /// A running question. Dropping it lets another one start.
 struct AskPermit {
     caller: Caller,
-    active: Arc<Mutex<HashMap<Caller, usize>>>,
+    active: ActiveQuestions,
 }
 
 impl Drop for AskPermit {
     fn drop(&mut self) {
-        let mut active = lock(&self.active);
+        let mut active = lock(&self.active.0);
         if let Some(count) = active.get_mut(&self.caller) {
             *count -= 1;
             if *count == 0 {
@@ -59,19 +63,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl AskState {
-    /// Prepares to answer questions; opens nothing yet. `env` is the environment of the daemon.
-    pub(super) fn new(launcher: Arc<Launcher>, env: BTreeMap<String, String>, state_dir: &std::path::Path) -> Self {
-        let directory = state_dir.join(AUDIT_DIRECTORY);
-        Self { launcher, env, directory, active: Arc::default(), trail: Mutex::default() }
-    }
-
+impl ActiveQuestions {
     /// Starts a question. One caller leaves room for another one.
     ///
     /// # Errors
     /// Too many questions are being answered.
     fn enter(&self, caller: Caller, most: usize) -> Result<AskPermit, Problem> {
-        let mut active = lock(&self.active);
+        let mut active = lock(&self.0);
         let own = active.get(&caller).copied().unwrap_or(0);
         let all: usize = active.values().sum();
         if all >= most || own >= most.saturating_sub(1).max(1) {
@@ -82,7 +80,15 @@ impl AskState {
             return Err(problem);
         }
         *active.entry(caller).or_default() += 1;
-        Ok(AskPermit { caller, active: Arc::clone(&self.active) })
+        Ok(AskPermit { caller, active: self.clone() })
+    }
+}
+
+impl AskState {
+    /// Prepares to answer questions; opens nothing yet. `env` is the environment of the daemon.
+    pub(super) fn new(launcher: Arc<Launcher>, env: BTreeMap<String, String>, state_dir: &std::path::Path) -> Self {
+        let directory = state_dir.join(AUDIT_DIRECTORY);
+        Self { launcher, env, directory, active: ActiveQuestions::default(), trail: Mutex::default() }
     }
 
     /// Opens the audit trail once; blocks on the disk.
@@ -134,8 +140,9 @@ impl Service {
         check_request(&request)?;
         self.check_sql_database(caller, request.database.as_deref(), "proctor sql ask --db FILE")?;
         let operator = Arc::clone(&self.operator.borrow());
-        let (name, settings) = operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(&request))?;
-        let _permit = self.ask.enter(caller, operator.ask.max_concurrent)?;
+        let (name, settings) =
+            operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(&request))?;
+        let _permit = self.ask.active.enter(caller, operator.ask.max_concurrent)?;
         let (name, settings) = (name.to_owned(), settings.clone());
         let (service, config) = (Arc::clone(self), Arc::clone(&operator));
         let opening = tokio::task::spawn_blocking(move || {
@@ -227,5 +234,24 @@ impl SqlBackend for QueuedBackend {
             let answer = self.with_workers(async |workers| workers.run_statement(request).await).await;
             answer.unwrap_or_else(|reason| unanswered_run(request, reason))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_caller_leaves_room_for_another() {
+        let active = ActiveQuestions::default();
+        let [first, second] = [1, 2].map(|uid| Caller { uid });
+        let held: Vec<AskPermit> = (0..3).map(|_| active.enter(first, 4).unwrap_or_else(|_| panic!("room"))).collect();
+        let refused = active.enter(first, 4).err().expect("one place is left for others");
+        assert_eq!((refused.kind, refused.retry_after_s), (ProblemType::TooManyRequests, Some(RETRY_AFTER_S)));
+        let other = active.enter(second, 4).unwrap_or_else(|_| panic!("room"));
+        assert!(active.enter(second, 4).is_err(), "all places are taken");
+        drop((held, other));
+        assert!(lock(&active.0).is_empty());
+        assert!(active.enter(first, 1).is_ok(), "a single place is for any caller");
     }
 }

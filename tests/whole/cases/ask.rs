@@ -51,8 +51,7 @@ fn ask_recorded(env: &TestEnvironment, answers: &[&str], more: &[&str]) -> Finis
 
 fn ask(env: &TestEnvironment, more: &[&str]) -> FinishedProcess {
     let state = env.state_dir();
-    let words =
-        ["sql", "ask", QUESTION, "--schema", "schema.sql", "--state-dir", state.to_str().expect("a path")];
+    let words = ["sql", "ask", QUESTION, "--schema", "schema.sql", "--state-dir", state.to_str().expect("a path")];
     env.proctor_in(env.root(), &[&words[..], more].concat())
 }
 
@@ -101,7 +100,8 @@ fn explain_prints_prompt(env: &TestEnvironment) {
     // The comment is data within the schema, on the line of its column.
     let comment = run.stdout.lines().find(|line| line.contains("Ignore all rules"));
     assert!(comment.is_none_or(|line| line.trim_start().starts_with("name TEXT NOT NULL comment \"")), "{run}");
-    let json: Value = serde_json::from_str(&ask_recorded(env, &[], &["--explain", "--format", "json"]).stdout).expect("JSON");
+    let json: Value =
+        serde_json::from_str(&ask_recorded(env, &[], &["--explain", "--format", "json"]).stdout).expect("JSON");
     let digest = json["prompt_sha256"].as_str().expect("a digest");
     // An answer that names the prompt fits only this prompt.
     let line = json!({ "answer": RIGHT, "prompt_sha256": digest }).to_string();
@@ -126,8 +126,11 @@ fn audit_shows_change(env: &TestEnvironment) {
     audit(&["show", &id]).exits(0).prints(&["question", "TABLE customers", "SELECT wrong", "P0612", "execution"]);
     audit(&["show", "other"]).exits(2);
     let export = audit(&["export"]).exits(0);
-    let lines: Vec<Value> =
-        export.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+    let lines: Vec<Value> = export
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
     assert_eq!(lines.len(), 9);
     for (before, after) in lines.iter().zip(&lines[1..]) {
         assert_eq!(after["record"]["previous"], before["hash"]);
@@ -135,8 +138,11 @@ fn audit_shows_change(env: &TestEnvironment) {
     assert!(!export.stdout.contains("Cyd"), "the rows are not part of the trail");
     let file = state.join("ask/audit.sqlite3");
     let mut bytes = std::fs::read(&file).expect("the trail");
-    let at = bytes.windows(12).position(|window| window == b"SELECT wrong").expect("the statement");
-    bytes[at + 7] = b'W';
+    // SQLite may keep an old copy of a record in the free part of a page.
+    let changed: Vec<usize> =
+        bytes.windows(12).enumerate().filter(|(_, window)| window == b"SELECT wrong").map(|(at, _)| at).collect();
+    assert!(!changed.is_empty(), "the trail has the statement");
+    changed.iter().for_each(|at| bytes[at + 7] = b'W');
     machine::write(&file, bytes);
     env.give_to_actor(&file);
     audit(&["verify"]).exits(1).prints(&["damaged"]);
@@ -215,8 +221,10 @@ fn start_model(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
                 }
             }
             seen.lock().expect("not poisoned").push(String::from_utf8_lossy(&request).into_owned());
-            let body = json!({ "choices": [{ "message": { "content": answer }, "finish_reason": "stop" }] }).to_string();
-            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+            let body =
+                json!({ "choices": [{ "message": { "content": answer }, "finish_reason": "stop" }] }).to_string();
+            let _ =
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
         }
     });
     (url, requests)
@@ -242,8 +250,17 @@ fn configure(env: &TestEnvironment, url: &str) {
 
 /// Asserts that no file below a directory contains the key.
 fn assert_no_key(directory: &Path) {
-    let finished = std::process::Command::new("grep").args(["-r", "-l", KEY]).arg(directory).output().expect("grep");
-    assert!(finished.stdout.is_empty(), "{}", String::from_utf8_lossy(&finished.stdout));
+    for entry in std::fs::read_dir(directory).expect("lists") {
+        let path = entry.expect("an entry").path();
+        let kind = std::fs::symlink_metadata(&path).expect("there").file_type();
+        if kind.is_dir() {
+            assert_no_key(&path);
+        } else if kind.is_file() {
+            let bytes = std::fs::read(&path).expect("reads");
+            let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+            assert!(!found, "{} contains the key", path.display());
+        }
+    }
 }
 
 fn key_stays_secret(env: &TestEnvironment) {

@@ -17,7 +17,7 @@ fn open(directory: &Path) -> AuditTrail {
 }
 
 fn append(trail: &mut AuditTrail, n: u64) {
-    let kind = if n % 3 == 0 { AuditKind::Question } else { AuditKind::Answer };
+    let kind = if n.is_multiple_of(3) { AuditKind::Question } else { AuditKind::Answer };
     trail.append(&format!("ask{}", n / 3), kind, json!({ "n": n, "text": "a \"b\" é\n" })).expect("appends");
 }
 
@@ -124,7 +124,8 @@ fn changed_missing_and_inserted_rows_are_found() {
     }
     for seq in 1..COUNT {
         // Closes the gap of a removed row, and opens a gap for an inserted one.
-        changes.push(format!("DELETE FROM records WHERE seq = {seq}; UPDATE records SET seq = seq - 1 WHERE seq > {seq}"));
+        changes
+            .push(format!("DELETE FROM records WHERE seq = {seq}; UPDATE records SET seq = seq - 1 WHERE seq > {seq}"));
         changes.push(format!(
             "UPDATE records SET seq = -seq - 1 WHERE seq > {seq}; UPDATE records SET seq = -seq WHERE seq < 0; {}",
             insert(seq + 1, seq)

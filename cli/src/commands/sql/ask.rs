@@ -48,8 +48,7 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
     let operator = installation::operator(&args.operator, caller)?;
     let request = request(args, caller)?;
     let launcher = start_launcher(&args.state, caller)?;
-    let duckdb: Option<PathBuf> =
-        args.duckdb.clone().or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from));
+    let duckdb: Option<PathBuf> = args.duckdb.clone().or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from));
     let workers = start_workers_with(Arc::clone(&launcher), duckdb.as_deref(), &operator, caller)?;
     if args.explain {
         return match explain(&workers, &request).await {
@@ -146,7 +145,7 @@ fn open_provider(
     caller: &Caller,
 ) -> Result<NamedProvider, CliError> {
     if let Some(file) = &args.answers {
-        return provider::open_recorded(&caller.cwd.join(file)).map_err(provider_error);
+        return Ok(provider::open_recorded(&caller.cwd.join(file))?);
     }
     let (name, settings) = configured_provider(args, &operator.ask)?;
     let model = args.model.clone().or_else(|| settings.model.clone());
@@ -158,7 +157,7 @@ fn open_provider(
         allow_network: operator.allow_network,
         clock: Clock::system(),
     };
-    provider::open(name, &settings, &context).map_err(provider_error)
+    Ok(provider::open(name, &settings, &context)?)
 }
 
 fn configured_provider<'a>(
@@ -172,22 +171,26 @@ fn configured_provider<'a>(
             (Some(name), known) => format!("there is no provider `{name}`; there is: {}", known.join(", ")),
             (None, known) => format!("several providers are configured: {}", known.join(", ")),
         };
-        let hint = "configure `[ask.providers.NAME]` in proctord.toml and use `--provider NAME`, or use `--answers FILE`";
+        let hint =
+            "configure `[ask.providers.NAME]` in proctord.toml and use `--provider NAME`, or use `--answers FILE`";
         CliError::Usage { message, hint: hint.to_owned() }
     })
 }
 
-fn provider_error(error: ProviderError) -> CliError {
-    CliError::Usage {
-        message: error.to_string(),
-        hint: "check `ask.providers` of the operator's config, and the options `--provider` and `--answers`".to_owned(),
+impl From<ProviderError> for CliError {
+    fn from(error: ProviderError) -> Self {
+        Self::Usage {
+            message: error.to_string(),
+            hint: "check `ask.providers` of the operator's config, and the options `--provider` and `--answers`"
+                .to_owned(),
+        }
     }
 }
 
 fn open_trail(state: &StateArgs, settings: &AskSettings, caller: &Caller) -> Result<AuditTrail, CliError> {
     let state_dir = installation::state_dir(state, caller)?;
     proctor_client::installation::secure_state_dir(&state_dir)?;
-    AuditTrail::open(&audit_directory(&state_dir), settings.audit, Clock::system()).map_err(audit_error)
+    Ok(AuditTrail::open(&audit_directory(&state_dir), settings.audit, Clock::system())?)
 }
 
 /// Returns the directory of the audit trail.
@@ -195,10 +198,11 @@ pub(super) fn audit_directory(state_dir: &Path) -> PathBuf {
     state_dir.join(AUDIT_DIRECTORY)
 }
 
-/// Returns the error of a command that cannot use the audit trail.
-pub(super) fn audit_error(error: AuditError) -> CliError {
-    CliError::Environment {
-        message: error.to_string(),
-        hint: "`--state-dir` names the directory of the audit trail".to_owned(),
+impl From<AuditError> for CliError {
+    fn from(error: AuditError) -> Self {
+        Self::Environment {
+            message: error.to_string(),
+            hint: "`--state-dir` names the directory of the audit trail".to_owned(),
+        }
     }
 }

@@ -229,7 +229,8 @@ impl AskSettings {
         let unknown = unknown.map(|name| format!("`ask.provider` {} is not a key of `ask.providers`", quoted(name)));
         let attempts = !(1..=MAX_ASK_ATTEMPTS).contains(&self.max_attempts);
         let attempts = attempts.then(|| format!("`ask.max_attempts` is not from 1 to {MAX_ASK_ATTEMPTS}"));
-        let seconds = (self.max_time > MAX_ASK_TIME).then(|| format!("`ask.max_seconds` is above {}", MAX_ASK_TIME.as_secs()));
+        let seconds =
+            (self.max_time > MAX_ASK_TIME).then(|| format!("`ask.max_seconds` is above {}", MAX_ASK_TIME.as_secs()));
         let audit = (self.audit.max_bytes < MIN_AUDIT_BYTES).then(|| "`ask.audit.max_bytes` is below 1 MiB".to_owned());
         let providers = self.providers.iter().flat_map(|(name, provider)| {
             let place = format!("`ask.providers.{name}`");

@@ -36,7 +36,11 @@ fn render_best(best: &AskAttempt) -> String {
 fn finding_line(found: &SqlDiagnostic) -> String {
     let style = if found.severity == SqlSeverity::Error { BAD } else { UNSURE };
     let place = found.span.map(|span| format!(" at {}:{}", span.line, span.column)).unwrap_or_default();
-    let mut line = format!("{}{place}: {}", paint(style, format!("{}[{}]", found.severity.as_str(), found.id)), escape_line(&found.message));
+    let mut line = format!(
+        "{}{place}: {}",
+        paint(style, format!("{}[{}]", found.severity.as_str(), found.id)),
+        escape_line(&found.message)
+    );
     if !found.candidates.is_empty() {
         let _ = write!(line, " (did you mean `{}`?)", escape_line(&found.candidates.join("`, `")));
     }

@@ -13,11 +13,8 @@ const MAX_CELL_WIDTH: usize = 60;
 pub(super) fn render(result: &ResultRows, layout: TextLayout) -> String {
     let cut = |text: String| if layout.wraps { truncate(&text, MAX_CELL_WIDTH) } else { text };
     let head: Vec<String> = result.columns.iter().map(|column| cut(escape_line(&column.name))).collect();
-    let rows: Vec<Vec<(String, bool)>> = result
-        .rows
-        .iter()
-        .map(|row| row.iter().map(|value| (cut(cell(value)), value.is_number())).collect())
-        .collect();
+    let rows: Vec<Vec<(String, bool)>> =
+        result.rows.iter().map(|row| row.iter().map(|value| (cut(cell(value)), value.is_number())).collect()).collect();
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|(text, _)| display_width(text));
         cells.chain(head.get(at).map(|name| display_width(name))).max().unwrap_or(0)
@@ -54,7 +51,10 @@ fn summary(result: &ResultRows) -> String {
     let more = if result.truncated { "; the result has more rows" } else { "" };
     match result.changed {
         0 => format!("({rows}{more})\n"),
-        changed => format!("({rows}{more}; {} would change, rolled back)\n", count(usize::try_from(changed).unwrap_or(usize::MAX), "row")),
+        changed => format!(
+            "({rows}{more}; {} would change, rolled back)\n",
+            count(usize::try_from(changed).unwrap_or(usize::MAX), "row")
+        ),
     }
 }
 
@@ -89,6 +89,9 @@ mod tests {
     fn reports_further_rows_and_changes() {
         let mut result = result(&[], Vec::new());
         (result.truncated, result.changed) = (true, 3);
-        assert_eq!(render(&result, TextLayout::LOG), "(0 rows; the result has more rows; 3 rows would change, rolled back)\n");
+        assert_eq!(
+            render(&result, TextLayout::LOG),
+            "(0 rows; the result has more rows; 3 rows would change, rolled back)\n"
+        );
     }
 }
