@@ -1,7 +1,7 @@
 //! Finds the statement in a text that may contain prose: a statement that starts on its own line, in inline code, or
 //! after a colon.
 
-use super::UnreadableAnswer;
+use super::unreadable_answer::UnreadableAnswer;
 
 /// Words that start a statement, also of kinds that every policy refuses: the judgement refuses them, not the reader.
 const FIRST_WORDS: [&str; 48] = [

@@ -10,18 +10,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::record::evidence::escape_output;
 use proctor_core::spec::ProviderCommand;
 use proctor_sandbox::{
     AccessRights, EventPoll, GitDirs, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
-    SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, WaitStatus,
+    SandboxEvent, SandboxReuse, ToolKind, ToolMount, WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{BoxFuture, Completion, MAX_BODY_BYTES, Prompt, Provider, ProviderContext, ProviderError};
+use super::completion::{Completion, MAX_BODY_BYTES, Prompt};
+use super::model_provider::{BoxFuture, Provider, ProviderContext};
+use super::provider_error::{CommandError, ProviderError};
 use crate::secret::Secret;
 
 /// The variable with the key in the environment of a program.
@@ -39,55 +41,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_BYTES: u64 = 2 << 30;
 const DISK_BYTES: u64 = 256 << 20;
 const INODES: u64 = 4096;
-
-/// The reason why a program gave no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// The sandbox cannot be set up.
-    #[error("no sandbox for the command: {0}")]
-    Sandbox(#[from] SandboxError),
-    /// Sandboxes are not available here.
-    #[error("commands cannot be used here, because there are no sandboxes")]
-    NoLauncher,
-    /// A path of the config does not exist.
-    #[error("`{}` of the config cannot be used: {source}", path.display())]
-    Path {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The config of the provider and the operator's own bound contradict each other.
-    #[error("the command needs the network, but `allow_network` is false")]
-    NetworkRefused,
-    /// The command line is invalid.
-    #[error(transparent)]
-    Argv(#[from] BadArgv),
-    /// The working directory is invalid.
-    #[error(transparent)]
-    Workdir(#[from] BadRelPath),
-    /// The program cannot be reached.
-    #[error("the command cannot be reached: {0}")]
-    Io(#[from] io::Error),
-    /// The program did not start, or failed.
-    #[error("the command failed: {0}")]
-    Failed(String),
-    /// The output is too long.
-    #[error("the command printed more than {} MiB", MAX_BODY_BYTES >> 20)]
-    TooLong,
-    /// The output is not an answer.
-    #[error("the output of the command is not an answer: {0}")]
-    NotAnAnswer(#[source] serde_json::Error),
-    /// The program reports an error.
-    #[error("the command reports an error: {0}")]
-    Reported(String),
-    /// The time was over.
-    #[error("the command gave no answer in time")]
-    TimedOut,
-    /// A thread panicked.
-    #[error("a part of proctor broke: {0}")]
-    Broken(#[from] tokio::task::JoinError),
-}
 
 /// The document on standard input.
 #[derive(Serialize)]

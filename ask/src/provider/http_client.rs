@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-use super::MAX_BODY_BYTES;
+use super::completion::MAX_BODY_BYTES;
 use super::retry::{MAX_TRIES, backoff, parse_retry_after, random};
 use crate::secret::Secret;
 

@@ -8,7 +8,7 @@ use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
 use super::ask::{SqlAskArgs, SqlAuditArgs};
 use super::output_format::OutputFormat;
 use super::shared_options::{BackendArgs, OperatorArgs, StateArgs};
-use super::value_parsers::{OptionValueError, one_of};
+use super::value_parsers::{OptionValueError, dialect, one_of, policy};
 
 /// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
@@ -132,14 +132,6 @@ pub(crate) enum SqlFormat {
     Json,
     /// SARIF 2.1.0.
     Sarif,
-}
-
-pub(super) fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
-    one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
-}
-
-pub(super) fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
-    one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
 }
 
 fn stage(text: &str) -> Result<StageName, OptionValueError> {

@@ -5,21 +5,20 @@ mod ask;
 mod audit;
 mod human_judgement;
 mod judged_text;
+mod request_input;
 mod sarif_log;
+mod worker_start;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::spec::OperatorConfig;
-use proctor_core::sql::{DUCKDB_VARIABLE, Dialect, Judgement, SqlAllow, SqlRequest, SqlResourceLimits, SqlVerdict};
-use proctor_sandbox::{Host, HostConfig, Launcher, SandboxError};
-use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
+use proctor_core::sql::{DUCKDB_VARIABLE, Dialect, Judgement, SqlAllow, SqlRequest, SqlVerdict};
+use proctor_sql::worker_pool::WorkerPool;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{OutputFormat, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs, StateArgs};
+use crate::args::{OutputFormat, SqlAdviceArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
 use crate::caller::Caller;
 use crate::daemon::{BackendCriteria, ReachableDaemon, client_error, select_backend};
 use crate::error::CliError;
@@ -27,9 +26,8 @@ use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
 use judged_text::Judged;
-
-/// Largest text that is read, in bytes, whatever the requested limit.
-const MAX_TEXT_BYTES: u64 = 64 << 20;
+use request_input::{database_path, limits, read_text};
+use worker_start::start_workers;
 
 /// The judgements of several files.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -172,94 +170,6 @@ fn request(args: &SqlVerifyArgs, caller: &Caller) -> Result<SqlRequest, CliError
         reject_at: args.reject_at,
         ..SqlRequest::new(args.dialect, "")
     })
-}
-
-fn database_path(file: &Path, caller: &Caller) -> Result<String, CliError> {
-    let path = caller.cwd.join(file).canonicalize().map_err(|error| unreadable_error(file, &error))?;
-    path.into_os_string().into_string().map_err(|path| CliError::Usage {
-        message: format!("the path of the database, `{}`, is not UTF-8", show(Path::new(&path))),
-        hint: "move it, or use a link to it".to_owned(),
-    })
-}
-
-fn unreadable_error(file: &Path, error: &std::io::Error) -> CliError {
-    CliError::Usage {
-        message: format!("`{}` cannot be read: {error}", show(file)),
-        hint: "name an existing file; `-` is standard input".to_owned(),
-    }
-}
-
-fn read_text(file: &Path, caller: &Caller) -> Result<String, CliError> {
-    let mut bytes = Vec::new();
-    let done = if file == Path::new("-") {
-        std::io::stdin().lock().take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(caller.cwd.join(file))
-            .and_then(|open| open.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes))
-    };
-    done.map_err(|error| unreadable_error(file, &error))?;
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
-        return Err(CliError::Usage {
-            message: format!("`{}` is larger than {} MiB", show(file), MAX_TEXT_BYTES >> 20),
-            hint: "split it".to_owned(),
-        });
-    }
-    String::from_utf8(bytes).map_err(|error| CliError::Usage {
-        message: format!("`{}` is not UTF-8 at byte {}", show(file), error.utf8_error().valid_up_to()),
-        hint: "convert it, for instance with `iconv -t UTF-8`".to_owned(),
-    })
-}
-
-fn limits(given: &[String]) -> Result<SqlResourceLimits, CliError> {
-    let mut limits = SqlResourceLimits::default();
-    for one in given {
-        limits.set(one).map_err(|wrong| CliError::Usage {
-            message: format!("`--limit {one}`: {wrong}"),
-            hint: "write limits such as `--limit time=10s,memory=1GiB,rows=100`".to_owned(),
-        })?;
-    }
-    Ok(limits)
-}
-
-fn start_workers(
-    duckdb: Option<&Path>,
-    state: &StateArgs,
-    operator: &OperatorConfig,
-    caller: &Caller,
-) -> Result<Arc<WorkerPool>, CliError> {
-    start_workers_with(start_launcher(state, caller)?, duckdb, operator, caller)
-}
-
-fn start_launcher(state: &StateArgs, caller: &Caller) -> Result<Arc<Launcher>, CliError> {
-    let config = HostConfig {
-        helper: installation::helpers(caller)?.sandbox,
-        state_dir: installation::state_dir(state, caller)?,
-        home: installation::home(caller)?,
-    };
-    Host::new(config).and_then(Launcher::start).map(Arc::new).map_err(|error| no_sandbox(&error))
-}
-
-fn no_sandbox(error: &SandboxError) -> CliError {
-    CliError::Environment {
-        message: format!("no sandbox for SQL engines: {error}"),
-        hint: "`proctor doctor` shows what this machine can enforce".to_owned(),
-    }
-}
-
-fn start_workers_with(
-    launcher: Arc<Launcher>,
-    duckdb: Option<&Path>,
-    operator: &OperatorConfig,
-    caller: &Caller,
-) -> Result<Arc<WorkerPool>, CliError> {
-    let helpers = installation::helpers(caller)?;
-    let config = WorkerPoolConfig {
-        program: helpers.sql,
-        duckdb: duckdb.map(|file| caller.cwd.join(file)).or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from)),
-        max_idle: 1,
-        tolerated: operator.tolerated(SandboxMode::Strict).unwrap_or_default(),
-    };
-    WorkerPool::new(launcher, config).map(Arc::new).map_err(|error| no_sandbox(&error))
 }
 
 fn advice(args: &SqlAdviceArgs, screen: &mut Screen) -> Result<u8, CliError> {

@@ -17,7 +17,8 @@ use proctor_runner::Clock;
 use proctor_sandbox::Launcher;
 use serde::Serialize;
 
-use super::{database_path, limits, read_text, start_launcher, start_workers_with};
+use super::request_input::{database_path, limits, read_text};
+use super::worker_start::{start_launcher, start_workers_with};
 use crate::args::{OutputFormat, SqlAskArgs, StateArgs};
 use crate::caller::Caller;
 use crate::error::CliError;

@@ -327,7 +327,10 @@ fn is_loopback(authority: &str) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    // The loopback network is 127.0.0.0/8. A host whose name only starts like such an address is another machine.
+    let octets: Vec<Result<u8, _>> = host.split('.').map(str::parse).collect();
+    let is_ipv4 = octets.len() == 4 && octets.iter().all(Result::is_ok);
+    host == "localhost" || host == "::1" || is_ipv4 && octets.first() == Some(&Ok(127))
 }
 
 #[cfg(test)]
