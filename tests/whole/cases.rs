@@ -60,6 +60,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_run;
 mod sql_steps;
 mod step_environment;
 mod step_output;
@@ -157,6 +158,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_run::CASES,
         stress::CASES,
         path_swaps::CASES,
         systemd::CASES,

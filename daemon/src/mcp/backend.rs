@@ -10,7 +10,7 @@ use proctor_core::api::{
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::{Judgement, SqlRequest};
+use proctor_core::sql::{Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest};
 use proctor_core::telemetry::TraceContext;
 use proctor_runner::StoredPart;
 
@@ -70,6 +70,12 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Judges SQL.
     fn judge_sql(&self, request: SqlRequest) -> impl Future<Output = Result<Judgement, Problem>> + Send;
 
+    /// Judges SQL, and runs it if the verdict is `ok`.
+    fn run_sql(&self, request: SqlRunRequest) -> impl Future<Output = Result<SqlRunAnswer, Problem>> + Send;
+
+    /// Describes the schema of a database.
+    fn describe_sql(&self, request: SchemaRequest) -> impl Future<Output = Result<SchemaAnswer, Problem>> + Send;
+
     /// Reports whether a tree is verified.
     fn gate(&self, request: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
 }
@@ -122,6 +128,14 @@ impl Backend for (Arc<Service>, Caller) {
 
     async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
         self.0.judge_sql(self.1, request).await
+    }
+
+    async fn run_sql(&self, request: SqlRunRequest) -> Result<SqlRunAnswer, Problem> {
+        self.0.run_sql(self.1, request).await
+    }
+
+    async fn describe_sql(&self, request: SchemaRequest) -> Result<SchemaAnswer, Problem> {
+        self.0.describe_sql(self.1, request).await
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {
