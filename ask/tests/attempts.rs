@@ -144,9 +144,8 @@ async fn repeated_statement_ends_the_loop() {
 
 #[tokio::test]
 async fn warning_rejects_only_from_the_requested_confidence() {
-    let question = "What are the names of the first 2 customers by name?";
-    let (warned, right) =
-        ("SELECT name FROM customers ORDER BY name", "SELECT name FROM customers ORDER BY name LIMIT 2");
+    let question = "What is the largest total amount?";
+    let (warned, right) = ("SELECT total_amount FROM orders", "SELECT max(total_amount) FROM orders");
     let outcome = ask_shop(&ScriptedModel::new(&[warned, right]), &shop_request(question)).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Answered]);
     let warning = outcome.answer.attempts[0].diagnostics[0].clone();

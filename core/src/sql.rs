@@ -6,6 +6,7 @@ mod described_schema;
 mod judgement;
 mod percent;
 mod result_rows;
+mod schema_text;
 mod sql_check;
 mod sql_diagnostic;
 pub(crate) mod sql_policy;

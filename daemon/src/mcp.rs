@@ -24,6 +24,7 @@ mod run_answer;
 mod run_wait;
 mod server;
 mod sql_answer;
+mod sql_data_answer;
 mod stdio;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ mod exec_service;
 mod follow_run;
 mod queries;
 mod sql_queue;
+mod sql_service;
 mod sql_workers;
 mod state_probe;
 mod step_output;

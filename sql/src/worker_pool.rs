@@ -212,6 +212,8 @@ impl WorkerPool {
         let worker = match started.map_err(WorkerStartError::from).flatten() {
             Ok(worker) => worker,
             Err(why) => {
+                // A finding has its message on one line.
+                let why = why.to_string().replace("\nhint: ", "; ");
                 let message = format!("no sandbox for the SQL worker: {why}");
                 return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
             }

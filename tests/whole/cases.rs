@@ -61,6 +61,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_run;
 mod sql_steps;
 mod step_environment;
 mod step_output;
@@ -158,6 +159,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_run::CASES,
         ask::CASES,
         stress::CASES,
         path_swaps::CASES,

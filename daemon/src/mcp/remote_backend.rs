@@ -9,7 +9,9 @@ use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, 
 use proctor_core::api::{Submitted, Watched};
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::{AskAnswer, AskRequest, Judgement, SqlRequest};
+use proctor_core::sql::{
+    AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext};
 use proctor_runner::StoredPart;
 use tokio::sync::mpsc::UnboundedSender;
@@ -103,6 +105,14 @@ impl Backend for RemoteBackend {
         // The daemon answers once, at the end.
         let _ = progress.send("waiting for the daemon".to_owned());
         self.client.ask_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn run_sql(&self, request: SqlRunRequest) -> Result<SqlRunAnswer, Problem> {
+        self.client.run_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn describe_sql(&self, request: SchemaRequest) -> Result<SchemaAnswer, Problem> {
+        self.client.describe_sql(&request).await.map_err(into_problem)
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {

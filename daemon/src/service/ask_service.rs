@@ -13,10 +13,9 @@ use proctor_core::api::{Problem, ProblemType};
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::spec::{AskSettings, OperatorConfig, ProviderSettings};
 use proctor_core::sql::{
-    AskAnswer, AskRequest, Judgement, MAX_TIME_MS, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+    AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
 };
-use proctor_runner::{Clock, Launcher, WorkerPool};
-use tokio::time::Instant;
+use proctor_runner::{Clock, Launcher};
 
 use super::Service;
 use crate::caller::Caller;
@@ -138,7 +137,7 @@ impl Service {
         mut progress: impl FnMut(AskProgress) + Send,
     ) -> Result<AskAnswer, Problem> {
         check_request(&request)?;
-        self.check_sql_database(caller, request.database.as_deref(), "proctor sql ask --db FILE")?;
+        self.check_sql(caller, request.database.as_deref(), &request.limits)?;
         let operator = Arc::clone(&self.operator.borrow());
         let (name, settings) =
             operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(&request))?;
@@ -164,12 +163,9 @@ impl Service {
 }
 
 fn check_request(request: &AskRequest) -> Result<(), Problem> {
-    let invalid = |detail: String| Err(Problem::new(ProblemType::InvalidRequest, detail));
     if request.question.trim().is_empty() || request.question.len() > MAX_QUESTION_BYTES {
-        return invalid(format!("`question` must have 1 to {MAX_QUESTION_BYTES} bytes"));
-    }
-    if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
-        return invalid(format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms));
+        let detail = format!("`question` must have 1 to {MAX_QUESTION_BYTES} bytes");
+        return Err(Problem::new(ProblemType::InvalidRequest, detail));
     }
     Ok(())
 }
@@ -183,56 +179,32 @@ fn no_provider(request: &AskRequest) -> Problem {
         .with_hint("the operator configures `[ask.providers.NAME]` in proctord.toml")
 }
 
-/// The workers of the daemon behind the queue. A permit is held only while a worker is in use, not while the model
-/// writes its answer.
+/// The workers of the daemon behind the queue. A permit of the queue is held only while a worker is in use, not while
+/// the model writes its answer.
 struct QueuedBackend {
     service: Arc<Service>,
     caller: Caller,
 }
 
-impl QueuedBackend {
-    /// Runs `work` with the workers when it is the caller's turn.
-    ///
-    /// # Errors
-    /// Too many requests wait, or no worker becomes free in time. The value is the reason.
-    async fn with_workers<T, F>(&self, work: impl FnOnce(Arc<WorkerPool>) -> F) -> Result<T, String>
-    where
-        F: Future<Output = T>,
-    {
-        let requested_at = Instant::now();
-        let Service { sql, metrics, engine, .. } = &*self.service;
-        let permit = sql.queue.enter(self.caller).await.inspect_err(|problem| metrics.count_refused_sql(problem));
-        let permit = permit.map_err(|problem| problem.detail)?;
-        metrics.observe_sql_start(requested_at.elapsed());
-        let workers = sql.workers(engine).map_err(|problem| problem.detail)?;
-        let result = work(workers).await;
-        drop(permit);
-        Ok(result)
-    }
-}
-
 impl SqlBackend for QueuedBackend {
     fn describe<'a>(&'a self, request: &'a SchemaRequest) -> BoxFuture<'a, SchemaAnswer> {
         Box::pin(async move {
-            let answer = self.with_workers(async |workers| workers.describe_schema(request).await).await;
-            answer.unwrap_or_else(|reason| unanswered_schema(request, reason))
+            let answer = self.service.describe_sql(self.caller, request.clone()).await;
+            answer.unwrap_or_else(|problem| unanswered_schema(request, problem.detail))
         })
     }
 
     fn judge<'a>(&'a self, request: &'a SqlRequest) -> BoxFuture<'a, Judgement> {
         Box::pin(async move {
-            let began = Instant::now();
-            let answer = self.with_workers(async |workers| workers.judge(request).await).await;
-            let judgement = answer.unwrap_or_else(|reason| unanswered_judgement(request, reason));
-            self.service.metrics.observe_judgement(judgement.verdict, began.elapsed());
-            judgement
+            let answer = self.service.judge_sql(self.caller, request.clone()).await;
+            answer.unwrap_or_else(|problem| unanswered_judgement(request, problem.detail))
         })
     }
 
     fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
         Box::pin(async move {
-            let answer = self.with_workers(async |workers| workers.run_statement(request).await).await;
-            answer.unwrap_or_else(|reason| unanswered_run(request, reason))
+            let answer = self.service.run_sql(self.caller, request.clone()).await;
+            answer.unwrap_or_else(|problem| unanswered_run(request, problem.detail))
         })
     }
 }

@@ -1,7 +1,6 @@
 //! Implements `proctor sql ask`: answers a question with workers and a provider of this process.
 
 mod human_answer;
-mod rows_table;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,6 +17,7 @@ use proctor_sandbox::Launcher;
 use serde::Serialize;
 
 use super::request_input::{database_path, limits, read_text};
+use super::result_table;
 use super::worker_start::{start_launcher, start_workers_with};
 use crate::args::{OutputFormat, SqlAskArgs, StateArgs};
 use crate::caller::Caller;
@@ -77,7 +77,7 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
         OutputFormat::Human => {
             screen.err(&human_answer::render(&answer));
             if let Some(result) = &answer.result {
-                screen.out(&rows_table::render(result, screen.layout()));
+                screen.out(&result_table::render(result));
             }
         }
     }
