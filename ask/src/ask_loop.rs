@@ -97,7 +97,7 @@ struct LoopEnd {
     end: AskEnd,
     reason: String,
     /// The rows of the statement that ran.
-    answer: Option<(String, Judgement, ResultRows)>,
+    answer: Option<Box<(String, Judgement, ResultRows)>>,
 }
 
 impl LoopEnd {
@@ -274,7 +274,7 @@ impl AskRun<'_, '_> {
         self.audit.judgement(number, &statement, &judgement).await?;
         (self.progress)(AskProgress::judged(number, &judgement));
         if judgement.verdict != SqlVerdict::Ok {
-            return self.refuse(draft, statement, judgement);
+            return self.refuse(&draft, statement, judgement);
         }
         (self.progress)(AskProgress::Running { number });
         let run = SqlRunRequest { request, commit: false };
@@ -287,7 +287,7 @@ impl AskRun<'_, '_> {
                 let attempt = draft.judged(AttemptOutcome::Answered, &statement, &judgement);
                 self.log.push(attempt, Some(judgement.clone()));
                 let reason = "the statement was judged `ok` and ran".to_owned();
-                let answer = Some((statement, judgement, result));
+                let answer = Some(Box::new((statement, judgement, result)));
                 Ok(AttemptResult::End(Box::new(LoopEnd { end: AskEnd::Answered, reason, answer })))
             }
             (SqlVerdict::Ok, _) => {
@@ -305,7 +305,7 @@ impl AskRun<'_, '_> {
                 Ok(AttemptResult::Continue(Previous::Failed { statement, error }))
             }
             // The database may have changed after the first judgement.
-            _ => self.refuse(draft, statement, judgement),
+            _ => self.refuse(&draft, statement, judgement),
         }
     }
 
@@ -315,7 +315,7 @@ impl AskRun<'_, '_> {
     /// The statement could not be judged. This is never a judgement.
     fn refuse(
         &mut self,
-        draft: AttemptDraft,
+        draft: &AttemptDraft,
         statement: String,
         judgement: Judgement,
     ) -> Result<AttemptResult, LoopEnd> {
@@ -352,7 +352,7 @@ impl AskRun<'_, '_> {
         }
         let (attempts, tokens, best) = std::mem::take(&mut self.log).into_parts();
         let best_number = best.as_ref().map(|(number, _)| *number);
-        let (statement, judgement, result) = match end.answer {
+        let (statement, judgement, result) = match end.answer.map(|answer| *answer) {
             Some((statement, judgement, result)) => (Some(statement), Some(judgement), Some(result)),
             None => (None, best.map(|(_, judgement)| judgement), None),
         };

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use proctor_core::sql::{Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest};
+use proctor_core::sql::{
+    Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest, VERSION,
+};
+use proctor_sql::chain::error_judgement;
 use proctor_sql::worker_pool::WorkerPool;
 
 use crate::provider::BoxFuture;
@@ -29,4 +32,21 @@ impl SqlBackend for Arc<WorkerPool> {
     fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
         Box::pin(self.run_statement(request))
     }
+}
+
+/// Returns the answer of a request for a schema that no worker received.
+pub fn unanswered_schema(request: &SchemaRequest, reason: String) -> SchemaAnswer {
+    let engine = request.dialect.display_name().to_owned();
+    SchemaAnswer { version: VERSION, dialect: request.dialect, engine, schema: None, error: Some(reason) }
+}
+
+/// Returns the judgement of a request that no worker received. Its verdict is `error`.
+pub fn unanswered_judgement(request: &SqlRequest, reason: String) -> Judgement {
+    error_judgement(request, request.dialect.display_name(), SqlCode::EngineFailed, reason)
+}
+
+/// Returns the answer of a request to run a statement that no worker received.
+pub fn unanswered_run(request: &SqlRunRequest, reason: String) -> SqlRunAnswer {
+    let judgement = unanswered_judgement(&request.request, reason);
+    SqlRunAnswer { version: VERSION, judgement, result: None, error: None }
 }

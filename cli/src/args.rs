@@ -48,7 +48,10 @@ pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
 pub(crate) use report_options::{ReportFileOption, ReportsArgs};
 pub(crate) use schema_name::SchemaName;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
-pub(crate) use sql::{SqlAdviceArgs, SqlArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
+pub(crate) use sql::{
+    SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlRequestArgs, SqlResultFormat,
+    SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
+};
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed
 /// evidence.

@@ -25,8 +25,8 @@ pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use operator_config::{
-    AskSettings, AuditRetention, CacheRetention, DaemonSettings, Endpoint, KeySource, LogFormat, LogSettings,
-    OperatorConfig, OperatorDefaults, ProviderApi, ProviderCommand, ProviderSettings, Retention, SecretHeaders,
+    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
+    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,
     SqlSettings, TelemetrySettings, TreeSettings, UserRef, VerifierSettings,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};

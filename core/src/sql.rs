@@ -6,6 +6,7 @@ mod described_schema;
 mod judgement;
 mod percent;
 mod result_rows;
+mod schema_text;
 mod sql_check;
 mod sql_diagnostic;
 pub(crate) mod sql_policy;
@@ -17,7 +18,8 @@ pub use crate::sql::sql_policy::{
 };
 pub use crate::sql::stage::StageName;
 pub use ask::{
-    AskAnswer, AskAttempt, AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, MAX_ASK_ATTEMPTS, TokenCounts,
+    AskAnswer, AskAttempt, AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, MAX_ASK_ATTEMPTS, MAX_ASK_TIME,
+    TokenCounts,
 };
 pub use described_schema::{
     DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,

@@ -69,7 +69,7 @@ impl ChildWorker {
                 request.unanswered(worker_client::timed_out(request, took))
             }
             Err(WorkerError::Disconnected(error)) => {
-                request.unanswered(worker_client::engine_died(&running.exit_message(&error)))
+                request.unanswered(worker_client::engine_died(request, &running.exit_message(&error)))
             }
         }
     }

@@ -34,7 +34,7 @@ use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
 use crate::row_buffer::RowBuffer;
@@ -63,6 +63,8 @@ pub struct DuckDb {
     written_statements: Option<Vec<String>>,
     /// True if statements since the last `begin` changed the schema.
     has_schema_changes: bool,
+    /// True if the effects on the database file may be kept.
+    is_for_commit: bool,
 }
 
 /// A part of DuckDB's message about a parameter of unknown type.
@@ -89,6 +91,7 @@ impl DuckDb {
             content: held,
             written_statements: None,
             has_schema_changes: false,
+            is_for_commit: false,
         };
         engine.refresh(ContentPart::All)?;
         Ok(engine)
@@ -222,6 +225,12 @@ impl SqlEngine for DuckDb {
         &self.content.catalog
     }
 
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let read = || catalog_reader::read_comments(&self.connection);
+        let comments = deadline_guard::run_until(deadline, self.connection.interrupter(), read);
+        comments.map_err(|error| ParsedError::from_error(&error, "").to_internal_refusal())
+    }
+
     fn functions(&self) -> &BTreeSet<String> {
         &self.content.functions
     }
@@ -294,6 +303,15 @@ impl SqlEngine for DuckDb {
         execute(&self.connection, "ROLLBACK")
             .map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
         if std::mem::take(&mut self.has_schema_changes) { self.refresh(ContentPart::All) } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        if !self.is_for_commit {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"));
+        }
+        execute(&self.connection, "COMMIT").map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
+        self.written_statements = None;
+        Ok(())
     }
 
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {

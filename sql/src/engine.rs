@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 
@@ -240,6 +240,12 @@ pub trait SqlEngine {
     /// Returns the tables and views of the database.
     fn catalog(&self) -> &Catalog;
 
+    /// Returns the comments of tables and columns.
+    ///
+    /// # Errors
+    /// The engine cannot read them.
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal>;
+
     /// Returns the names of all functions, in lower case.
     fn functions(&self) -> &BTreeSet<String>;
 
@@ -296,6 +302,14 @@ pub trait SqlEngine {
     /// # Errors
     /// The rollback fails. The engine must not be used again.
     fn rollback(&mut self) -> Result<(), EngineRefusal>;
+
+    /// Keeps everything since [`begin`](Self::begin). Only engines whose database file was opened for this can.
+    ///
+    /// # Errors
+    /// The engine cannot keep the effects. They must be undone.
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"))
+    }
 
     /// Adds parts to the schema, as if the engine had been opened with them.
     ///

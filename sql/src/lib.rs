@@ -24,6 +24,7 @@ mod lexer;
 mod literals;
 pub mod mysql;
 pub mod name_suggestions;
+mod personal_data;
 pub mod postgres;
 pub mod quiet_stream;
 pub mod row_buffer;
@@ -40,6 +41,7 @@ mod statement_run;
 pub mod wire;
 pub mod worker;
 mod worker_client;
+mod worker_files;
 pub mod worker_pool;
 mod worker_request;
 

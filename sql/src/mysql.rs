@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest};
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
@@ -268,6 +268,11 @@ impl SqlEngine for Mysql {
 
     fn catalog(&self) -> &Catalog {
         &self.content.catalog
+    }
+
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let comments = self.with_session(deadline, |session| DatabaseContent::read_comments(session, deadline));
+        comments.map_err(|error| self.to_internal_refusal(&error))
     }
 
     fn functions(&self) -> &BTreeSet<String> {

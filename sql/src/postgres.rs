@@ -28,7 +28,7 @@ use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlReq
 use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
 };
@@ -313,6 +313,11 @@ impl SqlEngine for Postgres {
 
     fn catalog(&self) -> &Catalog {
         &self.content.catalog
+    }
+
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let comments = self.content.read_comments(self.session()?, deadline);
+        comments.map_err(|error| postgres_errors::to_internal_refusal(&error))
     }
 
     fn functions(&self) -> &BTreeSet<String> {

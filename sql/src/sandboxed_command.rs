@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, RelPath};
 use proctor_core::record::evidence::escape_output;
-use proctor_core::spec::ProviderCommand;
+use proctor_core::spec::CommandSettings;
 use proctor_sandbox::{
     AccessRights, EventPoll, GitDirs, Launcher, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
     SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, WaitStatus,
@@ -27,7 +27,9 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 const START_SCRIPT: &str = "exec \"$@\" 0<&1";
 /// The working directory of programs, in the state directory. It stays empty.
 const DIRECTORY: &str = "commands";
-/// Maximum length of standard error that is kept, in bytes.
+/// Maximum length of standard error that is read, in bytes. A secret at its end may be incomplete, so less is shown.
+const READ_STDERR_BYTES: usize = 4096;
+/// Maximum length of standard error that is shown, in bytes.
 const MAX_STDERR_BYTES: usize = 500;
 /// Time for the report about the end of a program whose output has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,24 +89,28 @@ pub struct SandboxedCommand {
     launcher: Arc<Launcher>,
     facts: RepoFacts,
     policy: Policy,
+    /// Texts that no error message contains.
+    secrets: Vec<String>,
 }
 
 impl SandboxedCommand {
-    /// Prepares a program without starting it. `variables` are added to its environment.
+    /// Prepares a program without starting it. The variables in `secrets` are added to its environment, and their values
+    /// are removed from error messages.
     ///
     /// # Errors
     /// A path of the config does not exist, or the state directory is not writable.
     pub fn new(
-        command: &ProviderCommand,
-        variables: BTreeMap<String, String>,
+        command: &CommandSettings,
+        secrets: BTreeMap<String, String>,
         launcher: Arc<Launcher>,
         tolerated: &Tolerated,
     ) -> Result<Self, CommandError> {
         let directory = launcher.host().state_dir().join(DIRECTORY);
         std::fs::create_dir_all(&directory)?;
         let facts = RepoFacts::read(&directory)?;
-        let policy = policy(command, variables, &launcher, &facts, tolerated)?;
-        Ok(Self { launcher, facts, policy })
+        let texts = secrets.values().filter(|value| !value.is_empty()).cloned().collect();
+        let policy = policy(command, secrets, &launcher, &facts, tolerated)?;
+        Ok(Self { launcher, facts, policy, secrets: texts })
     }
 
     /// Runs the program and returns its output. Blocks until the program has ended.
@@ -123,36 +129,53 @@ impl SandboxedCommand {
         let (running, _layer) = self.launcher.spawn_with_socket(&space, &self.facts, &self.policy)?;
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
         let output = exchange(&socket, input, deadline).and_then(|output| {
-            check_end(&running, deadline.min(Instant::now() + END_TIMEOUT))?;
+            self.check_end(&running, deadline.min(Instant::now() + END_TIMEOUT))?;
             Ok(output)
         });
         drop(running.kill());
         output
     }
-}
 
-/// Waits for the end of a program.
-///
-/// # Errors
-/// The program failed, or did not end in time.
-fn check_end(running: &RunningSandbox, deadline: Instant) -> Result<(), CommandError> {
-    loop {
-        match running.recv()? {
-            EventPoll::Event(SandboxEvent::Ready { .. }) => {}
-            EventPoll::Event(SandboxEvent::Exited { status: WaitStatus::Code(0), limit: None, .. }) => return Ok(()),
-            EventPoll::Event(SandboxEvent::Exited { limit: Some(limit), .. }) => {
-                return Err(failed(format!("it reached its limit of {}", limit.as_str())));
+    /// Waits for the end of a program.
+    ///
+    /// # Errors
+    /// The program failed, or did not end in time.
+    fn check_end(&self, running: &RunningSandbox, deadline: Instant) -> Result<(), CommandError> {
+        loop {
+            match running.recv()? {
+                EventPoll::Event(SandboxEvent::Ready { .. }) => {}
+                EventPoll::Event(SandboxEvent::Exited { status: WaitStatus::Code(0), limit: None, .. }) => {
+                    return Ok(());
+                }
+                EventPoll::Event(SandboxEvent::Exited { limit: Some(limit), .. }) => {
+                    return Err(failed(format!("it reached its limit of {}", limit.as_str())));
+                }
+                EventPoll::Event(SandboxEvent::Exited { status, .. }) => {
+                    let stderr = self.stderr_start(running);
+                    return Err(CommandError::Failed { reason: end_text(status), stderr });
+                }
+                EventPoll::Event(SandboxEvent::Refused { message, hint, .. }) => {
+                    return Err(failed(format!("{message}; {hint}")));
+                }
+                EventPoll::Event(SandboxEvent::NotStarted { message, .. }) => return Err(failed(message)),
+                EventPoll::Closed => return Err(failed("its sandbox ended early")),
+                EventPoll::WouldBlock => wait_for_report(running, deadline)?,
             }
-            EventPoll::Event(SandboxEvent::Exited { status, .. }) => {
-                return Err(CommandError::Failed { reason: end_text(status), stderr: stderr_start(running) });
-            }
-            EventPoll::Event(SandboxEvent::Refused { message, hint, .. }) => {
-                return Err(failed(format!("{message}; {hint}")));
-            }
-            EventPoll::Event(SandboxEvent::NotStarted { message, .. }) => return Err(failed(message)),
-            EventPoll::Closed => return Err(failed("its sandbox ended early")),
-            EventPoll::WouldBlock => wait_for_report(running, deadline)?,
         }
+    }
+
+    /// Returns the start of the standard error of a program that has ended, as one line without secrets.
+    fn stderr_start(&self, running: &RunningSandbox) -> String {
+        let mut bytes = vec![0; READ_STDERR_BYTES];
+        let read = rustix::io::ioctl_fionbio(&running.stderr, true)
+            .and_then(|()| rustix::io::read(&running.stderr, &mut bytes))
+            .unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        // Secrets are removed before the text is cut, so that no part of one remains.
+        let text = self.secrets.iter().fold(text.into_owned(), |text, secret| text.replace(secret, "[redacted]"));
+        let text = text.trim();
+        let shown = &text[..text.floor_char_boundary(MAX_STDERR_BYTES)];
+        escape_output(shown.as_bytes()).replace('\n', " ")
     }
 }
 
@@ -161,15 +184,6 @@ fn end_text(status: WaitStatus) -> String {
         WaitStatus::Code(code) => format!("it ended with exit code {code}"),
         other => format!("it ended with {other:?}"),
     }
-}
-
-/// Returns the start of the standard error of a program that has ended, as one line.
-fn stderr_start(running: &RunningSandbox) -> String {
-    let mut bytes = vec![0; MAX_STDERR_BYTES];
-    let read = rustix::io::ioctl_fionbio(&running.stderr, true)
-        .and_then(|()| rustix::io::read(&running.stderr, &mut bytes))
-        .unwrap_or(0);
-    escape_output(String::from_utf8_lossy(&bytes[..read]).trim().as_bytes()).replace('\n', " ")
 }
 
 /// Writes the input, and reads the output to its end.
@@ -217,8 +231,8 @@ fn wait_for_report(running: &RunningSandbox, deadline: Instant) -> Result<(), Co
 }
 
 fn policy(
-    command: &ProviderCommand,
-    variables: BTreeMap<String, String>,
+    command: &CommandSettings,
+    secrets: BTreeMap<String, String>,
     launcher: &Launcher,
     facts: &RepoFacts,
     tolerated: &Tolerated,
@@ -233,7 +247,7 @@ fn policy(
         ("TMPDIR".to_owned(), "/tmp".to_owned()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
     ]);
-    env.extend(variables);
+    env.extend(secrets);
     let shell = ["/bin/sh", "-c", START_SCRIPT, "sh"].map(str::to_owned);
     Ok(Policy {
         repo: facts.path.clone(),

@@ -7,6 +7,7 @@
 mod builtin_allowlist;
 mod catalog_reader;
 mod database_file;
+mod definition_comments;
 mod opened_tables;
 mod quoted_strings;
 mod restricted_schema;
@@ -28,7 +29,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions;
@@ -66,6 +67,8 @@ pub struct Sqlite {
     replacing_tables: BTreeSet<String>,
     /// The schema as restricted by the lists of the last request.
     restricted: Option<Box<RestrictedSchema>>,
+    /// True if the effects on the database file may be kept.
+    is_for_commit: bool,
 }
 
 impl Sqlite {
@@ -84,6 +87,37 @@ impl Sqlite {
         engine.apply_schema(&request.schema, deadline)?;
         engine.set_trusted(false)?;
         Ok(engine)
+    }
+
+    /// Opens the database file of a request to change it, and begins a transaction that other programs cannot write
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The file cannot be opened for writing, or another program keeps its lock.
+    pub fn open_for_commit(request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        let file = Path::new(request.database.as_deref().unwrap_or_default());
+        let connection = database_file::open_for_writing(file, &request.limits)?;
+        let mut engine = Self::from_connection(connection, &request.limits)?;
+        engine.observer.begin_internal();
+        engine.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| sqlite_errors::engine_failure(&error))?;
+        engine.refresh()?;
+        engine.set_trusted(false)?;
+        engine.is_for_commit = true;
+        Ok(engine)
+    }
+
+    /// Copies the database to memory, as its current transaction sees it, with the settings of a request.
+    ///
+    /// # Errors
+    /// The database is too large.
+    pub fn copy(&mut self, request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        self.observer.begin_internal();
+        let file = Path::new(request.database.as_deref().unwrap_or_default());
+        let connection = database_file::copy_to_memory(&mut self.connection, file, &request.limits)?;
+        let mut copy = Self::from_connection(connection, &request.limits)?;
+        copy.refresh()?;
+        copy.set_trusted(false)?;
+        Ok(copy)
     }
 
     fn from_connection(mut connection: Connection, limits: &SqlResourceLimits) -> Result<Self, EngineRefusal> {
@@ -137,6 +171,7 @@ impl Sqlite {
             has_derived_rows: false,
             replacing_tables: BTreeSet::new(),
             restricted: None,
+            is_for_commit: false,
         })
     }
 
@@ -364,6 +399,13 @@ impl SqlEngine for Sqlite {
         &self.catalog
     }
 
+    fn comments(&mut self, _deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        self.observer.begin_internal();
+        let definitions = catalog_reader::read_table_definitions(&self.connection);
+        let definitions = definitions.map_err(|error| self.internal_refusal(&error))?;
+        Ok(definitions.iter().flat_map(|(table, sql)| definition_comments::find(table, sql)).collect())
+    }
+
     fn functions(&self) -> &BTreeSet<String> {
         &self.functions
     }
@@ -442,6 +484,14 @@ impl SqlEngine for Sqlite {
         }
         self.execute_cached("ROLLBACK")?;
         if std::mem::take(&mut self.has_schema_changes) { self.refresh() } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        if !self.is_for_commit {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"));
+        }
+        self.observer.begin_internal();
+        self.connection.execute_batch("COMMIT").map_err(|error| sqlite_errors::engine_failure(&error))
     }
 
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {

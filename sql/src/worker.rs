@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use proctor_core::sql::{
@@ -25,7 +25,7 @@ use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
 use crate::sqlite::Sqlite;
 use crate::wire::{self, RequestKind};
 use crate::worker_request::{Unanswered, WorkerRequest as _};
-use crate::{schema_description, statement_run};
+use crate::{schema_description, statement_run, worker_files};
 
 /// The maximum number of engines that are kept open.
 const MAX_ENGINES: usize = 8;
@@ -40,7 +40,7 @@ pub struct EngineCache {
 /// What engines are opened from.
 pub struct EngineSources {
     /// The path of DuckDB's shared library, or the reason why it is missing.
-    duckdb: Result<PathBuf, LibraryNotFound>,
+    pub(crate) duckdb: Result<PathBuf, LibraryNotFound>,
     postgres: PostgresServer,
     mariadb: MariadbServer,
 }
@@ -63,8 +63,8 @@ struct EngineKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EngineParameters {
     dialect: Dialect,
-    /// The database file, and its state if it can be read.
-    file: Option<(String, Option<FileState>)>,
+    /// The database file, and the states of the files that exist of it and the files beside it.
+    file: Option<(String, Vec<Option<FileState>>)>,
     limits: SqlResourceLimits,
     is_read_only: bool,
 }
@@ -96,12 +96,15 @@ impl EngineCache {
         judgement
     }
 
-    /// Judges a text, and runs it if the verdict is `ok`. Its effects are undone.
+    /// Judges a text, and runs it if the verdict is `ok`. Its effects are undone, unless the request keeps them.
     pub fn run(&mut self, run: &SqlRunRequest) -> SqlRunAnswer {
         let begun = Instant::now();
         let request = &run.request;
         if let Err(message) = statement_run::check_request(run) {
             return run.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+        }
+        if run.commit {
+            return statement_run::judge_and_commit(begun, run, &mut self.sources);
         }
         let (key, mut engine) = match self.engine(request, begun) {
             Ok(found) => found,
@@ -203,8 +206,10 @@ impl EngineKey {
             modified: (meta.mtime(), meta.mtime_nsec()),
         };
         let file = request.database.clone().map(|file| {
-            let meta = std::fs::metadata(&file).ok();
-            (file, meta.map(state))
+            let suffixes = std::iter::once(&"").chain(worker_files::change_file_suffixes(request.dialect));
+            let paths = suffixes.map(|suffix| worker_files::beside(Path::new(&file), suffix));
+            let states = paths.map(|path| std::fs::metadata(path).ok().map(state)).collect();
+            (file, states)
         });
         let (dialect, limits, is_read) = (request.dialect, request.limits, request.policy == SqlPolicy::Read);
         let of = EngineParameters { dialect, file, limits, is_read_only: is_read };

@@ -13,6 +13,9 @@ use crate::worker_request::{Unanswered, WorkerRequest};
 
 /// The longest time that a worker may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The part of a message about a request that keeps its effects and got no answer.
+const UNKNOWN_EFFECTS: &str = "all of its changes were kept or none, and it is unknown which";
+
 /// The client's end of a worker's socket.
 pub(crate) struct WorkerConnection(UnixStream);
 
@@ -122,12 +125,16 @@ fn verified<Q: WorkerRequest>(answer: Q::Answer) -> Result<Q::Answer, WorkerErro
 /// Returns the reason why there is no answer of a worker that was killed because it exceeded the time limit.
 pub(crate) fn timed_out(request: &impl WorkerRequest, took: Duration) -> Unanswered {
     let message = format!("it did not end within {} ms, so its worker was ended", request.limits().time_ms);
-    Unanswered::Limit(SqlCode::TimeLimit, message, took)
+    match request.is_committing() {
+        true => Unanswered::Failed(SqlCode::EngineDied, format!("{message}; {UNKNOWN_EFFECTS}")),
+        false => Unanswered::Limit(SqlCode::TimeLimit, message, took),
+    }
 }
 
 /// Returns the reason why there is no answer of an engine that died.
-pub(crate) fn engine_died(why: &str) -> Unanswered {
-    Unanswered::Failed(SqlCode::EngineDied, format!("the engine died: {why}"))
+pub(crate) fn engine_died(request: &impl WorkerRequest, why: &str) -> Unanswered {
+    let effects = if request.is_committing() { format!("; {UNKNOWN_EFFECTS}") } else { String::new() };
+    Unanswered::Failed(SqlCode::EngineDied, format!("the engine died: {why}{effects}"))
 }
 
 /// A reader with one deadline for all reads of a socket, even if data keeps arriving.

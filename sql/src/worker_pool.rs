@@ -2,13 +2,14 @@
 //! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
 //! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
-//! directory. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
+//! directory. Only a request that keeps its effects gets a worker of its own that may write the directory of the
+//! database. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,8 @@ use proctor_core::sql::{
     VERSION,
 };
 use proctor_sandbox::{
-    AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
-    SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, Unsealed,
+    EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError,
+    SandboxEvent, SandboxReuse, ToolMount, Unsealed,
 };
 
 use crate::custom_verifiers::CustomVerifiers;
@@ -33,6 +34,7 @@ use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
+use crate::worker_files::{MountedDatabase, MountedFile, WorkerKey};
 use crate::worker_request::{Unanswered, WorkerRequest};
 
 /// The memory that a worker needs in addition to its engine, in bytes.
@@ -58,9 +60,18 @@ const LIBRARY_SIZE: WorkerSize = WorkerSize { disk_bytes: 1 << 20, inodes: 256, 
 /// The size of a worker with a server: its data directory, and a process for each of its tasks.
 const SERVER_SIZE: WorkerSize = WorkerSize { disk_bytes: 256 << 20, inodes: 16_384, pids: 48, open_files: 1024 };
 
-fn worker_size(dialect: Dialect) -> WorkerSize {
-    match dialect {
-        Dialect::Sqlite | Dialect::Duckdb => LIBRARY_SIZE,
+/// The smallest limit for the size of each file of a worker that changes a database, in bytes.
+const MIN_WRITABLE_BYTES: u64 = 4 << 30;
+
+fn worker_size(key: &WorkerKey) -> WorkerSize {
+    match key.dialect {
+        Dialect::Sqlite | Dialect::Duckdb => match &key.database {
+            Some(database) if database.writable_mount().is_some() => {
+                let disk_bytes = database.bytes().saturating_mul(2).max(MIN_WRITABLE_BYTES);
+                WorkerSize { disk_bytes, ..LIBRARY_SIZE }
+            }
+            _ => LIBRARY_SIZE,
+        },
         Dialect::Postgres | Dialect::Mysql => SERVER_SIZE,
     }
 }
@@ -96,39 +107,6 @@ pub struct WorkerPool {
     idle: Mutex<Vec<(WorkerKey, Box<PooledWorker>)>>,
     /// Locked while a template is created.
     template_creation: Mutex<()>,
-}
-
-/// The properties of a request that a worker must match.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct WorkerKey {
-    dialect: Dialect,
-    /// DuckDB's library, or the template of a server.
-    library: Option<MountedFile>,
-    database: Option<MountedFile>,
-    /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
-    memory: u64,
-}
-
-/// A file that is mounted into a sandbox. The sandbox keeps showing this file if another one takes its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct MountedFile {
-    /// The canonical path. A symbolic link cannot be a mount point.
-    file: PathBuf,
-    /// The device and the inode.
-    file_id: (u64, u64),
-}
-
-impl MountedFile {
-    fn from_path(file: &Path) -> io::Result<Self> {
-        let file = file.canonicalize()?;
-        let meta = file.metadata()?;
-        Ok(Self { file, file_id: (meta.dev(), meta.ino()) })
-    }
-
-    fn to_mount(&self) -> ToolMount {
-        let (source, at) = (self.file.clone(), self.file.clone());
-        ToolMount { source, at, kind: ToolKind::ReadOnly, rights: AccessRights::Ours }
-    }
 }
 
 /// One worker.
@@ -246,11 +224,13 @@ impl WorkerPool {
             Ok(key) => key,
             Err((code, why)) => return request.unanswered(Unanswered::Failed(code, why)),
         };
-        // The worker sees the file only at its canonical path.
-        let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
-        let canonical_request = database.map(|database| request.with_database(database));
-        let request = canonical_request.as_ref().unwrap_or(request);
-        if let Some(worker) = self.take_idle(&key) {
+        // The worker sees the file at another path than the caller.
+        let database = key.database.as_ref().map(|shown| shown.path_in_sandbox(&self.facts.path));
+        let shown_request = database.map(|database| request.with_database(database.to_string_lossy().into_owned()));
+        let request = shown_request.as_ref().unwrap_or(request);
+        if request.is_committing() {
+            self.release_database(&key).await;
+        } else if let Some(worker) = self.take_idle(&key) {
             match self.ask_worker(&key, worker, request).await {
                 Ok(answer) => return answer,
                 // The death of an idle worker is unrelated to this request, so the request is sent to a new worker,
@@ -264,6 +244,8 @@ impl WorkerPool {
         let worker = match started.map_err(WorkerStartError::from).flatten() {
             Ok(worker) => worker,
             Err(why) => {
+                // A finding has its message on one line.
+                let why = why.to_string().replace("\nhint: ", "; ");
                 let message = format!("no sandbox for the SQL worker: {why}");
                 return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
             }
@@ -281,6 +263,11 @@ impl WorkerPool {
     ) -> Result<Q::Answer, WorkerFailure> {
         let begun = Instant::now();
         match worker.connection.send_request(request).await {
+            Ok(answer) if request.is_committing() => {
+                // The end of the sandbox may block.
+                drop(run_blocking(move || drop(worker)).await);
+                Ok(answer)
+            }
             Ok(answer) => {
                 self.return_worker(key.clone(), worker);
                 Ok(answer)
@@ -306,6 +293,15 @@ impl WorkerPool {
     pub fn release(&self) {
         let idle = std::mem::take(&mut *self.idle_workers());
         drop(idle);
+    }
+
+    /// Ends the idle workers that have the database of a key open, since an engine may lock the file.
+    async fn release_database(&self, key: &WorkerKey) {
+        let Some(database) = &key.database else { return };
+        let has_open =
+            |(of, _): &mut (WorkerKey, _)| of.database.as_ref().is_some_and(|other| other.is_same_file(database));
+        let ended: Vec<_> = self.idle_workers().extract_if(.., has_open).collect();
+        drop(run_blocking(move || drop(ended)).await);
     }
 
     fn idle_workers(&self) -> MutexGuard<'_, Vec<(WorkerKey, Box<PooledWorker>)>> {
@@ -369,7 +365,7 @@ impl WorkerPool {
         };
         let database = request.database().map(|file| {
             let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
-            MountedFile::from_path(Path::new(file)).map_err(unread)
+            MountedDatabase::from_path(Path::new(file), request.dialect(), request.is_committing()).map_err(unread)
         });
         let (dialect, memory) = (request.dialect(), request.limits().memory);
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
@@ -423,7 +419,7 @@ impl WorkerPool {
     }
 
     fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
-        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key.dialect)))?;
+        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key)))?;
         let policy = self.sandbox_policy(key)?;
         let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
@@ -457,9 +453,11 @@ impl WorkerPool {
         let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy());
         let options = WorkerOptions::arguments(key.dialect, library.as_deref());
         let words = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(options);
-        let tools =
-            std::iter::once(&program).chain(&key.library).chain(&key.database).map(MountedFile::to_mount).collect();
-        self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key.dialect))
+        let files = std::iter::once(&program).chain(&key.library).map(MountedFile::to_mount);
+        let tools = files.chain(key.database.iter().flat_map(MountedDatabase::read_only_mounts)).collect();
+        let caches = key.database.iter().filter_map(MountedDatabase::writable_mount).collect();
+        let policy = self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key))?;
+        Ok(Policy { caches, ..policy })
     }
 
     /// Returns the policy of a sandbox for `argv`, with this memory for the engine.
@@ -514,10 +512,13 @@ impl WorkerFailure {
         match self {
             Self::TimedOut(took) => worker_client::timed_out(request, took),
             Self::MemoryExceeded(took) => {
-                let message = "it exceeded the memory limit, so its worker was ended".to_owned();
-                Unanswered::Limit(SqlCode::MemoryLimit, message, took)
+                let message = "it exceeded the memory limit, so its worker was ended";
+                match request.is_committing() {
+                    true => worker_client::engine_died(request, message),
+                    false => Unanswered::Limit(SqlCode::MemoryLimit, message.to_owned(), took),
+                }
             }
-            Self::Died(why) => worker_client::engine_died(&why),
+            Self::Died(why) => worker_client::engine_died(request, &why),
         }
     }
 }

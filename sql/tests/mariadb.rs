@@ -7,8 +7,8 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Trial};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::sql::{
-    Dialect, Judgement, ResultRows, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
-    SqlSeverity, SqlVerdict,
+    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunRequest, SqlSeverity, SqlVerdict,
 };
 use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::mysql::MariadbPrograms;
@@ -35,13 +35,14 @@ const SCHEMA: &str = "
     SET SESSION sql_mode = 'ANSI_QUOTES';";
 
 fn main() {
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
         ("judges_writes", judges_writes),
         ("judges_migrations", judges_migrations),
         ("returns_typed_rows", returns_typed_rows),
+        ("describes_schema", describes_schema),
         ("enforces_lists", enforces_lists),
         ("restores_the_database", restores_the_database),
         ("ends_expensive_statements", ends_expensive_statements),
@@ -171,6 +172,40 @@ fn returns_typed_rows() {
     }
     let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
     assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+}
+
+fn describes_schema() {
+    let pool = Pool::start();
+    let schema = "CREATE TABLE u (id INT PRIMARY KEY) COMMENT = 'beside t';
+        CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(99), u INT NOT NULL COMMENT 'the u', tags INT,
+            FOREIGN KEY (u) REFERENCES u (id));
+        INSERT INTO u VALUES (7); INSERT INTO t VALUES (1, 'ann@example.org', 7, 5);";
+    let request = SchemaRequest {
+        dialect: Dialect::Mysql,
+        schema: vec![schema.to_owned()],
+        database: None,
+        allow: SqlAllow::default(),
+        samples: 3,
+        limits: SqlResourceLimits { time_ms: 30_000, ..SqlResourceLimits::default() },
+    };
+    let answer = pool.runtime.block_on(pool.workers.describe_schema(&request));
+    let tables = answer.schema.unwrap_or_else(|| panic!("{:?}", answer.error)).tables;
+    let table = |name: &str| tables.iter().find(|table| table.name == name).expect("a table");
+    assert_eq!(table("u").comment.as_deref(), Some("beside t"));
+    let columns = table("t").columns.iter();
+    let described: Vec<_> = columns
+        .map(|column| (&*column.name, column.comment.as_deref(), json!(column.samples), column.is_masked))
+        .collect();
+    let expected = [
+        ("id", None, json!([1]), false),
+        ("email", None, json!(["xxx@xxxxxxx.xxx"]), true),
+        ("u", Some("the u"), json!([7]), false),
+        ("tags", None, json!([5]), false),
+    ];
+    assert_eq!(described, expected);
+    let keys = &table("t").foreign_keys;
+    assert_eq!((&*keys[0].column, &*keys[0].referenced_table), ("u", "u"));
+    assert_eq!((table("t").columns[0].is_primary_key, table("t").columns[2].is_not_null), (true, true));
 }
 
 fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {

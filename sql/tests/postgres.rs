@@ -6,8 +6,8 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Trial};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::sql::{
-    Dialect, Judgement, ResultRows, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
-    SqlVerdict,
+    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunRequest, SqlVerdict,
 };
 use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::postgres::PostgresPrograms;
@@ -31,13 +31,14 @@ const SCHEMA: &str = "
     SELECT set_config('search_path', '', false);";
 
 fn main() {
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
         ("judges_writes", judges_writes),
         ("judges_migrations", judges_migrations),
         ("returns_typed_rows", returns_typed_rows),
+        ("describes_schema", describes_schema),
         ("enforces_lists", enforces_lists),
         ("ends_expensive_statements", ends_expensive_statements),
         ("replaces_a_killed_server", replaces_a_killed_server),
@@ -170,6 +171,40 @@ fn returns_typed_rows() {
     }
     let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
     assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+}
+
+fn describes_schema() {
+    let pool = Pool::start();
+    let schema = "CREATE TABLE u (id int PRIMARY KEY); COMMENT ON TABLE u IS 'beside t';
+        CREATE TABLE t (id int PRIMARY KEY, email text, u int NOT NULL REFERENCES u (id), tags text[]);
+        COMMENT ON COLUMN t.u IS 'the u';
+        INSERT INTO u VALUES (7); INSERT INTO t VALUES (1, 'ann@example.org', 7, '{a}');";
+    let request = SchemaRequest {
+        dialect: Dialect::Postgres,
+        schema: vec![schema.to_owned()],
+        database: None,
+        allow: SqlAllow::default(),
+        samples: 3,
+        limits: SqlResourceLimits { time_ms: 30_000, ..SqlResourceLimits::default() },
+    };
+    let answer = pool.runtime.block_on(pool.workers.describe_schema(&request));
+    let tables = answer.schema.unwrap_or_else(|| panic!("{:?}", answer.error)).tables;
+    let table = |name: &str| tables.iter().find(|table| table.name == name).expect("a table");
+    assert_eq!(table("u").comment.as_deref(), Some("beside t"));
+    let columns = table("t").columns.iter();
+    let described: Vec<_> = columns
+        .map(|column| (&*column.name, column.comment.as_deref(), json!(column.samples), column.is_masked))
+        .collect();
+    let expected = [
+        ("id", None, json!([1]), false),
+        ("email", None, json!(["xxx@xxxxxxx.xxx"]), true),
+        ("u", Some("the u"), json!([7]), false),
+        ("tags", None, json!([["a"]]), false),
+    ];
+    assert_eq!(described, expected);
+    let keys = &table("t").foreign_keys;
+    assert_eq!((&*keys[0].column, &*keys[0].referenced_table), ("u", "u"));
+    assert_eq!((table("t").columns[0].is_primary_key, table("t").columns[2].is_not_null), (true, true));
 }
 
 fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {

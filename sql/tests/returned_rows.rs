@@ -1,8 +1,8 @@
 //! Statements that are judged and run, with SQLite: typed rows, limits, and effects that are undone.
 
 use proctor_core::sql::{
-    Dialect, ResultRows, SchemaRequest, SqlAllow, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer,
-    SqlRunRequest, SqlVerdict, StageName,
+    DescribedTable, Dialect, ResultRows, SchemaRequest, SqlAllow, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunAnswer, SqlRunRequest, SqlVerdict, StageName,
 };
 use proctor_sql::worker::EngineCache;
 use serde_json::json;
@@ -131,28 +131,80 @@ fn error_at_run_time_has_no_result() {
     assert!(answer.result.is_none() && answer.error.expect("a reason").contains("UNIQUE"));
 }
 
-#[test]
-fn describes_only_what_the_lists_allow() {
-    let schema = "CREATE TABLE secret (id INTEGER PRIMARY KEY, pin TEXT);
-        CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT NOT NULL, s INT REFERENCES secret (id), hidden TEXT);";
-    let allow = SqlAllow {
-        tables: vec!["t".to_owned()],
-        columns: vec!["t.id".to_owned(), "t.a".to_owned(), "t.s".to_owned()],
-        ..SqlAllow::default()
-    };
-    let request = SchemaRequest {
+fn describe(schema: &str, allow: SqlAllow, samples: u32) -> Vec<DescribedTable> {
+    let answer = engines().describe(&SchemaRequest {
         dialect: Dialect::Sqlite,
         schema: vec![schema.to_owned()],
         database: None,
         allow,
-        samples: 0,
+        samples,
         limits: SqlResourceLimits::default(),
+    });
+    answer.schema.unwrap_or_else(|| panic!("{:?}", answer.error)).tables
+}
+
+#[test]
+fn describes_only_what_the_lists_allow() {
+    let schema = "CREATE TABLE secret (id INTEGER PRIMARY KEY, pin TEXT);
+        CREATE TABLE t ( -- beside secret
+            id INTEGER PRIMARY KEY, -- not the pin
+            a TEXT NOT NULL, -- the text, see hidden and secret.pin
+            s INT REFERENCES secret (id), hidden TEXT,
+            copy TEXT AS (hidden || '!'));
+        CREATE VIEW v AS SELECT pin AS shown FROM secret;
+        INSERT INTO secret VALUES (7, '1234');
+        INSERT INTO t VALUES (1, 'alpha', 7, 'concealed'), (2, 'beta', NULL, 'concealed');";
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let allow = SqlAllow {
+        tables: names(&["t", "v"]),
+        columns: names(&["t.id", "t.a", "t.s", "t.copy"]),
+        ..SqlAllow::default()
     };
-    let answer = engines().describe(&request);
-    let described = serde_json::to_string(&answer).expect("JSON");
-    assert!(!described.contains("secret") && !described.contains("hidden"), "{described}");
-    let table = &answer.schema.expect("a schema").tables[0];
-    let columns: Vec<_> =
-        table.columns.iter().map(|column| (column.name.as_str(), column.is_not_null, column.is_primary_key)).collect();
-    assert_eq!(columns, [("id", false, true), ("a", true, false), ("s", false, false)]);
+    let tables = describe(schema, allow, 5);
+    let described = serde_json::to_string(&tables).expect("JSON");
+    for hidden in ["secret", "hidden", "concealed", "1234", "pin"] {
+        assert!(!described.contains(hidden), "{hidden}: {described}");
+    }
+    let columns: Vec<_> = tables[0]
+        .columns
+        .iter()
+        .map(|column| (column.name.as_str(), column.is_not_null, column.is_primary_key, json!(column.samples)))
+        .collect();
+    let expected = [
+        ("id", false, true, json!([1, 2])),
+        ("a", true, false, json!(["alpha", "beta"])),
+        ("s", false, false, json!([7])),
+        // It is computed from a column that is off the list.
+        ("copy", false, false, json!([])),
+    ];
+    assert_eq!(columns, expected);
+    assert_eq!(tables[0].comment.as_deref(), Some("beside …"));
+    assert_eq!(
+        (tables[1].is_view, json!(tables[1].columns[0].samples)),
+        (true, json!([])),
+        "the table behind is hidden"
+    );
+}
+
+#[test]
+fn describes_samples_with_masked_personal_data() {
+    let schema =
+        "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, note TEXT, long TEXT, tier TEXT, raw BLOB);
+        CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INT REFERENCES customers);
+        INSERT INTO customers VALUES (1, 'Ann Lee', 'call +49 170 1234567', hex(zeroblob(100)), 'gold', x'00'),
+            (2, 'Bo', 'none', 'b', 'gold', NULL), (3, NULL, '', '', 'tin', NULL);";
+    let tables = describe(schema, SqlAllow::default(), 2);
+    let column = |name: &str| {
+        let column = tables[0].columns.iter().find(|column| column.name == name).expect("a column");
+        (json!(column.samples), column.is_masked)
+    };
+    assert_eq!(column("name"), (json!(["Xxx Xxx", "Xx"]), true));
+    assert_eq!(column("note"), (json!(["xxxx +00 000 0000000", "xxxx"]), true), "one value shows personal data");
+    assert_eq!(column("tier"), (json!(["gold", "tin"]), false));
+    assert_eq!(column("raw"), (json!([]), false));
+    let long = format!("{}…", "0".repeat(64));
+    assert_eq!(column("long"), (json!([long, "b"]), false));
+    let keys = &tables[1].foreign_keys;
+    assert_eq!((keys[0].column.as_str(), keys[0].referenced_table.as_str()), ("customer", "customers"));
+    assert!(describe(schema, SqlAllow::default(), 0)[0].columns.iter().all(|column| column.samples.is_empty()));
 }

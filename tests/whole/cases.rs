@@ -2,6 +2,7 @@
 
 mod access;
 mod apply_changes;
+mod ask;
 mod caches;
 mod caller_process;
 mod changesets;
@@ -60,6 +61,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_run;
 mod sql_steps;
 mod sql_verifiers;
 mod step_environment;
@@ -159,6 +161,8 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_run::CASES,
+        ask::CASES,
         stress::CASES,
         path_swaps::CASES,
         systemd::CASES,

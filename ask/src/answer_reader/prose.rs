@@ -1,10 +1,10 @@
 //! Finds the statement in a text that may contain prose: a statement that starts on its own line, in inline code, or
 //! after a colon.
 
-use super::UnreadableAnswer;
+use super::unreadable_answer::UnreadableAnswer;
 
-/// Words that start a statement.
-const FIRST_WORDS: [&str; 22] = [
+/// Words that start a statement, also of kinds that every policy refuses: the judgement refuses them, not the reader.
+const FIRST_WORDS: [&str; 48] = [
     "SELECT",
     "WITH",
     "INSERT",
@@ -27,6 +27,32 @@ const FIRST_WORDS: [&str; 22] = [
     "SUMMARIZE",
     "GRANT",
     "RENAME",
+    "REVOKE",
+    "ATTACH",
+    "DETACH",
+    "COPY",
+    "CALL",
+    "SET",
+    "RESET",
+    "BEGIN",
+    "START",
+    "COMMIT",
+    "ROLLBACK",
+    "SAVEPOINT",
+    "RELEASE",
+    "END",
+    "LOAD",
+    "INSTALL",
+    "VACUUM",
+    "ANALYZE",
+    "REINDEX",
+    "LOCK",
+    "PREPARE",
+    "EXECUTE",
+    "USE",
+    "IMPORT",
+    "EXPORT",
+    "CHECKPOINT",
 ];
 /// Words that also start English sentences. In lower or mixed case, they start a statement only if the text also
 /// contains one of [`LATER_WORDS`].
@@ -96,8 +122,11 @@ fn statements_at_lines(text: &str) -> Vec<&str> {
             let length = statement_length(rest);
             found.push(rest[..length].trim());
             at += length.max(1);
-            // Prose after the semicolon on the same line does not start a line.
-            at += text[at..].find('\n').map_or(text.len() - at, |end| end + 1);
+            // A second statement may follow on the same line; prose may not.
+            let line = text[at..].find('\n').map_or(text.len() - at, |end| end + 1);
+            if !starts_with_statement(&text[at..at + line]) {
+                at += line;
+            }
         } else {
             at += line_end;
         }
@@ -120,10 +149,7 @@ fn statement_length(text: &str) -> usize {
                 at = find_byte(bytes, at, b'\n').unwrap_or(bytes.len());
             }
             b';' => return at + 1,
-            b'\n' if is_blank(text[at + 1..].split('\n').next().unwrap_or_default()) => {
-                // A statement continues after an empty line only if its next paragraph does not look like prose.
-                return at;
-            }
+            b'\n' if is_blank(text[at + 1..].split('\n').next().unwrap_or_default()) => return at,
             _ => at += 1,
         }
     }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::UnreadableAnswer;
+use super::unreadable_answer::UnreadableAnswer;
 
 /// Keys under which models put the statement, in order of preference.
 const STATEMENT_KEYS: [&str; 5] = ["sql", "query", "statement", "sql_query", "sqlQuery"];

@@ -22,6 +22,7 @@ fn reads_bare_statement() {
     reads("WITH a AS (SELECT 1) SELECT * FROM a", "WITH a AS (SELECT 1) SELECT * FROM a");
     reads("(SELECT 1) UNION (SELECT 2)", "(SELECT 1) UNION (SELECT 2)");
     reads("select 1", "select 1");
+    reads("```sql\nSELECT 1; DELETE FROM river\n```", "SELECT 1; DELETE FROM river");
     reads("SELECT ';\n\n' AS x", "SELECT ';\n\n' AS x");
 }
 
@@ -82,6 +83,9 @@ fn refuses_answers_without_a_clear_statement() {
         ("```sh\nls\n```", UnreadableAnswer::NoStatement),
         ("```sql\nSELECT 1", UnreadableAnswer::OpenFence),
         ("```\nSELECT 1\n```\n```\nSELECT 2\n```", UnreadableAnswer::Ambiguous),
+        ("SELECT 1; DELETE FROM river", UnreadableAnswer::Ambiguous),
+        ("SELECT 1;\nATTACH 'x' AS y", UnreadableAnswer::Ambiguous),
+        ("SELECT 1; delete from river; that is it", UnreadableAnswer::Ambiguous),
         ("SELECT 1 FROM a;\n\nor\n\nSELECT 2 FROM b;", UnreadableAnswer::Ambiguous),
         ("[{\"sql\": \"SELECT 1\"}, {\"sql\": \"SELECT 2\"}]", UnreadableAnswer::Ambiguous),
     ] {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use proctor_core::sql::{Judgement, SqlSeverity, SqlVerdict, TokenCounts};
+use proctor_core::text::humanize::count;
 
 use crate::answer_reader::UnreadableAnswer;
 
@@ -69,8 +70,8 @@ pub enum AskProgress {
 
 impl AskProgress {
     pub(super) fn judged(number: u32, judgement: &Judgement) -> Self {
-        let count = |severity| judgement.diagnostics.iter().filter(|found| found.severity == severity).count();
-        let (errors, warnings) = (count(SqlSeverity::Error), count(SqlSeverity::Warning));
+        let number_of = |severity| judgement.diagnostics.iter().filter(|found| found.severity == severity).count();
+        let (errors, warnings) = (number_of(SqlSeverity::Error), number_of(SqlSeverity::Warning));
         Self::Judged { number, verdict: judgement.verdict, errors, warnings }
     }
 }
@@ -79,9 +80,11 @@ impl fmt::Display for AskProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Describing => write!(f, "reading the schema"),
-            Self::Described { shown, tables } if shown == tables => write!(f, "the schema has {tables} tables"),
+            Self::Described { shown, tables } if shown == tables => {
+                write!(f, "the schema has {}", count(*tables, "table"))
+            }
             Self::Described { shown, tables } => {
-                write!(f, "the schema has {tables} tables; the prompt shows {shown} of them")
+                write!(f, "the schema has {}; the prompt shows {shown} of them", count(*tables, "table"))
             }
             Self::Prompting { number, attempts } => write!(f, "attempt {number} of {attempts}: waiting for the model"),
             Self::Answered { number, tokens } => {

@@ -231,12 +231,13 @@ impl AuditTrail {
         let ids = statement.query_map([to_integer(count as u64)], |row| row.get(0))?;
         let mut ids = ids.collect::<Result<Vec<String>, _>>()?;
         ids.reverse();
-        ids.into_iter().map(|id| self.summary(id)).collect()
+        ids.iter().map(|id| self.summary(id)).collect()
     }
 
-    fn summary(&self, id: String) -> Result<AskSummary, AuditError> {
-        let mut summary = AskSummary { id: id.clone(), at: String::new(), question: None, verdict: None, records: 0 };
-        self.for_each(Some(&id), |stored| {
+    fn summary(&self, id: &str) -> Result<AskSummary, AuditError> {
+        let mut summary =
+            AskSummary { id: id.to_owned(), at: String::new(), question: None, verdict: None, records: 0 };
+        self.for_each(Some(id), |stored| {
             summary.records += 1;
             let Some((kind, at, content)) = stored.parts() else { return };
             if summary.at.is_empty() {

@@ -8,8 +8,10 @@ use proctor_runner::Clock;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::completion::{Completion, Prompt};
 use super::http_client::{HttpClient, secret_header};
-use super::{BoxFuture, Completion, Prompt, Provider, ProviderError};
+use super::model_provider::{BoxFuture, Provider};
+use super::provider_error::ProviderError;
 use crate::secret::Secret;
 
 const FORMAT: &str = "anthropic";

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-use super::MAX_BODY_BYTES;
+use super::completion::MAX_BODY_BYTES;
 use super::retry::{MAX_TRIES, backoff, parse_retry_after, random};
 use crate::secret::Secret;
 
@@ -204,7 +204,8 @@ impl HttpClient {
         let after = after.and_then(|value| parse_retry_after(value, now));
         let body = answer.body_mut().with_config().limit(MAX_BODY_BYTES).read_to_vec();
         match (status, body) {
-            (200..=299, Ok(body)) => match serde_json::from_slice(&body) {
+            // A gateway may repeat the headers of a request in its answer.
+            (200..=299, Ok(body)) => match serde_json::from_str(&self.redact(&String::from_utf8_lossy(&body))) {
                 Ok(value) => Response::Json(value),
                 // Without a length, a cut answer looks like a complete one.
                 Err(error) if error.is_eof() => {
@@ -243,6 +244,11 @@ impl HttpClient {
         }
     }
 
+    /// Returns a text of the provider without the key.
+    fn redact(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+    }
+
     /// Returns the message of a refusal. After a refused key it is left out, since providers repeat a part of the key.
     fn message(&self, status: u16, body: &[u8]) -> String {
         if matches!(status, 401 | 403) {
@@ -257,8 +263,7 @@ impl HttpClient {
         else {
             return String::new();
         };
-        let text = self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text));
-        let text: String = text.chars().take(MAX_MESSAGE_CHARS).collect();
+        let text: String = self.redact(text).chars().take(MAX_MESSAGE_CHARS).collect();
         format!(": {}", escape_output(text.as_bytes()).replace('\n', " "))
     }
 }

@@ -1,7 +1,7 @@
 //! Answers with recorded texts, for tests and repeatable runs. The file has one JSON object in each line.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,10 +9,9 @@ use proctor_core::text::digest::Sha256Hex;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{BoxFuture, Completion, Prompt, Provider, ProviderError};
-
-/// Maximum size of a file, in bytes.
-const MAX_FILE_BYTES: u64 = 64 << 20;
+use super::completion::{Completion, Prompt};
+use super::model_provider::{BoxFuture, Provider};
+use super::provider_error::{MAX_FILE_BYTES, ProviderError, RecordedError};
 
 /// A recorded answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -27,58 +26,6 @@ struct RecordedAnswer {
     /// True if the model stopped because of the maximum number of tokens.
     #[serde(default)]
     truncated: bool,
-}
-
-/// The reason why there is no recorded answer.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordedError {
-    /// The file cannot be read.
-    #[error("the recorded answers in `{}` cannot be read: {source}", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is too long.
-    #[error("the file `{}` with recorded answers is longer than {} MiB", file.display(), MAX_FILE_BYTES >> 20)]
-    TooLong {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A line is not a recorded answer.
-    #[error("line {line} of `{}` is not a recorded answer: {source}", file.display())]
-    Malformed {
-        /// The file.
-        file: PathBuf,
-        /// The line, starting at 1.
-        line: usize,
-        /// The cause.
-        source: serde_json::Error,
-    },
-    /// All answers were used.
-    #[error("`{}` has no further answer: all {count} were used", file.display())]
-    Exhausted {
-        /// The file.
-        file: PathBuf,
-        /// The number of answers.
-        count: usize,
-    },
-    /// The next answer belongs to another prompt.
-    #[error(
-        "answer {number} of `{}` belongs to the prompt {}, but the prompt is {}",
-        file.display(), expected.as_str(), found.as_str()
-    )]
-    OtherPrompt {
-        /// The file.
-        file: PathBuf,
-        /// The number of the answer, starting at 1.
-        number: usize,
-        /// The hash of the prompt in the file.
-        expected: Sha256Hex,
-        /// The hash of the actual prompt.
-        found: Sha256Hex,
-    },
 }
 
 /// Recorded answers, which are used in order.

@@ -7,7 +7,7 @@ use proctor_core::sql::{Dialect, Percent, SqlPolicy};
 
 use super::output_format::OutputFormat;
 use super::shared_options::{OperatorArgs, StateArgs};
-use super::sql::{dialect, policy};
+use super::value_parsers::{dialect, policy};
 
 /// The arguments of `proctor sql ask`.
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@
 //! The callers locate and read the file.
 
 mod ask_settings;
+mod command_settings;
 mod daemon_settings;
 mod sql_settings;
 mod telemetry_settings;
@@ -28,9 +29,8 @@ use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
 use tree_settings::TreeFile;
 
-pub use ask_settings::{
-    AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderCommand, ProviderSettings,
-};
+pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderSettings};
+pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use sql_settings::{SqlSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};

@@ -1,6 +1,8 @@
 //! A question to a database in words, and the answer: a statement that was judged `ok` with its rows, or the attempts
 //! that failed.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +12,10 @@ use super::{
 use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use crate::sql::text_list::{OneOrMany, one_or_many};
 
-/// The largest number of attempts that a caller can request.
+/// The largest number of attempts that a caller or an operator can set.
 pub const MAX_ASK_ATTEMPTS: u32 = 20;
+/// The longest time of a question that an operator can set.
+pub const MAX_ASK_TIME: Duration = Duration::from_secs(3_600);
 
 /// A question to a database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,9 +45,8 @@ pub struct AskRequest {
     /// The confidence, in percent, from which a warning rejects a statement. By default, warnings never reject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_at: Option<Percent>,
-    /// The number of sample values of each column that the model sees, at most 10.
+    /// The number of sample values of each column that the model sees; a larger number counts as 10.
     #[serde(default)]
-    #[schemars(range(max = 10))]
     pub samples: u32,
     /// The name of a provider in the operator's config; the default provider without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +63,6 @@ pub struct AskRequest {
 pub struct AskBounds {
     /// Maximum number of answers of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 20))]
     pub attempts: Option<u32>,
     /// Maximum number of tokens of all prompts and answers.
     #[serde(skip_serializing_if = "Option::is_none")]

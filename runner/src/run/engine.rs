@@ -164,6 +164,11 @@ impl Engine {
         &self.config.operator
     }
 
+    /// Returns the launcher of sandboxes.
+    pub fn launcher(&self) -> &Arc<Launcher> {
+        &self.launcher
+    }
+
     /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
     /// current configuration. Processes, snapshots and state are shared.
     pub fn for_caller(&self, caller: EngineCaller) -> Self {

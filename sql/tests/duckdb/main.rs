@@ -36,6 +36,9 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("--run") {
         return rows::run_all(&library.expect("the parent found it"));
     }
+    if std::env::args().nth(1).as_deref() == Some("--describe") {
+        return rows::describe_schema(&library.expect("the parent found it"));
+    }
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return run_worker(&library.expect("the parent found it"));
     }

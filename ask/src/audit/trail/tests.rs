@@ -17,7 +17,7 @@ fn open(directory: &Path) -> AuditTrail {
 }
 
 fn append(trail: &mut AuditTrail, n: u64) {
-    let kind = if n % 3 == 0 { AuditKind::Question } else { AuditKind::Answer };
+    let kind = if n.is_multiple_of(3) { AuditKind::Question } else { AuditKind::Answer };
     trail.append(&format!("ask{}", n / 3), kind, json!({ "n": n, "text": "a \"b\" é\n" })).expect("appends");
 }
 

@@ -1,7 +1,6 @@
 //! Implements `proctor sql ask`: answers a question with workers and a provider of this process.
 
 mod human_answer;
-mod rows_table;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -17,7 +16,9 @@ use proctor_runner::Clock;
 use proctor_sandbox::Launcher;
 use serde::Serialize;
 
-use super::{database_path, limits, read_text, start_launcher, start_workers_with};
+use super::request_input::{database_path, limits, read_text};
+use super::result_table;
+use super::worker_start::{start_launcher, start_workers_with};
 use crate::args::{OutputFormat, SqlAskArgs, StateArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
@@ -76,7 +77,7 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
         OutputFormat::Human => {
             screen.err(&human_answer::render(&answer));
             if let Some(result) = &answer.result {
-                screen.out(&rows_table::render(result, screen.layout()));
+                screen.out(&result_table::render(result));
             }
         }
     }
@@ -145,7 +146,7 @@ fn open_provider(
     caller: &Caller,
 ) -> Result<NamedProvider, CliError> {
     if let Some(file) = &args.answers {
-        return provider::open_recorded(&caller.cwd.join(file)).map_err(provider_error);
+        return Ok(provider::open_recorded(&caller.cwd.join(file))?);
     }
     let (name, settings) = configured_provider(args, &operator.ask)?;
     let model = args.model.clone().or_else(|| settings.model.clone());
@@ -157,7 +158,7 @@ fn open_provider(
         allow_network: operator.allow_network,
         clock: Clock::system(),
     };
-    provider::open(name, &settings, &context).map_err(provider_error)
+    Ok(provider::open(name, &settings, &context)?)
 }
 
 fn configured_provider<'a>(
@@ -177,17 +178,20 @@ fn configured_provider<'a>(
     })
 }
 
-fn provider_error(error: ProviderError) -> CliError {
-    CliError::Usage {
-        message: error.to_string(),
-        hint: "check `ask.providers` of the operator's config, and the options `--provider` and `--answers`".to_owned(),
+impl From<ProviderError> for CliError {
+    fn from(error: ProviderError) -> Self {
+        Self::Usage {
+            message: error.to_string(),
+            hint: "check `ask.providers` of the operator's config, and the options `--provider` and `--answers`"
+                .to_owned(),
+        }
     }
 }
 
 fn open_trail(state: &StateArgs, settings: &AskSettings, caller: &Caller) -> Result<AuditTrail, CliError> {
     let state_dir = installation::state_dir(state, caller)?;
     proctor_client::installation::secure_state_dir(&state_dir)?;
-    AuditTrail::open(&audit_directory(&state_dir), settings.audit, Clock::system()).map_err(audit_error)
+    Ok(AuditTrail::open(&audit_directory(&state_dir), settings.audit, Clock::system())?)
 }
 
 /// Returns the directory of the audit trail.
@@ -195,10 +199,11 @@ pub(super) fn audit_directory(state_dir: &Path) -> PathBuf {
     state_dir.join(AUDIT_DIRECTORY)
 }
 
-/// Returns the error of a command that cannot use the audit trail.
-pub(super) fn audit_error(error: AuditError) -> CliError {
-    CliError::Environment {
-        message: error.to_string(),
-        hint: "`--state-dir` names the directory of the audit trail".to_owned(),
+impl From<AuditError> for CliError {
+    fn from(error: AuditError) -> Self {
+        Self::Environment {
+            message: error.to_string(),
+            hint: "`--state-dir` names the directory of the audit trail".to_owned(),
+        }
     }
 }

@@ -6,7 +6,7 @@ use proctor_ask::audit::{AuditTrail, StoredRecord};
 use proctor_core::decision::verdict::EXIT_FAILED;
 use serde_json::Value;
 
-use super::ask::{audit_directory, audit_error};
+use super::ask::audit_directory;
 use crate::args::{SqlAuditCommand, SqlAuditShowArgs, StateArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
@@ -29,13 +29,13 @@ pub(super) fn audit(command: &SqlAuditCommand, caller: &Caller, screen: &mut Scr
 
 fn open(state: &StateArgs, caller: &Caller) -> Result<AuditTrail, CliError> {
     let directory = audit_directory(&installation::state_dir(state, caller)?);
-    AuditTrail::open_existing(&directory).map_err(audit_error)
+    Ok(AuditTrail::open_existing(&directory)?)
 }
 
 fn show(args: &SqlAuditShowArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let trail = open(&args.state, caller)?;
     let Some(id) = &args.id else {
-        for ask in trail.latest(args.last).map_err(audit_error)? {
+        for ask in trail.latest(args.last)? {
             let verdict = ask.verdict.as_deref().unwrap_or("no end");
             let question = ask.question.as_deref().unwrap_or("(removed)");
             screen.out(&format!("{}  {}  {:<8}  {}\n", ask.id, ask.at, escape_line(verdict), escape_line(question)));
@@ -43,7 +43,7 @@ fn show(args: &SqlAuditShowArgs, caller: &Caller, screen: &mut Screen) -> Result
         return Ok(0);
     };
     let mut text = String::new();
-    trail.for_each(Some(id), |stored| text += &render_record(stored)).map_err(audit_error)?;
+    trail.for_each(Some(id), |stored| text += &render_record(stored))?;
     if text.is_empty() {
         return Err(CliError::Usage {
             message: format!("the audit trail has no question `{id}`"),
@@ -88,7 +88,7 @@ fn render_member(key: &str, value: &Value) -> String {
 
 /// Verifies the trail. The exit code is 1 if it is damaged.
 fn verify(trail: &AuditTrail, screen: &mut Screen) -> Result<u8, CliError> {
-    let report = trail.verify().map_err(audit_error)?;
+    let report = trail.verify()?;
     let mut text = String::new();
     for problem in &report.problems {
         let _ = writeln!(text, "{}: {problem}", paint(BAD, "damaged"));
@@ -118,6 +118,6 @@ fn export(trail: &AuditTrail, caller: &Caller, screen: &mut Screen) -> Result<u8
             false => screen.out_raw(line.as_bytes()),
         }
     };
-    trail.for_each(None, print).map_err(audit_error)?;
+    trail.for_each(None, print)?;
     Ok(0)
 }

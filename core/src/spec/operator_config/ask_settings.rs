@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::super::quoted;
+use super::command_settings::CommandSettings;
 use crate::model::plan::Network;
-use crate::sql::MAX_ASK_ATTEMPTS;
+use crate::sql::{MAX_ASK_ATTEMPTS, MAX_ASK_TIME};
 
 /// Settings of questions to databases.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub enum ProviderApi {
     /// Messages in Anthropic's format.
     Anthropic(Endpoint),
     /// A program that reads JSON on standard input and writes JSON to standard output, in a sandbox.
-    Command(ProviderCommand),
+    Command(CommandSettings),
 }
 
 /// An HTTP endpoint.
@@ -77,17 +78,6 @@ pub struct Endpoint {
     pub url: String,
     /// A file with the trusted certificate authorities; `None` uses those of the system.
     pub certificates: Option<String>,
-}
-
-/// A program that calls a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProviderCommand {
-    /// The program and its arguments; the program is an absolute path.
-    pub argv: Vec<String>,
-    /// The network that the program sees.
-    pub network: Network,
-    /// Paths that the program can read although they are hidden from sandboxes.
-    pub mounts: Vec<String>,
 }
 
 /// The location of a key.
@@ -111,8 +101,6 @@ const DEFAULT_ANSWER_TOKENS: u32 = 2_048;
 const DEFAULT_AUDIT_BYTES: u64 = 256 << 20;
 /// The smallest bound of the audit trail, in bytes.
 const MIN_AUDIT_BYTES: u64 = 1 << 20;
-/// The longest time of a question, in seconds.
-const MAX_SECONDS: u64 = 3_600;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
 impl Default for AskSettings {
@@ -232,7 +220,7 @@ impl AskSettings {
         let attempts = !(1..=MAX_ASK_ATTEMPTS).contains(&self.max_attempts);
         let attempts = attempts.then(|| format!("`ask.max_attempts` is not from 1 to {MAX_ASK_ATTEMPTS}"));
         let seconds =
-            (self.max_time.as_secs() > MAX_SECONDS).then(|| format!("`ask.max_seconds` is above {MAX_SECONDS}"));
+            (self.max_time > MAX_ASK_TIME).then(|| format!("`ask.max_seconds` is above {}", MAX_ASK_TIME.as_secs()));
         let audit = (self.audit.max_bytes < MIN_AUDIT_BYTES).then(|| "`ask.audit.max_bytes` is below 1 MiB".to_owned());
         let providers = self.providers.iter().flat_map(|(name, provider)| {
             let place = format!("`ask.providers.{name}`");
@@ -251,7 +239,7 @@ impl ProviderFile {
         let api = match self.api {
             ApiName::Openai => ProviderApi::OpenAi(endpoint("https://api.openai.com/v1")),
             ApiName::Anthropic => ProviderApi::Anthropic(endpoint("https://api.anthropic.com/v1")),
-            ApiName::Command => ProviderApi::Command(ProviderCommand {
+            ApiName::Command => ProviderApi::Command(CommandSettings {
                 argv: self.command.clone().unwrap_or_default(),
                 network: self.network.unwrap_or(Network::Deny),
                 mounts: self.mounts.clone().unwrap_or_default(),
@@ -292,17 +280,6 @@ impl ProviderSettings {
     }
 }
 
-impl ProviderCommand {
-    pub(super) fn problem(&self) -> Option<String> {
-        let Some(program) = self.argv.first() else { return Some("`command` is missing".to_owned()) };
-        if !program.starts_with('/') {
-            return Some(format!("the program {} of `command` is not an absolute path", quoted(program)));
-        }
-        let relative = self.mounts.iter().find(|path| !path.starts_with('/'))?;
-        Some(format!("{} of `mounts` is not an absolute path", quoted(relative)))
-    }
-}
-
 impl KeySource {
     fn problem(&self) -> Option<String> {
         match self {
@@ -329,7 +306,10 @@ fn is_loopback(authority: &str) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    // The loopback network is 127.0.0.0/8. A host whose name only starts like such an address is another machine.
+    let octets: Vec<Result<u8, _>> = host.split('.').map(str::parse).collect();
+    let is_ipv4 = octets.len() == 4 && octets.iter().all(Result::is_ok);
+    host == "localhost" || host == "::1" || is_ipv4 && octets.first() == Some(&Ok(127))
 }
 
 #[cfg(test)]

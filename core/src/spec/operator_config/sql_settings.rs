@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::super::quoted;
-use super::ask_settings::ProviderCommand;
+use super::command_settings::CommandSettings;
 use crate::model::plan::Network;
 use crate::sql::{Dialect, StageName};
 
@@ -25,7 +25,7 @@ pub struct VerifierSettings {
     /// The name in judgements.
     pub name: String,
     /// The program.
-    pub command: ProviderCommand,
+    pub command: CommandSettings,
     /// The stage after which it runs.
     pub after: StageName,
     /// The dialects whose statements it reads.
@@ -102,7 +102,7 @@ impl VerifierFile {
     fn settings(&self) -> VerifierSettings {
         VerifierSettings {
             name: self.name.clone(),
-            command: ProviderCommand {
+            command: CommandSettings {
                 argv: self.command.clone(),
                 network: self.network.unwrap_or(Network::Deny),
                 mounts: self.mounts.clone(),

@@ -15,6 +15,10 @@ pub(super) fn render(answer: &AskAnswer) -> String {
         (None, Some(best)) => text += &render_best(best),
         (None, None) => {}
     }
+    if let Some(changed) = answer.result.as_ref().map(|result| result.changed).filter(|changed| *changed > 0) {
+        let rows = count(usize::try_from(changed).unwrap_or(usize::MAX), "changed row");
+        let _ = writeln!(text, "{rows}, undone");
+    }
     let findings = answer.judgement.iter().flat_map(|judgement| &judgement.diagnostics);
     text.extend(findings.filter(|found| found.severity != SqlSeverity::Note).map(finding_line));
     text + &last_line(answer)
