@@ -25,8 +25,9 @@ pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use operator_config::{
-    CacheRetention, DaemonSettings, LogFormat, LogSettings, OperatorConfig, OperatorDefaults, Retention, SecretHeaders,
-    TelemetrySettings, TreeSettings, UserRef,
+    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
+    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,
+    SqlSettings, TelemetrySettings, TreeSettings, UserRef, VerifierSettings,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};
 pub use resolve::{ResolvedPlan, adhoc_step, resolve};

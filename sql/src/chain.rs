@@ -28,7 +28,7 @@ pub struct Chain {
 impl Chain {
     /// Creates a chain of built-in stages in the given order.
     pub fn new(names: &[StageName]) -> Self {
-        Self { stages: names.iter().map(|name| stages::built_in_stage(*name)).collect() }
+        Self { stages: names.iter().filter_map(|name| stages::built_in_stage(*name)).collect() }
     }
 
     /// Appends a stage.
@@ -45,6 +45,16 @@ impl Chain {
 
     /// Judges a text whose time limit started at `begun`.
     pub fn judge_since(&self, begun: Instant, request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
+        self.judge_statements(begun, request, engine).0
+    }
+
+    /// Judges a text as [`judge_since`](Self::judge_since) does. Also returns its statements.
+    pub(crate) fn judge_statements(
+        &self,
+        begun: Instant,
+        request: &SqlRequest,
+        engine: &mut dyn SqlEngine,
+    ) -> (Judgement, Vec<Statement>) {
         let deadline = begun + request.limits.wall_time();
         let (dialect, version) = (engine.dialect(), engine.version());
         let mut case = ChainContext {
@@ -65,7 +75,7 @@ impl Chain {
         for stage in &self.stages {
             let name = stage.name();
             if let Some(reason) = skip_reason(name, &mut case, &records) {
-                records.push(StageRecord { stage: name, state: StageState::Skipped, reason: Some(reason) });
+                records.push(StageRecord::new(name, StageState::Skipped, Some(reason)));
                 continue;
             }
             let at = Instant::now();
@@ -74,7 +84,7 @@ impl Chain {
                 Err(error) => (StageState::Failed, Some(error.to_string())),
             };
             timing.stages_us.push((name, elapsed_micros(at)));
-            records.push(StageRecord { stage: name, state, reason });
+            records.push(StageRecord::new(name, state, reason));
         }
         if self.stages.is_empty() {
             case.add_finding(SqlDiagnostic::error(StageName::Extract, SqlCode::EngineFailed, "no stage was requested"));
@@ -87,7 +97,8 @@ impl Chain {
             }
         }
         timing.total_us = elapsed_micros(begun);
-        finish_judgement(request, version, case, records, timing)
+        let judgement = finish_judgement(request, version, &mut case, records, timing);
+        (judgement, case.statements)
     }
 }
 
@@ -106,7 +117,7 @@ pub fn error_judgement(request: &SqlRequest, engine: &str, code: SqlCode, messag
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
-        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .map(|stage| StageRecord::new(*stage, StageState::Skipped, Some(message.clone())))
         .collect();
     let found = SqlDiagnostic::error(StageName::Extract, code, message);
     build_judgement(request, engine.to_owned(), Vec::new(), stages, vec![found], None, SqlTiming::default())
@@ -117,7 +128,7 @@ pub fn limit_judgement(request: &SqlRequest, code: SqlCode, message: String, too
     let stages: Vec<StageRecord> = request
         .stages()
         .iter()
-        .map(|stage| StageRecord { stage: *stage, state: StageState::Skipped, reason: Some(message.clone()) })
+        .map(|stage| StageRecord::new(*stage, StageState::Skipped, Some(message.clone())))
         .collect();
     let found = SqlDiagnostic::error(StageName::Run, code, message).with_advice(REDUCE_ADVICE);
     let timing = SqlTiming { total_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX), stages_us: Vec::new() };
@@ -158,12 +169,12 @@ fn skip_reason(stage: StageName, case: &mut ChainContext<'_>, records: &[StageRe
 fn finish_judgement(
     request: &SqlRequest,
     engine: String,
-    mut case: ChainContext<'_>,
+    case: &mut ChainContext<'_>,
     stages: Vec<StageRecord>,
     timing: SqlTiming,
 ) -> Judgement {
     let shown = case.statements.iter().take(MAX_STATEMENTS);
-    let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(&case, statement)).collect();
+    let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
     if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
         diagnostics.iter_mut().for_each(|found| hidden.mask_diagnostic(found));
@@ -184,6 +195,26 @@ fn sort_findings(diagnostics: &mut [SqlDiagnostic]) {
     diagnostics.sort_by_key(|found| {
         (found.stage, found.span.map_or(0, |span| span.start), Reverse(found.severity), found.code)
     });
+}
+
+/// Returns a judgement with the record of a verifier, which ran after the stage `after`, and with its findings.
+pub(crate) fn with_verifier(
+    request: &SqlRequest,
+    judgement: Judgement,
+    after: StageName,
+    record: StageRecord,
+    findings: Vec<SqlDiagnostic>,
+) -> Judgement {
+    let Judgement { statements, mut stages, mut diagnostics, execution, audit, timing, .. } = judgement;
+    // Verifiers after the same stage keep their order.
+    let until = StageName::ALL.iter().position(|stage| *stage == after);
+    let is_before = |known: &StageRecord| StageName::ALL.iter().position(|stage| *stage == known.stage) <= until;
+    let at =
+        stages.iter().rposition(|known| known.stage != StageName::Custom && is_before(known)).map_or(0, |at| at + 1);
+    let at = at + stages[at..].iter().take_while(|known| known.stage == StageName::Custom).count();
+    stages.insert(at, record);
+    diagnostics.extend(findings);
+    build_judgement(request, audit.engine, statements, stages, diagnostics, execution, timing)
 }
 
 fn build_judgement(

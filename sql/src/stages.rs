@@ -10,7 +10,7 @@ mod misspelt_keywords;
 mod name_errors;
 mod parse;
 mod rewrite_extent;
-mod run;
+pub(crate) mod run;
 mod safety;
 mod semantic;
 mod statement_binding;
@@ -24,9 +24,9 @@ use proctor_core::sql::StageName;
 
 use crate::stage::SqlStage;
 
-/// Returns the built-in stage with this name.
-pub fn built_in_stage(name: StageName) -> Box<dyn SqlStage + Send + Sync> {
-    match name {
+/// Returns the built-in stage with this name; `None` for [`StageName::Custom`].
+pub fn built_in_stage(name: StageName) -> Option<Box<dyn SqlStage + Send + Sync>> {
+    let stage: Box<dyn SqlStage + Send + Sync> = match name {
         StageName::Extract => Box::new(extract::ExtractStage),
         StageName::Tokenize => Box::new(tokenize::TokenizeStage),
         StageName::Parse => Box::new(parse::ParseStage),
@@ -34,5 +34,7 @@ pub fn built_in_stage(name: StageName) -> Box<dyn SqlStage + Send + Sync> {
         StageName::Safety => Box::new(safety::SafetyStage),
         StageName::Run => Box::new(run::RunStage),
         StageName::Semantic => Box::new(semantic::SemanticStage),
-    }
+        StageName::Custom => return None,
+    };
+    Some(stage)
 }

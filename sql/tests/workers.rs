@@ -87,7 +87,13 @@ fn program() -> PathBuf {
 fn start_pool(max_idle: usize) -> WorkerPoolFixture {
     let state = tempfile::tempdir().expect("a directory");
     let launcher = launcher(state.path());
-    let config = WorkerPoolConfig { program: program(), duckdb: None, max_idle, tolerated: Tolerated::default() };
+    let config = WorkerPoolConfig {
+        program: program(),
+        duckdb: None,
+        max_idle,
+        tolerated: Tolerated::default(),
+        verifiers: Vec::new(),
+    };
     let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     WorkerPoolFixture { _state: state, workers, runtime }

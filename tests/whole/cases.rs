@@ -2,6 +2,7 @@
 
 mod access;
 mod apply_changes;
+mod ask;
 mod caches;
 mod caller_process;
 mod changesets;
@@ -60,7 +61,9 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_run;
 mod sql_steps;
+mod sql_verifiers;
 mod step_environment;
 mod step_output;
 mod step_reports;
@@ -127,6 +130,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         interruption::CASES,
         launcher::CASES,
         sql_steps::CASES,
+        sql_verifiers::CASES,
         predecessor_format::CASES,
         daemon_lifecycle::CASES,
         limits::CASES,
@@ -157,6 +161,8 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_run::CASES,
+        ask::CASES,
         stress::CASES,
         path_swaps::CASES,
         systemd::CASES,
@@ -201,6 +207,7 @@ fn daemon_cases() -> Vec<&'static CaseDefinition> {
         gate::CASES,
         interruption::CASES,
         sql_steps::CASES,
+        sql_verifiers::CASES,
         predecessor_mistakes::CASES,
         skill_order::CASES,
         step_output::CASES,

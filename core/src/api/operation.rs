@@ -14,7 +14,9 @@ use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ExecId, IdempotencyKey, ProfileName, RunId};
 use crate::model::plan::ReportFormat;
-use crate::sql::{Judgement, SqlRequest};
+use crate::sql::{
+    AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
 use parameter_schemas::{
     absolute_path, any_object, any_text, boolean, event_data, file_name, output_unit, page_size, range_size,
@@ -55,6 +57,12 @@ pub enum Operation {
     AskGate,
     /// Checks SQL statements.
     VerifySql,
+    /// Checks SQL statements, and runs them if the verdict is `ok`.
+    RunSql,
+    /// Describes the schema of a database.
+    DescribeSql,
+    /// Answers a question with a statement of a language model.
+    AskSql,
     /// Reports which sandbox controls the machine can enforce.
     AskDoctor,
     /// Reports the health of the daemon.
@@ -478,6 +486,46 @@ impl OperationDescription {
             parameters: &[],
             body: request_body::<SqlRequest>(),
             responses: &[json_response::<Judgement>(200, "The judgement of the statement.")],
+        },
+        Self {
+            operation: Operation::RunSql,
+            id: "runSql",
+            method: Method::Post,
+            path: "/v1/sql/run",
+            summary: "Check SQL, and run it if the verdict is `ok`",
+            description: "Judges the statement as `/v1/sql/verify` does, which must include the stages `bind` and \
+                          `safety`. Only if the verdict is `ok` is it run, and the rows are returned within the \
+                          limits. A write is undone, unless `commit` is true: then the effects on `database` are \
+                          kept. A `database` is opened only for the daemon's own user.",
+            parameters: &[],
+            body: request_body::<SqlRunRequest>(),
+            responses: &[json_response::<SqlRunAnswer>(200, "The judgement, and the result if the verdict is `ok`.")],
+        },
+        Self {
+            operation: Operation::DescribeSql,
+            id: "describeSql",
+            method: Method::Post,
+            path: "/v1/sql/schema",
+            summary: "Describe the schema of a database",
+            description: "Tables, columns, keys, comments and, on request, sample values with personal data masked. \
+                          Changes nothing. A `database` is opened only for the daemon's own user.",
+            parameters: &[],
+            body: request_body::<SchemaRequest>(),
+            responses: &[json_response::<SchemaAnswer>(200, "The schema, or the reason why there is none.")],
+        },
+        Self {
+            operation: Operation::AskSql,
+            id: "askSql",
+            method: Method::Post,
+            path: "/v1/sql/ask",
+            summary: "Answer a question with a statement that was judged and run",
+            description: "Has a language model of the operator write the statement. `statement` and `result` are \
+                          present only if the statement was judged `ok` and ran; its effects are rolled back. The \
+                          answer also covers questions that were given up. A `database` is opened only for the \
+                          daemon's own user.",
+            parameters: &[],
+            body: request_body::<AskRequest>(),
+            responses: &[json_response::<AskAnswer>(200, "The answer, or the attempts that failed.")],
         },
         Self {
             operation: Operation::AskDoctor,

@@ -6,7 +6,10 @@ use crate::sql::SqlCode;
 impl SqlCode {
     /// Returns whether the code means that the statement could not be judged, not that it is wrong.
     pub fn is_engine_problem(self) -> bool {
-        matches!(self, Self::SchemaBroken | Self::EngineMissing | Self::EngineDied | Self::EngineFailed)
+        matches!(
+            self,
+            Self::SchemaBroken | Self::EngineMissing | Self::EngineDied | Self::EngineFailed | Self::VerifierFailed
+        )
     }
 }
 
@@ -361,4 +364,14 @@ codes! { SqlCode;
         "Keys of different entities match only by coincidence.",
         "Join on the foreign key.",
         "SELECT * FROM customers c JOIN orders o ON c.id = o.id";
+    CustomFinding, 675, "sql::custom_finding",
+        "A verifier of the operator reports a problem.",
+        "The operator added a rule of their own to the chain of stages.",
+        "Change the statement as the verifier's message says.",
+        "SELECT email FROM customers";
+    VerifierFailed, 676, "sql::verifier_failed",
+        "A verifier of the operator failed.",
+        "A statement that a verifier could not check is not `ok`.",
+        "Run the verifier's command by hand with the same input, and fix it or its entry in `proctord.toml`.",
+        "SELECT 1";
 }

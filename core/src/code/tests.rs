@@ -47,7 +47,7 @@ fn finds_codes_by_number_and_name() {
     }
     for code in all() {
         let json = serde_json::to_string(&code).expect("writes");
-        assert_eq!(serde_json::from_str::<ErrorCode>(&json).expect("reads"), code);
+        assert_eq!(serde_json::from_str::<ErrorCode>(&json).expect("reads"), *code);
     }
 }
 

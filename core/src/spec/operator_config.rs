@@ -3,7 +3,10 @@
 //!
 //! The callers locate and read the file.
 
+mod ask_settings;
+mod command_settings;
 mod daemon_settings;
+mod sql_settings;
 mod telemetry_settings;
 mod tree_settings;
 
@@ -20,11 +23,16 @@ use crate::model::enforcement::{Control, SandboxMode, Tolerated};
 use crate::model::plan::{Limit, LimitDocument, LimitSettings, Limits, PerLimit, ReadOnly};
 use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
+use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
+use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
 use tree_settings::TreeFile;
 
+pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderSettings};
+pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use sql_settings::{SqlSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
 pub use tree_settings::TreeSettings;
 
@@ -66,6 +74,10 @@ pub struct OperatorConfig {
     pub daemon: DaemonSettings,
     /// Settings of the export of trace spans.
     pub telemetry: TelemetrySettings,
+    /// Settings of questions to databases: providers, bounds and the audit trail.
+    pub ask: AskSettings,
+    /// Settings of SQL judgements: verifiers of the operator.
+    pub sql: SqlSettings,
 }
 
 /// The operator's defaults for values that a spec does not set; `None` keeps the built-in value.
@@ -103,6 +115,8 @@ impl Default for OperatorConfig {
             tree: TreeSettings::default(),
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
+            ask: AskSettings::default(),
+            sql: SqlSettings::default(),
         }
     }
 }
@@ -144,6 +158,10 @@ struct OperatorFile {
     daemon: Option<DaemonFile>,
     /// Settings of the export of runs as OpenTelemetry spans.
     telemetry: Option<TelemetryFile>,
+    /// Settings of questions to databases (`proctor sql ask`): providers, bounds and the audit trail.
+    ask: Option<AskFile>,
+    /// Settings of SQL judgements: verifiers of the operator.
+    sql: Option<SqlFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -248,6 +266,8 @@ impl OperatorConfig {
             tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
+            ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),
+            sql: file.sql.as_ref().map(SqlSettings::from_file).unwrap_or_default(),
         }
     }
 
@@ -259,8 +279,8 @@ impl OperatorConfig {
         }
     }
 
-    /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid daemon or
-    /// telemetry settings.
+    /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid settings
+    /// of the daemon, the telemetry and questions.
     fn problems(&self) -> impl Iterator<Item = Diagnostic> {
         let to_limit = |number: Option<u64>| number.map(Limit::Max);
         let times = [
@@ -283,6 +303,8 @@ impl OperatorConfig {
             .daemon
             .problems()
             .chain(self.telemetry.problems())
+            .chain(self.ask.problems())
+            .chain(self.sql.problems())
             .map(|message| Diagnostic::without_span(Code::BadConfig, message));
         above.chain(daemon).chain(relative_paths.map(|path| {
             let path = crate::text::escape::quoted(path);

@@ -68,6 +68,9 @@ pub enum StageState {
 pub struct StageRecord {
     /// The stage.
     pub stage: StageName,
+    /// The name of the operator's verifier, if the stage is `custom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifier: Option<String>,
     /// The result of the stage.
     pub state: StageState,
     /// The reason why it was skipped or failed.
@@ -202,6 +205,13 @@ pub struct Judgement {
     pub digest: Sha256Hex,
     /// The durations.
     pub timing: SqlTiming,
+}
+
+impl StageRecord {
+    /// Creates the record of a built-in stage.
+    pub fn new(stage: StageName, state: StageState, reason: Option<String>) -> Self {
+        Self { stage, verifier: None, state, reason }
+    }
 }
 
 impl Judgement {

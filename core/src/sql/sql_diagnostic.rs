@@ -81,6 +81,8 @@ pub enum SqlCode {
     ContradictoryFilter,
     AccidentalCorrelation,
     JoinAgainstForeignKey,
+    CustomFinding,
+    VerifierFailed,
 }
 
 /// The severity of a finding.

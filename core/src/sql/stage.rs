@@ -21,10 +21,12 @@ pub enum StageName {
     Run,
     /// Checks whether the statement answers the question.
     Semantic,
+    /// A verifier of the operator. It runs whenever the operator's config has one, whatever stages a request names.
+    Custom,
 }
 
 impl StageName {
-    /// Every stage, in the default order.
+    /// Every built-in stage, in the default order.
     pub const ALL: [Self; 7] =
         [Self::Extract, Self::Tokenize, Self::Parse, Self::Bind, Self::Safety, Self::Run, Self::Semantic];
 
@@ -38,6 +40,7 @@ impl StageName {
             Self::Safety => "safety",
             Self::Run => "run",
             Self::Semantic => "semantic",
+            Self::Custom => "custom",
         }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::api::Problem;
+use proctor_core::model::enforcement::SandboxMode;
+use proctor_core::spec::OperatorConfig;
 use proctor_runner::{Engine, WorkerPool};
 use tokio::time::Instant;
 
@@ -51,13 +53,16 @@ impl SqlWorkers {
     }
 
     /// Returns the workers, and starts the task that stops them after [`WORKER_IDLE_TIMEOUT`] without requests.
-    pub(super) fn workers(&self, engine: &Engine) -> Result<Arc<WorkerPool>, Problem> {
+    pub(super) fn workers(&self, engine: &Engine, operator: &OperatorConfig) -> Result<Arc<WorkerPool>, Problem> {
         let mut worker_state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         worker_state.last_request = Some(Instant::now());
+        // A pool keeps the settings with which it was created.
+        let tolerated = operator.tolerated(SandboxMode::Strict);
+        let is_current = |pool: &WorkerPool| pool.has_settings(&operator.sql.verifiers, tolerated.as_ref());
         let workers = match &worker_state.workers {
-            Some(workers) => Arc::clone(workers),
-            None => {
-                let made = engine.sql_workers(self.max_workers).map_err(|error| error.problem())?;
+            Some(workers) if is_current(workers) => Arc::clone(workers),
+            _ => {
+                let made = engine.sql_workers(self.max_workers, operator).map_err(|error| error.problem())?;
                 Arc::clone(worker_state.workers.insert(Arc::new(made)))
             }
         };

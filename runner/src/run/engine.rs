@@ -27,7 +27,7 @@ use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::{PlannedOutline, RunEvent};
 use proctor_core::model::names::{ProfileName, RunId, StepName};
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
-use proctor_core::spec::{ResolvedPlan, Spec};
+use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
 use proctor_sandbox::{FsCredentials, Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
@@ -143,19 +143,26 @@ impl Engine {
         })
     }
 
-    /// Returns a pool of up to `most` workers that judge SQL in sandboxes of this engine.
+    /// Returns a pool of up to `most` workers that judge SQL in sandboxes of this engine, with the verifiers of
+    /// `operator`.
     ///
     /// # Errors
     /// The state directory cannot be written.
-    pub fn sql_workers(&self, most: usize) -> Result<WorkerPool, EngineError> {
-        let tolerated = self.tolerated_controls(SandboxMode::Strict)?;
+    pub fn sql_workers(&self, most: usize, operator: &OperatorConfig) -> Result<WorkerPool, EngineError> {
+        let tolerated = operator.tolerated(SandboxMode::Strict).ok_or(EngineError::BestEffortForbidden)?;
         let config = WorkerPoolConfig {
             program: self.config.helpers.sql.clone(),
             duckdb: self.config.duckdb.clone(),
             max_idle: most,
             tolerated,
+            verifiers: operator.sql.verifiers.clone(),
         };
         Ok(WorkerPool::new(Arc::clone(&self.launcher), config)?)
+    }
+
+    /// Returns the launcher of sandboxes.
+    pub fn launcher(&self) -> &Arc<Launcher> {
+        &self.launcher
     }
 
     /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
