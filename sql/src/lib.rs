@@ -18,6 +18,7 @@ pub mod check;
 pub mod child_worker;
 pub mod duckdb;
 pub mod engine;
+mod engine_sources;
 mod hidden_names;
 mod lexer;
 mod literals;
