@@ -19,6 +19,7 @@ pub mod child_worker;
 mod custom_verifiers;
 pub mod duckdb;
 pub mod engine;
+mod engine_sources;
 mod hidden_names;
 mod lexer;
 mod literals;

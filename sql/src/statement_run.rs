@@ -10,12 +10,12 @@ use proctor_core::sql::{
 use crate::chain::Chain;
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, ExecutionBounds, SqlEngine};
+use crate::engine_sources::EngineSources;
 use crate::hidden_names::HiddenNames;
 use crate::row_buffer::RowBuffer;
 use crate::sqlite::Sqlite;
 use crate::stage::Statement;
 use crate::stages::run::is_run_allowed;
-use crate::worker::EngineSources;
 use crate::worker_request::{Unanswered, WorkerRequest as _};
 
 /// The stages without which no text is run.

@@ -18,11 +18,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::chain;
-use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, SqlEngine};
-use crate::mysql::{MariadbPrograms, MariadbServer, Mysql};
-use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
-use crate::sqlite::Sqlite;
+pub use crate::engine_sources::{EngineSources, ServerTemplates, open_engine};
 use crate::wire::{self, RequestKind};
 use crate::worker_request::{Unanswered, WorkerRequest as _};
 use crate::{schema_description, statement_run, worker_files};
@@ -35,14 +32,6 @@ pub struct EngineCache {
     // Ends before the server on which some of the engines are.
     idle: Vec<IdleEngine>,
     sources: EngineSources,
-}
-
-/// What engines are opened from.
-pub struct EngineSources {
-    /// The path of DuckDB's shared library, or the reason why it is missing.
-    pub(crate) duckdb: Result<PathBuf, LibraryNotFound>,
-    postgres: PostgresServer,
-    mariadb: MariadbServer,
 }
 
 /// An idle engine.
@@ -187,17 +176,6 @@ impl EngineCache {
     }
 }
 
-impl EngineSources {
-    /// `duckdb` is the path of the shared library, or the reason why it is missing.
-    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, templates: ServerTemplates) -> Self {
-        Self {
-            duckdb,
-            postgres: PostgresServer::new(PostgresPrograms::find(), templates.postgres),
-            mariadb: MariadbServer::new(MariadbPrograms::find(), templates.mariadb),
-        }
-    }
-}
-
 impl EngineKey {
     fn from_request(request: &SqlRequest) -> Self {
         let state = |meta: Metadata| FileState {
@@ -215,31 +193,6 @@ impl EngineKey {
         let of = EngineParameters { dialect, file, limits, is_read_only: is_read };
         Self { parameters: of, schema: request.schema.iter().map(|part| Sha256Hex::digest(part.as_bytes())).collect() }
     }
-}
-
-/// Opens the engine of a request, with its schema.
-///
-/// # Errors
-/// The engine is missing, or the schema cannot be set up.
-pub fn open_engine(request: &SqlRequest, sources: &mut EngineSources) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
-    match request.dialect {
-        Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
-        Dialect::Postgres => Ok(Box::new(Postgres::open(&mut sources.postgres, request)?)),
-        Dialect::Mysql => Ok(Box::new(Mysql::open(&mut sources.mariadb, request)?)),
-        Dialect::Duckdb => match &sources.duckdb {
-            Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
-            Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.to_string())),
-        },
-    }
-}
-
-/// Archives of data directories for servers. Without one, a server creates its directory, which takes seconds.
-#[derive(Debug, Default)]
-pub struct ServerTemplates {
-    /// The archive for PostgreSQL.
-    pub postgres: Option<PathBuf>,
-    /// The archive for MariaDB.
-    pub mariadb: Option<PathBuf>,
 }
 
 /// The engines that a worker prepares before it is ready.

@@ -32,6 +32,7 @@ use crate::custom_verifiers::CustomVerifiers;
 use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
+use crate::statement_run;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
 use crate::worker_files::{MountedDatabase, MountedFile, WorkerKey};
@@ -199,6 +200,10 @@ impl WorkerPool {
 
     /// Judges a text in a worker, and runs it if the verdict is `ok`. If the future is dropped, the worker is killed.
     pub async fn run_statement(self: &Arc<Self>, request: &SqlRunRequest) -> SqlRunAnswer {
+        // A worker that may write gets its sandbox only for a request that may keep its effects.
+        if let Err(message) = statement_run::check_request(request) {
+            return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+        }
         if !self.verifiers.has_any_for(request.request.dialect) {
             return self.answer(request).await;
         }

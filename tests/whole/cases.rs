@@ -41,6 +41,7 @@ mod live_terminal;
 mod local_attacks;
 mod maintenance;
 mod mcp;
+mod mcp_servers;
 mod missing_controls;
 mod network;
 mod packaging;

@@ -2,6 +2,7 @@
 //! document. The daemon implements the operations.
 
 mod description_parts;
+mod operation_id;
 mod parameter_schemas;
 
 use schemars::{Schema, SchemaGenerator};
@@ -18,6 +19,7 @@ use crate::sql::{
     AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
 };
 use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
+pub use operation_id::Operation;
 use parameter_schemas::{
     absolute_path, any_object, any_text, boolean, event_data, file_name, output_unit, page_size, range_size,
     step_number, stream_name, unsigned_integer, wait_duration,
@@ -25,55 +27,6 @@ use parameter_schemas::{
 
 /// A function that generates the schema of a value in the document.
 pub type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
-
-/// An operation of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Submits a run.
-    SubmitRun,
-    /// Lists runs.
-    ListRuns,
-    /// Returns a run, optionally waiting for changes.
-    GetRun,
-    /// Cancels a run.
-    CancelRun,
-    /// Streams the events of a run.
-    StreamEvents,
-    /// Reads the output of a step or a check.
-    ReadOutput,
-    /// Reads a report file of a step.
-    ReadReport,
-    /// Reads the changes of a run's steps as a patch.
-    ReadPatch,
-    /// Reads an evidence document of a run.
-    ReadEvidence,
-    /// Runs a single command.
-    Exec,
-    /// Cancels a single command.
-    CancelExec,
-    /// Resolves a plan without running it.
-    ResolvePlan,
-    /// Checks whether a tree is verified.
-    AskGate,
-    /// Checks SQL statements.
-    VerifySql,
-    /// Checks SQL statements, and runs them if the verdict is `ok`.
-    RunSql,
-    /// Describes the schema of a database.
-    DescribeSql,
-    /// Answers a question with a statement of a language model.
-    AskSql,
-    /// Reports which sandbox controls the machine can enforce.
-    AskDoctor,
-    /// Reports the health of the daemon.
-    GetHealth,
-    /// Reports whether the daemon accepts new runs.
-    GetReadiness,
-    /// Returns the metrics.
-    GetMetrics,
-    /// Returns the OpenAPI document.
-    GetOpenApi,
-}
 
 /// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

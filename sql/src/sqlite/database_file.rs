@@ -35,7 +35,7 @@ pub(super) fn open_database_file(file: &Path, request: &SqlRequest) -> Result<Co
 pub(super) fn open_for_writing(file: &Path, limits: &SqlResourceLimits) -> Result<Connection, EngineRefusal> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(file, flags);
-    let connection = opened.map_err(|error| broken(file, format!("cannot be opened for writing: {error}")))?;
+    let connection = opened.map_err(|error| broken(file, &format!("cannot be opened for writing: {error}")))?;
     wait_for_locks(&connection, limits)?;
     Ok(connection)
 }
@@ -53,7 +53,9 @@ pub(super) fn copy_to_memory(
     if size > max_size {
         return Err(broken(
             file,
-            format!("has {size} bytes; a write is tested on a copy in memory, which can have at most {max_size} bytes"),
+            &format!(
+                "has {size} bytes; a write is tested on a copy in memory, which can have at most {max_size} bytes"
+            ),
         ));
     }
     let mut copy = Connection::open_in_memory().map_err(refused)?;
@@ -115,7 +117,7 @@ enum FileAccess {
 /// # Errors
 /// The file cannot be read, or SQLite could not see all changes.
 fn needed_access(file: &Path) -> Result<FileAccess, EngineRefusal> {
-    let cannot_read = |error: io::Error| broken(file, format!("cannot be read: {error}"));
+    let cannot_read = |error: io::Error| broken(file, &format!("cannot be read: {error}"));
     let mut header = Vec::new();
     let opened = File::open(file).map_err(cannot_read)?;
     opened.take(HEADER_BYTES as u64).read_to_end(&mut header).map_err(cannot_read)?;
@@ -136,7 +138,7 @@ fn needed_access(file: &Path) -> Result<FileAccess, EngineRefusal> {
 fn unfinished_changes(file: &Path, place: &str) -> EngineRefusal {
     broken(
         file,
-        format!(
+        &format!(
             "has unmerged changes in {place}; close the programs that write to it, or run `PRAGMA wal_checkpoint(TRUNCATE)` there"
         ),
     )
@@ -148,7 +150,7 @@ fn wait_for_locks(connection: &Connection, limits: &SqlResourceLimits) -> Result
     connection.busy_timeout(wait).map_err(|error| sqlite_errors::engine_failure(&error))
 }
 
-fn broken(file: &Path, what: String) -> EngineRefusal {
+fn broken(file: &Path, what: &str) -> EngineRefusal {
     EngineRefusal::new(SqlCode::SchemaBroken, format!("the database `{}` {what}", file.display()))
 }
 

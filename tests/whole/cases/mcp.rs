@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::mcp_servers::{daemon_stdio_server, in_process_server, socket_server};
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release_step, wait_for_step, waiting_step};
 use crate::needs::{
     CaseDefinition, LANGCHAIN_PYTHON, MCP_INSPECTOR, MCP_SDK_PYTHON, NEEDS_LANGCHAIN, NEEDS_MCP_INSPECTOR,
@@ -52,29 +53,6 @@ const TOOL_NAMES: [&str; 9] = [
     "sql_schema",
     "sql_ask",
 ];
-
-/// Returns the parameters with which the SDK starts `proctor mcp`.
-fn stdio_server(env: &TestEnvironment, arguments: &[&str]) -> Value {
-    let command = env.command(env.root());
-    let text = |text: &std::ffi::OsStr| text.to_str().expect("our own words").to_owned();
-    let vars: serde_json::Map<String, Value> =
-        command.get_envs().filter_map(|(name, value)| Some((text(name), Value::from(text(value?))))).collect();
-    let program = [text(command.get_program()), "mcp".to_owned()];
-    let words: Vec<String> = program.into_iter().chain(arguments.iter().map(|word| (*word).to_owned())).collect();
-    json!({ "command": words, "env": vars, "cwd": env.root() })
-}
-
-pub(super) fn in_process_server(env: &TestEnvironment) -> Value {
-    stdio_server(env, &["--no-daemon", "--state-dir", env.state_dir().to_str().expect("a path")])
-}
-
-fn daemon_stdio_server(env: &TestEnvironment) -> Value {
-    stdio_server(env, &["--daemon", "--socket", env.socket_path().to_str().expect("a path")])
-}
-
-fn socket_server(env: &TestEnvironment) -> Value {
-    json!({ "socket": env.socket_path() })
-}
 
 /// The results of a client script.
 pub(super) struct ClientResults {

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use super::http::curl;
-use super::mcp::{answer_text, in_process_server, run_sdk};
+use super::mcp::{answer_text, run_sdk};
+use super::mcp_servers::in_process_server;
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, NEEDS_MCP_SDK, Needs, case};
 use crate::process::FinishedProcess;
