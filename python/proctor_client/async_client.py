@@ -27,6 +27,8 @@ class AsyncClient:
     """
 
     def __init__(self, socket: Optional[StrPath] = None, *, retries: int = 0) -> None:
+        self.socket = socket
+        self.retries = retries
         self._retry = RetryPolicy(retries)
         self._transport = AsyncTransport(socket_candidates(socket))
 
@@ -36,7 +38,7 @@ class AsyncClient:
 
     async def health(self, *, timeout: Optional[float] = None) -> Health:
         """Returns the version, the state and the number of runs of the daemon."""
-        return await self._perform(calls.health(timeout))
+        return await self.perform(calls.health(timeout))
 
     async def run(
         self,
@@ -53,7 +55,7 @@ class AsyncClient:
         `on_event` is called with each event of the run. After `timeout` seconds, the client raises
         `RunNotFinishedError`, and the run continues.
         """
-        return await self._perform(calls.run(repo, profile, changeset, options, timeout, on_event))
+        return await self.perform(calls.run(repo, profile, changeset, options, timeout, on_event))
 
     async def submit_run(
         self,
@@ -65,21 +67,26 @@ class AsyncClient:
         timeout: Optional[float] = None,
     ) -> Submitted:
         """Requests a run, and returns without waiting for it."""
-        return await self._perform(calls.submit_run(repo, profile, changeset, options, timeout))
+        return await self.perform(calls.submit_run(repo, profile, changeset, options, timeout))
 
-    async def get_run(self, run_id: str, *, wait: float = 0, timeout: Optional[float] = None) -> Watched:
-        """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end."""
-        return await self._perform(calls.get_run(run_id, wait, None, timeout))
+    async def get_run(
+        self, run_id: str, *, wait: float = 0, after: Optional[int] = None, timeout: Optional[float] = None
+    ) -> Watched:
+        """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end.
+
+        With `after`, waits only for an event with a greater number, and returns the events after that number.
+        """
+        return await self.perform(calls.get_run(run_id, wait, after, timeout))
 
     async def wait_for_run(
         self, run_id: str, *, timeout: Optional[float] = None, on_event: Optional[EventCallback] = None
     ) -> Watched:
         """Waits until a run has ended; see `run`."""
-        return await self._perform(calls.wait_for_run(run_id, timeout, on_event))
+        return await self.perform(calls.wait_for_run(run_id, timeout, on_event))
 
     async def cancel_run(self, run_id: str, *, timeout: Optional[float] = None) -> None:
         """Cancels a run for all its callers. This has no effect on a run that has ended."""
-        await self._perform(calls.cancel_run(run_id, timeout))
+        await self.perform(calls.cancel_run(run_id, timeout))
 
     async def evidence(self, run_id: str, file: str, *, timeout: Optional[float] = None) -> dict[str, Any]:
         """Returns a document of the evidence, by a key of `evidence` of the run or by its file name."""
@@ -87,7 +94,7 @@ class AsyncClient:
 
     async def evidence_bytes(self, run_id: str, file: str, *, timeout: Optional[float] = None) -> bytes:
         """Returns the bytes of a document of the evidence. Their sha256 is in `evidence` of the run."""
-        return await self._perform(calls.evidence(run_id, file, timeout))
+        return await self.perform(calls.evidence(run_id, file, timeout))
 
     async def output(
         self,
@@ -101,7 +108,7 @@ class AsyncClient:
         timeout: Optional[float] = None,
     ) -> bytes:
         """Returns the output of a step, or of a toolchain check with `unit="checks"`. It is untrusted text."""
-        return await self._perform(calls.output(run_id, n, stream, unit, offset, limit, timeout))
+        return await self.perform(calls.output(run_id, n, stream, unit, offset, limit, timeout))
 
     async def sql_verify(
         self,
@@ -112,9 +119,10 @@ class AsyncClient:
         timeout: Optional[float] = None,
     ) -> Judgement:
         """Judges a statement. Only the verdict `ok` means that it may be shown or run."""
-        return await self._perform(calls.sql_verify(sql, target, question, timeout))
+        return await self.perform(calls.sql_verify(sql, target, question, timeout))
 
-    async def _perform(self, operation: Operation[T]) -> T:
+    async def perform(self, operation: Operation[T]) -> T:
+        """Performs an operation of `proctor_client.calls`."""
         try:
             request = next(operation)
             while True:

@@ -26,6 +26,8 @@ class Client:
     """
 
     def __init__(self, socket: Optional[StrPath] = None, *, retries: int = 0) -> None:
+        self.socket = socket
+        self.retries = retries
         self._retry = RetryPolicy(retries)
         self._transport = BlockingTransport(socket_candidates(socket))
 
@@ -35,7 +37,7 @@ class Client:
 
     def health(self, *, timeout: Optional[float] = None) -> Health:
         """Returns the version, the state and the number of runs of the daemon."""
-        return self._perform(calls.health(timeout))
+        return self.perform(calls.health(timeout))
 
     def run(
         self,
@@ -52,7 +54,7 @@ class Client:
         `on_event` is called with each event of the run. After `timeout` seconds, the client raises
         `RunNotFinishedError`, and the run continues.
         """
-        return self._perform(calls.run(repo, profile, changeset, options, timeout, on_event))
+        return self.perform(calls.run(repo, profile, changeset, options, timeout, on_event))
 
     def submit_run(
         self,
@@ -64,21 +66,26 @@ class Client:
         timeout: Optional[float] = None,
     ) -> Submitted:
         """Requests a run, and returns without waiting for it."""
-        return self._perform(calls.submit_run(repo, profile, changeset, options, timeout))
+        return self.perform(calls.submit_run(repo, profile, changeset, options, timeout))
 
-    def get_run(self, run_id: str, *, wait: float = 0, timeout: Optional[float] = None) -> Watched:
-        """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end."""
-        return self._perform(calls.get_run(run_id, wait, None, timeout))
+    def get_run(
+        self, run_id: str, *, wait: float = 0, after: Optional[int] = None, timeout: Optional[float] = None
+    ) -> Watched:
+        """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end.
+
+        With `after`, waits only for an event with a greater number, and returns the events after that number.
+        """
+        return self.perform(calls.get_run(run_id, wait, after, timeout))
 
     def wait_for_run(
         self, run_id: str, *, timeout: Optional[float] = None, on_event: Optional[EventCallback] = None
     ) -> Watched:
         """Waits until a run has ended; see `run`."""
-        return self._perform(calls.wait_for_run(run_id, timeout, on_event))
+        return self.perform(calls.wait_for_run(run_id, timeout, on_event))
 
     def cancel_run(self, run_id: str, *, timeout: Optional[float] = None) -> None:
         """Cancels a run for all its callers. This has no effect on a run that has ended."""
-        self._perform(calls.cancel_run(run_id, timeout))
+        self.perform(calls.cancel_run(run_id, timeout))
 
     def evidence(self, run_id: str, file: str, *, timeout: Optional[float] = None) -> dict[str, Any]:
         """Returns a document of the evidence, by a key of `evidence` of the run or by its file name."""
@@ -86,7 +93,7 @@ class Client:
 
     def evidence_bytes(self, run_id: str, file: str, *, timeout: Optional[float] = None) -> bytes:
         """Returns the bytes of a document of the evidence. Their sha256 is in `evidence` of the run."""
-        return self._perform(calls.evidence(run_id, file, timeout))
+        return self.perform(calls.evidence(run_id, file, timeout))
 
     def output(
         self,
@@ -100,7 +107,7 @@ class Client:
         timeout: Optional[float] = None,
     ) -> bytes:
         """Returns the output of a step, or of a toolchain check with `unit="checks"`. It is untrusted text."""
-        return self._perform(calls.output(run_id, n, stream, unit, offset, limit, timeout))
+        return self.perform(calls.output(run_id, n, stream, unit, offset, limit, timeout))
 
     def sql_verify(
         self,
@@ -111,9 +118,10 @@ class Client:
         timeout: Optional[float] = None,
     ) -> Judgement:
         """Judges a statement. Only the verdict `ok` means that it may be shown or run."""
-        return self._perform(calls.sql_verify(sql, target, question, timeout))
+        return self.perform(calls.sql_verify(sql, target, question, timeout))
 
-    def _perform(self, operation: Operation[T]) -> T:
+    def perform(self, operation: Operation[T]) -> T:
+        """Performs an operation of `proctor_client.calls`."""
         try:
             request = next(operation)
             while True:

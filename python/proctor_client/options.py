@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from .socket_path import StrPath
@@ -20,8 +20,9 @@ class RunOptions:
     reuse: Reuse = "verified"
     # `not_passed` runs only the skills that had not passed. Such a run is no result for the whole profile.
     skills: SkillsAsked = "all"
-    # The environment from which the spec takes variables; by default, the daemon's own.
-    env: Optional[Mapping[str, str]] = None
+    # The environment from which the spec takes variables; by default, the daemon's own. It may contain secrets, so it
+    # is not part of the representation.
+    env: Optional[Mapping[str, str]] = field(default=None, repr=False)
     # Requests with an equal key get the same run. By default, each request has a new key.
     idempotency_key: Optional[str] = None
 

@@ -44,7 +44,7 @@ class Request:
     method: str
     path: str
     timeout: float
-    body: Optional[Any] = None
+    body: Optional[Any] = field(default=None, repr=False)
     headers: dict[str, str] = field(default_factory=dict)
     # True if the request may be sent again after the daemon has refused it with 429 or 503.
     may_retry: bool = True
