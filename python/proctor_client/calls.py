@@ -17,7 +17,16 @@ from .errors import RunNotFinishedError
 from .options import RunOptions, SqlTarget
 from .socket_path import StrPath
 from .transport import Request, Response
-from .wire_types import Health, Judgement, LoggedEvent, RunSubmission, SqlLimits, SqlRequest, Submitted, Watched
+from .wire_types import (
+    Health,
+    Judgement,
+    LoggedEvent,
+    RunSubmission,
+    SqlLimits,
+    SqlRequest,
+    Submitted,
+    Watched,
+)
 
 T = TypeVar("T")
 Operation = Generator[Request, Response, T]

@@ -19,7 +19,13 @@ from .client import Client
 from .errors import ProctorError, RunNotFinishedError
 from .options import RunOptions, SqlTarget
 from .socket_path import StrPath
-from .tool_texts import MAX_SHOWN_STEPS, error_text, is_unsuccessful, judgement_text, run_text
+from .tool_texts import (
+    MAX_SHOWN_STEPS,
+    error_text,
+    is_unsuccessful,
+    judgement_text,
+    run_text,
+)
 from .wire_types import Dialect, SqlLimits, SqlPolicy, StepView, Watched
 
 __all__ = ["proctor_tools"]
@@ -93,7 +99,10 @@ def proctor_tools(
         reject_at=reject_at,
     )
     target.allowed_names()
-    tools = [_verify_tool(client, repo), _sql_verify_tool(client, target)]
+    tools = [
+        _verify_tool(client, repo),
+        _sql_verify_tool(client, target),
+    ]
     if include is None:
         return tools
     unknown = set(include) - {tool.name for tool in tools}

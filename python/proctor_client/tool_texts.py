@@ -6,7 +6,12 @@ from typing import Optional
 
 from .errors import ProblemError, ProctorError
 from .untrusted import NOTE, marked, one_line, safe_name
-from .wire_types import Judgement, SqlSeverity, StepView, Watched
+from .wire_types import (
+    Judgement,
+    SqlSeverity,
+    StepView,
+    Watched,
+)
 
 # Largest text of untrusted data in an answer, in characters.
 MAX_DATA = 6000

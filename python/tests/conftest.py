@@ -25,12 +25,13 @@ GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init
 class Daemon:
     """A running daemon with its own directories."""
 
-    def __init__(self, root: Path, config: str = "") -> None:
+    def __init__(self, root: Path, config: str) -> None:
         self.root = root
         self.socket = root / "run" / "proctord.sock"
         config_file = root / "config" / "proctor" / "proctord.toml"
         config_file.parent.mkdir(parents=True)
-        config_file.write_text(config)
+        # A client without a path finds the socket in the config.
+        config_file.write_text(f"daemon.socket = '{self.socket}'\n" + config)
         self.process = subprocess.Popen(
             [PROGRAMS / "proctord", "--socket", self.socket, "--state-dir", root / "state", "--config", config_file],
             env=self.environment(),
@@ -83,7 +84,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Returns the daemon that the tests share."""
     if not (PROGRAMS / "proctord").is_file():
         pytest.skip(f"needs the programs in {PROGRAMS}")
-    running = Daemon(tmp_path_factory.mktemp("daemon"))
+    running = Daemon(tmp_path_factory.mktemp("daemon"), "")
     yield running
     running.stop()
 

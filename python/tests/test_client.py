@@ -212,9 +212,8 @@ def test_broken_answer_is_no_result(tmp_path: Path) -> None:
         server.join()
 
 
-QUEUE_OF_ONE = (
-    "[daemon]\ndrain_ms = 1\nmax_runs = 1\nmax_runs_per_caller = 1\nmax_queued = 1\nmax_queued_per_caller = 1\n"
-)
+BOUNDS = ["drain_ms", "max_runs", "max_runs_per_caller", "max_queued", "max_queued_per_caller"]
+QUEUE_OF_ONE = "".join(f"daemon.{bound} = 1\n" for bound in BOUNDS)
 
 
 @pytest.fixture
@@ -274,3 +273,27 @@ def test_values_of_the_environment_are_in_no_message(client: Client, daemon: Dae
     assert SECRET not in str(caught.value) + repr(caught.value)
     assert SECRET not in repr(Client(daemon.socket))
     assert SECRET not in repr(options)
+
+
+def test_cancelled_task_leaves_the_run(daemon: Daemon, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = AsyncClient(daemon.socket)
+        run_id = (await client.submit_run(make_repo(tmp_path / "repo", "sleep 300"), "pr"))["run"]["id"]
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(client.wait_for_run(run_id), 0.1)
+        assert (await client.get_run(run_id))["state"] != "finished"
+        await client.cancel_run(run_id)
+        assert (await client.wait_for_run(run_id))["verdict"] == "inconclusive"
+
+    asyncio.run(scenario())
+
+
+def test_tasks_share_a_client(daemon: Daemon) -> None:
+    async def scenario() -> list[str]:
+        client = AsyncClient(daemon.socket)
+        target = SqlTarget(schema=SCHEMA)
+        statements = [f"SELECT name FROM customers LIMIT {number}" for number in range(1, 21)]
+        judged = await asyncio.gather(*(client.sql_verify(statement, target) for statement in statements))
+        return [judgement["verdict"] for judgement in judged]
+
+    assert asyncio.run(scenario()) == ["ok"] * 20

@@ -57,7 +57,7 @@ def test_names_and_arguments_are_accepted_by_model_providers(daemon: Daemon) -> 
     for tool in tools:
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name)
         assert 0 < len(tool.description) < 1024
-        assert convert_to_openai_tool(tool)["function"]["parameters"]["properties"]
+        assert convert_to_openai_tool(tool)["function"]["parameters"]["type"] == "object"
 
 
 @pytest.mark.parametrize("is_async", [False, True])
