@@ -1,6 +1,7 @@
 //! Defines the command line as types. This module only parses: it reads no files and no environment. On a usage error
 //! clap itself exits with code 2.
 
+mod ask;
 mod compare;
 mod daemon;
 mod doctor;
@@ -29,6 +30,7 @@ use crate::human_report::Detail;
 
 use value_parsers::{tier, variable};
 
+pub(crate) use ask::{SqlAskArgs, SqlAuditCommand, SqlAuditShowArgs};
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,
@@ -46,7 +48,10 @@ pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
 pub(crate) use report_options::{ReportFileOption, ReportsArgs};
 pub(crate) use schema_name::SchemaName;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
-pub(crate) use sql::{SqlAdviceArgs, SqlArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlVerifyArgs};
+pub(crate) use sql::{
+    SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlRequestArgs, SqlResultFormat,
+    SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
+};
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed
 /// evidence.

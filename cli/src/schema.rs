@@ -28,6 +28,8 @@ pub(crate) fn schema_text(name: SchemaName) -> Result<String, serde_json::Error>
         SchemaName::Gate => include_str!("../../schemas/gate.schema.json").to_owned(),
         SchemaName::SqlJudgement => include_str!("../../schemas/sql-judgement.schema.json").to_owned(),
         SchemaName::SqlRequest => include_str!("../../schemas/sql-request.schema.json").to_owned(),
+        SchemaName::SqlAskAnswer => include_str!("../../schemas/sql-ask-answer.schema.json").to_owned(),
+        SchemaName::SqlAskRequest => include_str!("../../schemas/sql-ask-request.schema.json").to_owned(),
         SchemaName::SkillEvidence => include_str!("../../schemas/skill-evidence.schema.json").to_owned(),
         SchemaName::ToolchainEvidence => include_str!("../../schemas/toolchain-evidence.schema.json").to_owned(),
         SchemaName::StatusLastRun => include_str!("../../schemas/status-last-run.schema.json").to_owned(),

@@ -63,6 +63,11 @@ pub(crate) fn error(code: ErrorCode, message: &str, hints: &[String]) -> String 
     format!("{} {message}\n", paint(BAD, format!("error[{code}]:"))) + &hint_lines(hints)
 }
 
+/// Formats `error: message`, for an error without a code.
+pub(crate) fn plain_error(message: &str) -> String {
+    format!("{} {message}\n", paint(BAD, "error:"))
+}
+
 /// Formats `warning: message`, followed by a `hint:` line for each hint.
 pub(crate) fn warning_with_hints(message: &str, hints: &[String]) -> String {
     warning(message) + &hint_lines(hints)

@@ -25,7 +25,8 @@ pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use operator_config::{
-    CacheRetention, DaemonSettings, LogFormat, LogSettings, OperatorConfig, OperatorDefaults, Retention, SecretHeaders,
+    AskSettings, AuditRetention, CacheRetention, DaemonSettings, Endpoint, KeySource, LogFormat, LogSettings,
+    OperatorConfig, OperatorDefaults, ProviderApi, ProviderCommand, ProviderSettings, Retention, SecretHeaders,
     TelemetrySettings, TreeSettings, UserRef,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};

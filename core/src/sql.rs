@@ -1,10 +1,12 @@
 //! Types for judging SQL: the request (a statement, the schema, the policy and the limits) and the answer. Plain
 //! data; the SQL engines are in `proctor-sql`.
 
+mod ask;
 mod described_schema;
 mod judgement;
 mod percent;
 mod result_rows;
+mod schema_text;
 mod sql_check;
 mod sql_diagnostic;
 pub(crate) mod sql_policy;
@@ -15,6 +17,10 @@ pub use crate::sql::sql_policy::{
     Dialect, MAX_TIME_MS, SqlAllow, SqlLimitError, SqlPolicy, SqlResourceLimits, VERSION,
 };
 pub use crate::sql::stage::StageName;
+pub use ask::{
+    AskAnswer, AskAttempt, AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, MAX_ASK_ATTEMPTS, MAX_ASK_TIME,
+    TokenCounts,
+};
 pub use described_schema::{
     DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,
 };

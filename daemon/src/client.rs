@@ -23,7 +23,7 @@ use proctor_core::api::{
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::Judgement;
+use proctor_core::sql::{AskAnswer, Judgement, MAX_ASK_TIME, SchemaAnswer, SchemaRequest, SqlRunAnswer, SqlRunRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -246,6 +246,32 @@ impl Client {
         // `WORK_TIMEOUT` includes the wait for a worker.
         let within = WORK_TIMEOUT + Duration::from_millis(request.limits.time_ms);
         self.json(post_request("/v1/sql/verify", request)?, within).await
+    }
+
+    /// Asks a question to a database.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn ask_sql(&self, request: &proctor_core::sql::AskRequest) -> Result<AskAnswer, ClientError> {
+        self.json(post_request("/v1/sql/ask", request)?, WORK_TIMEOUT + MAX_ASK_TIME).await
+    }
+
+    /// Requests a judgement of SQL, and its rows if the verdict is `ok`.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn run_sql(&self, request: &SqlRunRequest) -> Result<SqlRunAnswer, ClientError> {
+        let within = WORK_TIMEOUT + Duration::from_millis(request.request.limits.time_ms);
+        self.json(post_request("/v1/sql/run", request)?, within).await
+    }
+
+    /// Requests the description of a schema.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn describe_sql(&self, request: &SchemaRequest) -> Result<SchemaAnswer, ClientError> {
+        let within = WORK_TIMEOUT + Duration::from_millis(request.limits.time_ms);
+        self.json(post_request("/v1/sql/schema", request)?, within).await
     }
 
     /// Reports the controls that a sandbox enforces for a repository on the daemon's machine.

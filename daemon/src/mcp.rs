@@ -5,6 +5,7 @@
 //! from the repository and its programs is enclosed in marks (`untrusted`), and no tool answer exceeds 8 KiB
 //! (`answer::MAX_RESULT`). A [`Backend`] decides what runs and who may ask.
 
+mod ask_tool;
 mod backend;
 mod cancellation;
 mod default_repository;
@@ -23,6 +24,7 @@ mod run_answer;
 mod run_wait;
 mod server;
 mod sql_answer;
+mod sql_data_answer;
 mod stdio;
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,13 @@
 //! Every operation returns a value of `proctor_core::api` or a [`Problem`]. The service also decides which caller may
 //! see which run.
 
+mod ask_service;
 mod engine_factory;
 mod exec_service;
 mod follow_run;
 mod queries;
 mod sql_queue;
+mod sql_service;
 mod sql_workers;
 mod state_probe;
 mod step_output;
@@ -40,6 +42,7 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use self::ask_service::AskState;
 use self::sql_workers::SqlWorkers;
 use self::state_probe::StateProbe;
 use crate::caller::{Account, Caller, CallerPolicy};
@@ -140,6 +143,7 @@ pub struct Service {
     /// bound per caller keeps one with a slow disk or many requests from delaying the others.
     preparation_limit: CallerLimit,
     sql: SqlWorkers,
+    ask: AskState,
     state_probe: StateProbe,
     /// Limits how often refused requests of one user and problem type are logged.
     refusal_throttle: Throttle<(u32, ProblemType)>,
@@ -198,7 +202,9 @@ impl Service {
         let reserved_dirs: Vec<PathBuf> =
             config.hidden_dirs.iter().cloned().chain([config.state_dir.clone()]).collect();
         let judges = SqlWorkers::new(cpu_count());
+        let env = config.caller_env.clone();
         let engine = Arc::new(Engine::open(config)?);
+        let ask = AskState::new(Arc::clone(engine.launcher()), env, engine.state_dir());
         let state_probe = StateProbe::new(engine.state_dir().to_owned());
         let (history, recovered) = History::open(history, Clock::system())?;
         let limits = QueueLimits::from_settings(&operator.daemon, cpu_count());
@@ -218,6 +224,7 @@ impl Service {
             metrics,
             telemetry,
             sql: judges,
+            ask,
             state_probe,
             refusal_throttle: Throttle::new(REFUSAL_LOG_INTERVAL),
             preparation_limit: CallerLimit::new(

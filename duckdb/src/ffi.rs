@@ -13,7 +13,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use crate::api_constants::{StatementType, type_name};
 use crate::error::DuckDbError;
-pub use chunk::Chunk;
+pub use chunk::{Chunk, ColumnCells};
 
 /// An opaque object of the library.
 type OpaquePtr = *mut c_void;
@@ -110,7 +110,13 @@ api! {
     list_vector_get_size: fn(OpaquePtr) -> u64;
     struct_type_child_count: fn(OpaquePtr) -> u64;
     struct_vector_get_child: fn(OpaquePtr, u64) -> OpaquePtr;
+    struct_type_child_name: fn(OpaquePtr, u64) -> *mut c_char;
+    union_type_member_count: fn(OpaquePtr) -> u64;
     array_type_array_size: fn(OpaquePtr) -> u64;
+    decimal_scale: fn(OpaquePtr) -> u8;
+    decimal_internal_type: fn(OpaquePtr) -> u32;
+    enum_internal_type: fn(OpaquePtr) -> u32;
+    enum_dictionary_value: fn(OpaquePtr, u64) -> *mut c_char;
     array_vector_get_child: fn(OpaquePtr) -> OpaquePtr;
 }
 
@@ -467,6 +473,13 @@ impl Rows {
         const CHANGED_ROWS: u32 = 1;
         // SAFETY: the result is alive.
         unsafe { (self.connection.api().result_return_type)(self.raw) == CHANGED_ROWS }
+    }
+
+    /// Returns whether the result consists of rows of the statement.
+    pub fn is_query_result(&self) -> bool {
+        const QUERY_RESULT: u32 = 3;
+        // SAFETY: the result is alive.
+        unsafe { (self.connection.api().result_return_type)(self.raw) == QUERY_RESULT }
     }
 
     /// Returns the next rows; `None` if there are no more.

@@ -21,8 +21,8 @@ pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
 pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedIndex};
 pub use proctor_sandbox::{
-    BlockedSignals, DoctorReport, Policy, SetupOp, UnmetRequirement, close_inherited, keep_termination_signals_blocked,
-    restore_signal_handling, take_inherited_descriptor, trim_memory,
+    BlockedSignals, DoctorReport, Launcher, Policy, SetupOp, UnmetRequirement, close_inherited,
+    keep_termination_signals_blocked, restore_signal_handling, take_inherited_descriptor, trim_memory,
 };
 pub use proctor_sql::quiet_stream::QuietStream;
 pub use proctor_sql::worker_pool::WorkerPool;

@@ -195,6 +195,9 @@ pub struct CacheMount {
 pub enum CacheSource {
     /// One directory of the host, which receives the writes.
     Directory(PathBuf),
+    /// One directory of the host as it is, which receives the writes. Unlike with `Directory`, its owner is not changed.
+    /// Under a root daemon, root's files appear as the step's.
+    Original(PathBuf),
     /// An overlay of immutable layers and one directory that receives the writes.
     Layers {
         /// The parent of [`CACHE_UPPER`], which receives the writes. The helper creates the directories that
@@ -213,7 +216,7 @@ impl CacheSource {
     /// to the step's user, see [`StepUser`](crate::StepUser).
     pub fn upper(&self) -> PathBuf {
         match self {
-            Self::Directory(path) => path.clone(),
+            Self::Directory(path) | Self::Original(path) => path.clone(),
             Self::Layers { room, .. } => room.join(CACHE_UPPER),
         }
     }
@@ -221,7 +224,7 @@ impl CacheSource {
     /// Returns every host path that the source consists of.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let (first, lowers) = match self {
-            Self::Directory(path) => (path, &[][..]),
+            Self::Directory(path) | Self::Original(path) => (path, &[][..]),
             Self::Layers { room, lowers } => (room, lowers.as_slice()),
         };
         [first].into_iter().chain(lowers).map(PathBuf::as_path)

@@ -252,6 +252,11 @@ pub enum CloneKind {
     },
     /// Writable; the set-up is refused if it is absent.
     Cache,
+    /// Writable, with unchanged owners on the disk; the set-up is refused if it is absent.
+    Original {
+        /// `true` if root's files appear as the step's.
+        mapped: bool,
+    },
     /// As an empty file, if the source exists.
     Mask {
         /// The file access rights used to look for the source.
@@ -400,6 +405,7 @@ fn clone_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         let at = frame.repo.join(cache.at.as_str());
         ops.push(match &cache.source {
             CacheSource::Directory(path) => clone(path, at, CloneKind::Cache),
+            CacheSource::Original(path) => clone(path, at, CloneKind::Original { mapped: user.is_mapped() }),
             CacheSource::Layers { room, lowers } => {
                 SetupOp::StackCache { room: room.clone(), lowers: lowers.clone(), at }
             }
@@ -578,6 +584,17 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
             return Err(SandboxError::policy(
                 format!("the tool directory `{}` would expose `{}`", tool.source.display(), kept.display()),
                 "name the directories of the tool below it instead",
+            ));
+        }
+    }
+    for cache in &policy.caches {
+        let CacheSource::Original(directory) = &cache.source else { continue };
+        let kept =
+            [host.state_dir.as_path(), &host.home, &policy.home].into_iter().find(|path| path.starts_with(directory));
+        if let Some(kept) = kept {
+            return Err(SandboxError::policy(
+                format!("the writable directory `{}` would expose `{}`", directory.display(), kept.display()),
+                "move the file that is to be written to a directory of its own",
             ));
         }
     }
@@ -801,6 +818,8 @@ impl fmt::Display for CloneKind {
             Self::Git { mapped: true } => "git, read-only, with root's files owned by the step's user",
             Self::Tool { .. } => "tool, read-only",
             Self::Cache => "cache, writable",
+            Self::Original { mapped: false } => "writable",
+            Self::Original { mapped: true } => "writable, with root's files owned by the step's user",
             Self::Mask { .. } => "masked",
         })
     }

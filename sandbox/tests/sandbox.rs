@@ -64,6 +64,7 @@ const CHECKS: &[SandboxTestCase] = checks![
     shown_paths::does_not_follow_link_on_tool_path: MountNamespace;
     shown_paths::refuses_mask_redirected_by_link: MountNamespace;
     caches::keeps_caches_after_step;
+    caches::writes_original_directory;
     caches::refuses_cache_through_link;
     caches::keeps_cache_layers_unchanged: MountNamespace;
     enforces_resource_limits: PidsLimit;

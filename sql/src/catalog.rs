@@ -40,6 +40,17 @@ pub struct ForeignKey {
     pub referenced_column: Option<String>,
 }
 
+/// The comment of a table or of one of its columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaComment {
+    /// The table or view, named as in the catalog.
+    pub table: String,
+    /// The column; `None` for the comment of the table.
+    pub column: Option<String>,
+    /// The comment.
+    pub text: String,
+}
+
 /// All tables and views of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {

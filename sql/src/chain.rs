@@ -45,6 +45,16 @@ impl Chain {
 
     /// Judges a text whose time limit started at `begun`.
     pub fn judge_since(&self, begun: Instant, request: &SqlRequest, engine: &mut dyn SqlEngine) -> Judgement {
+        self.judge_statements(begun, request, engine).0
+    }
+
+    /// Judges a text as [`judge_since`](Self::judge_since) does. Also returns its statements.
+    pub(crate) fn judge_statements(
+        &self,
+        begun: Instant,
+        request: &SqlRequest,
+        engine: &mut dyn SqlEngine,
+    ) -> (Judgement, Vec<Statement>) {
         let deadline = begun + request.limits.wall_time();
         let (dialect, version) = (engine.dialect(), engine.version());
         let mut case = ChainContext {
@@ -87,7 +97,8 @@ impl Chain {
             }
         }
         timing.total_us = elapsed_micros(begun);
-        finish_judgement(request, version, case, records, timing)
+        let judgement = finish_judgement(request, version, &mut case, records, timing);
+        (judgement, case.statements)
     }
 }
 
@@ -158,12 +169,12 @@ fn skip_reason(stage: StageName, case: &mut ChainContext<'_>, records: &[StageRe
 fn finish_judgement(
     request: &SqlRequest,
     engine: String,
-    mut case: ChainContext<'_>,
+    case: &mut ChainContext<'_>,
     stages: Vec<StageRecord>,
     timing: SqlTiming,
 ) -> Judgement {
     let shown = case.statements.iter().take(MAX_STATEMENTS);
-    let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(&case, statement)).collect();
+    let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
     if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
         diagnostics.iter_mut().for_each(|found| hidden.mask_diagnostic(found));

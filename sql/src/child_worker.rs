@@ -16,6 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::chain;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, WorkerConnection, WorkerError};
+use crate::worker_request::WorkerRequest as _;
 
 /// The program to start: the current one.
 const CURRENT_EXE: &str = "/proc/self/exe";
@@ -65,10 +66,10 @@ impl ChildWorker {
             Err(WorkerError::TimedOut(took)) => {
                 // It does not notice that the connection is closed.
                 running.kill();
-                worker_client::timeout_judgement(request, took)
+                request.unanswered(worker_client::timed_out(request, took))
             }
             Err(WorkerError::Disconnected(error)) => {
-                worker_client::engine_died_judgement(request, &running.exit_message(&error))
+                request.unanswered(worker_client::engine_died(request, &running.exit_message(&error)))
             }
         }
     }

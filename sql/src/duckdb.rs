@@ -9,6 +9,7 @@
 
 mod builtin_allowlist;
 mod catalog_reader;
+mod cell_values;
 mod content_refresh;
 mod deadline_guard;
 mod duckdb_errors;
@@ -33,9 +34,10 @@ use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
 use catalog_reader::{ContentPart, DatabaseContent};
@@ -61,6 +63,8 @@ pub struct DuckDb {
     written_statements: Option<Vec<String>>,
     /// True if statements since the last `begin` changed the schema.
     has_schema_changes: bool,
+    /// True if the effects on the database file may be kept.
+    is_for_commit: bool,
 }
 
 /// A part of DuckDB's message about a parameter of unknown type.
@@ -87,6 +91,7 @@ impl DuckDb {
             content: held,
             written_statements: None,
             has_schema_changes: false,
+            is_for_commit: false,
         };
         engine.refresh(ContentPart::All)?;
         Ok(engine)
@@ -97,6 +102,7 @@ impl DuckDb {
         sql: &str,
         bound: &BoundStatement,
         on: ExecutionBounds<'_>,
+        mut stored: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, QueryError> {
         let is_untyped = bound.parameters > 0
             && query_json(&self.planner, sql).is_err_and(|said| said.message.contains(UNTYPED_PARAMETER));
@@ -109,7 +115,10 @@ impl DuckDb {
                 continue;
             }
             (1..=prepared.parameter_count()).try_for_each(|parameter| prepared.bind_null(parameter))?;
-            ran = fetch_rows(prepared.run()?, bound, on)?;
+            ran = match &mut stored {
+                Some(stored) => store_rows(prepared.run()?, bound, stored)?,
+                None => fetch_rows(prepared.run()?, bound, on)?,
+            };
         }
         Ok(ran)
     }
@@ -170,6 +179,39 @@ fn fetch_rows(mut rows: Rows, bound: &BoundStatement, on: ExecutionBounds<'_>) -
     Ok(ran)
 }
 
+/// Stores a result, as far as the buffer permits.
+fn store_rows(mut rows: Rows, bound: &BoundStatement, stored: &mut RowBuffer) -> Result<StatementOutcome, QueryError> {
+    let is_count = rows.is_changed_row_count();
+    let mut ran = StatementOutcome { is_report: !rows.is_query_result(), ..StatementOutcome::default() };
+    while let Some(chunk) = rows.next_chunk()? {
+        if is_count {
+            ran.changed += chunk.number(0, 0).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            continue;
+        }
+        if ran.is_report {
+            continue;
+        }
+        ran.rows += chunk.row_count();
+        let columns = chunk.columns();
+        for row in 0..chunk.row_count() {
+            if stored.is_full() {
+                stored.leave_out();
+                break;
+            }
+            stored.push(columns.iter().map(|column| cell_values::to_json(column.cell(row))).collect());
+        }
+        // The rows that a write returns must all be read; otherwise DuckDB does not complete the write.
+        if stored.is_truncated() && bound.is_readonly {
+            break;
+        }
+    }
+    ran.truncated = stored.is_truncated();
+    if !is_count && bound.kind() == StatementKind::Write {
+        ran.changed = ran.rows;
+    }
+    Ok(ran)
+}
+
 impl SqlEngine for DuckDb {
     fn dialect(&self) -> Dialect {
         Dialect::Duckdb
@@ -181,6 +223,12 @@ impl SqlEngine for DuckDb {
 
     fn catalog(&self) -> &Catalog {
         &self.content.catalog
+    }
+
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let read = || catalog_reader::read_comments(&self.connection);
+        let comments = deadline_guard::run_until(deadline, self.connection.interrupter(), read);
+        comments.map_err(|error| ParsedError::from_error(&error, "").to_internal_refusal())
     }
 
     fn functions(&self) -> &BTreeSet<String> {
@@ -257,6 +305,15 @@ impl SqlEngine for DuckDb {
         if std::mem::take(&mut self.has_schema_changes) { self.refresh(ContentPart::All) } else { Ok(()) }
     }
 
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        if !self.is_for_commit {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"));
+        }
+        execute(&self.connection, "COMMIT").map_err(|error| ParsedError::from_error(&error, "").to_engine_failure())?;
+        self.written_statements = None;
+        Ok(())
+    }
+
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
         schema_parts::apply_schema(&self.connection, schema, deadline)?;
         self.refresh(ContentPart::All)
@@ -268,12 +325,13 @@ impl SqlEngine for DuckDb {
             .is_ok_and(|count| count == "0")
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
@@ -292,7 +350,7 @@ impl SqlEngine for DuckDb {
             self.begin()?;
         }
         let ran = deadline_guard::run_until(on.deadline, self.connection.interrupter(), || {
-            self.run_statement(sql, bound, on)
+            self.run_statement(sql, bound, on, rows)
         });
         match (&ran, &mut self.written_statements) {
             (Ok(_), Some(written)) if bound.kind() > StatementKind::Read => written.push(sql.to_owned()),

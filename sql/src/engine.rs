@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
+use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 
 /// One thing that a statement does, as the engine reports it.
@@ -209,6 +210,9 @@ pub struct StatementOutcome {
     pub truncated: bool,
     /// The number of rows that the statement itself changed.
     pub changed: u64,
+    /// True if the columns that the engine reports do not belong to rows of the statement, but to its own report about
+    /// the statement, such as the number of changed rows.
+    pub is_report: bool,
 }
 
 /// The bounds within which a statement runs.
@@ -235,6 +239,12 @@ pub trait SqlEngine {
 
     /// Returns the tables and views of the database.
     fn catalog(&self) -> &Catalog;
+
+    /// Returns the comments of tables and columns.
+    ///
+    /// # Errors
+    /// The engine cannot read them.
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal>;
 
     /// Returns the names of all functions, in lower case.
     fn functions(&self) -> &BTreeSet<String>;
@@ -293,6 +303,14 @@ pub trait SqlEngine {
     /// The rollback fails. The engine must not be used again.
     fn rollback(&mut self) -> Result<(), EngineRefusal>;
 
+    /// Keeps everything since [`begin`](Self::begin). Only engines whose database file was opened for this can.
+    ///
+    /// # Errors
+    /// The engine cannot keep the effects. They must be undone.
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"))
+    }
+
     /// Adds parts to the schema, as if the engine had been opened with them.
     ///
     /// # Errors
@@ -303,8 +321,8 @@ pub trait SqlEngine {
     /// such as the state of sequences.
     fn is_restored(&self) -> bool;
 
-    /// Runs one statement. The engine refuses actions that `policy` does not allow. `bound` is the result of
-    /// [`bind`](Self::bind) for the statement in the current state of the database.
+    /// Runs one statement, and counts the rows of its result. The engine refuses actions that `policy` does not allow.
+    /// `bound` is the result of [`bind`](Self::bind) for the statement in the current state of the database.
     ///
     /// # Errors
     /// The engine refuses the statement, or the statement exceeds a limit.
@@ -314,6 +332,22 @@ pub trait SqlEngine {
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+    ) -> Result<StatementOutcome, EngineRefusal> {
+        self.run_into(sql, bound, policy, on, None)
+    }
+
+    /// Runs one statement as [`run`](Self::run) does. If there is a buffer, the rows are stored in it instead of only
+    /// being counted; the buffer then limits the size of the result.
+    ///
+    /// # Errors
+    /// The engine refuses the statement, or the statement exceeds a limit.
+    fn run_into(
+        &mut self,
+        sql: &str,
+        bound: &BoundStatement,
+        policy: SqlPolicy,
+        on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal>;
 
     /// Runs a query of Proctor that returns one number. It may contain the filter of a statement, and therefore has the

@@ -126,7 +126,7 @@ impl HiddenNames {
         view.tables.retain(|table| !mentions_any(&self.unmentioned, table));
     }
 
-    fn mask_text(&self, text: &str) -> String {
+    pub(crate) fn mask_text(&self, text: &str) -> String {
         let mut masked = text.to_owned();
         for place in find_mentions(&self.unmentioned, text).into_iter().rev() {
             masked.replace_range(place, MASK);

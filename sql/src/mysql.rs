@@ -13,6 +13,7 @@ mod list_checks;
 mod mysql8_forms;
 mod mysql_errors;
 mod privilege_probe;
+mod row_values;
 mod server;
 mod session;
 mod statement_binding;
@@ -28,8 +29,9 @@ use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest};
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
+use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 use crate::server_files::ServerError;
 use crate::{lexer, scratch_rows};
@@ -268,6 +270,11 @@ impl SqlEngine for Mysql {
         &self.content.catalog
     }
 
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let comments = self.with_session(deadline, |session| DatabaseContent::read_comments(session, deadline));
+        comments.map_err(|error| self.to_internal_refusal(&error))
+    }
+
     fn functions(&self) -> &BTreeSet<String> {
         &self.content.functions
     }
@@ -349,12 +356,13 @@ impl SqlEngine for Mysql {
         !self.has_moved_counters
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
@@ -372,7 +380,10 @@ impl SqlEngine for Mysql {
         }
         let is_readonly = bound.is_readonly;
         let accepted = self.equivalents.get(sql).cloned().unwrap_or_else(|| sql.to_owned());
-        let ran = self.with_session(on.deadline, |session| session.run(&accepted, SqlMode::Strict, is_readonly, on));
+        let ran = self.with_session(on.deadline, |session| match rows {
+            Some(rows) => session.run_into(&accepted, SqlMode::Strict, is_readonly, on, rows),
+            None => session.run(&accepted, SqlMode::Strict, is_readonly, on),
+        });
         let mut ran = ran.map_err(|error| mysql_errors::to_refusal(&error, sql, &self.database))?;
         if is_readonly || is_definition {
             ran.changed = 0;

@@ -12,6 +12,7 @@ mod catalog_reader;
 mod list_checks;
 mod node_tree;
 mod postgres_errors;
+mod row_values;
 mod server;
 mod session;
 mod statement_actions;
@@ -25,12 +26,14 @@ use std::time::{Duration, Instant};
 
 use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
 use tokio_postgres::Statement;
+use tokio_postgres::types::Type;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
 };
 use crate::lexer;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
 use crate::server_files::ServerError;
@@ -312,6 +315,11 @@ impl SqlEngine for Postgres {
         &self.content.catalog
     }
 
+    fn comments(&mut self, deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        let comments = self.content.read_comments(self.session()?, deadline);
+        comments.map_err(|error| postgres_errors::to_internal_refusal(&error))
+    }
+
     fn functions(&self) -> &BTreeSet<String> {
         &self.content.functions
     }
@@ -385,12 +393,13 @@ impl SqlEngine for Postgres {
         self.content.relations.values().all(|relation| relation.kind != RelationKind::Sequence)
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let allowed_kind = match policy {
             SqlPolicy::Read => StatementKind::Read,
@@ -402,7 +411,10 @@ impl SqlEngine for Postgres {
             return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
         }
         let ran = self.isolated(Effects::Keep, on.deadline, |session, _| {
-            session.run(&session.prepare(sql, on.deadline)?, bound.is_readonly, on)
+            let prepared = session.prepare(sql, on.deadline)?;
+            let Some(rows) = rows else { return session.run(&prepared, bound.is_readonly, on) };
+            let columns: Vec<Type> = prepared.columns().iter().map(|column| column.type_().clone()).collect();
+            session.run_into(sql, &columns, bound.is_readonly, on.deadline, rows)
         });
         let ran = ran.map_err(|error| postgres_errors::to_refusal(&error, sql))?;
         if bound.kind() == StatementKind::Schema && self.session()?.is_in_transaction() {

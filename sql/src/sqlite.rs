@@ -7,12 +7,14 @@
 mod builtin_allowlist;
 mod catalog_reader;
 mod database_file;
+mod definition_comments;
 mod opened_tables;
 mod quoted_strings;
 mod restricted_schema;
 mod schema_definitions;
 mod scratch_insertion;
 mod sqlite_errors;
+mod statement_execution;
 mod statement_observer;
 mod statement_program;
 
@@ -27,10 +29,11 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 
-use crate::catalog::{Catalog, CatalogTable};
+use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
 use crate::name_suggestions;
+use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
 use restricted_schema::RestrictedSchema;
 use statement_observer::{StatementObserver, StatementOrigin};
@@ -64,6 +67,8 @@ pub struct Sqlite {
     replacing_tables: BTreeSet<String>,
     /// The schema as restricted by the lists of the last request.
     restricted: Option<Box<RestrictedSchema>>,
+    /// True if the effects on the database file may be kept.
+    is_for_commit: bool,
 }
 
 impl Sqlite {
@@ -82,6 +87,37 @@ impl Sqlite {
         engine.apply_schema(&request.schema, deadline)?;
         engine.set_trusted(false)?;
         Ok(engine)
+    }
+
+    /// Opens the database file of a request to change it, and begins a transaction that other programs cannot write
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The file cannot be opened for writing, or another program keeps its lock.
+    pub fn open_for_commit(request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        let file = Path::new(request.database.as_deref().unwrap_or_default());
+        let connection = database_file::open_for_writing(file, &request.limits)?;
+        let mut engine = Self::from_connection(connection, &request.limits)?;
+        engine.observer.begin_internal();
+        engine.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| sqlite_errors::engine_failure(&error))?;
+        engine.refresh()?;
+        engine.set_trusted(false)?;
+        engine.is_for_commit = true;
+        Ok(engine)
+    }
+
+    /// Copies the database to memory, as its current transaction sees it, with the settings of a request.
+    ///
+    /// # Errors
+    /// The database is too large.
+    pub fn copy(&mut self, request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        self.observer.begin_internal();
+        let file = Path::new(request.database.as_deref().unwrap_or_default());
+        let connection = database_file::copy_to_memory(&mut self.connection, file, &request.limits)?;
+        let mut copy = Self::from_connection(connection, &request.limits)?;
+        copy.refresh()?;
+        copy.set_trusted(false)?;
+        Ok(copy)
     }
 
     fn from_connection(mut connection: Connection, limits: &SqlResourceLimits) -> Result<Self, EngineRefusal> {
@@ -135,6 +171,7 @@ impl Sqlite {
             has_derived_rows: false,
             replacing_tables: BTreeSet::new(),
             restricted: None,
+            is_for_commit: false,
         })
     }
 
@@ -362,6 +399,13 @@ impl SqlEngine for Sqlite {
         &self.catalog
     }
 
+    fn comments(&mut self, _deadline: Instant) -> Result<Vec<SchemaComment>, EngineRefusal> {
+        self.observer.begin_internal();
+        let definitions = catalog_reader::read_table_definitions(&self.connection);
+        let definitions = definitions.map_err(|error| self.internal_refusal(&error))?;
+        Ok(definitions.iter().flat_map(|(table, sql)| definition_comments::find(table, sql)).collect())
+    }
+
     fn functions(&self) -> &BTreeSet<String> {
         &self.functions
     }
@@ -442,6 +486,14 @@ impl SqlEngine for Sqlite {
         if std::mem::take(&mut self.has_schema_changes) { self.refresh() } else { Ok(()) }
     }
 
+    fn commit(&mut self) -> Result<(), EngineRefusal> {
+        if !self.is_for_commit {
+            return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is not open for lasting changes"));
+        }
+        self.observer.begin_internal();
+        self.connection.execute_batch("COMMIT").map_err(|error| sqlite_errors::engine_failure(&error))
+    }
+
     fn extend_schema(&mut self, schema: &[String], deadline: Instant) -> Result<(), EngineRefusal> {
         self.set_trusted(true)?;
         self.apply_schema(schema, deadline)?;
@@ -452,12 +504,13 @@ impl SqlEngine for Sqlite {
         true
     }
 
-    fn run(
+    fn run_into(
         &mut self,
         sql: &str,
         bound: &BoundStatement,
         policy: SqlPolicy,
         on: ExecutionBounds<'_>,
+        rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
         let has_strings = !bound.double_quoted_strings.is_empty();
         let set_string_compatibility = |connection: &Connection, is_on| {
@@ -467,7 +520,7 @@ impl SqlEngine for Sqlite {
         if has_strings {
             set_string_compatibility(&self.connection, true)?;
         }
-        let ran = self.execute_under_policy(sql, policy, on);
+        let ran = self.execute_under_policy(sql, policy, on, rows);
         if has_strings {
             set_string_compatibility(&self.connection, false)?;
         }
@@ -502,69 +555,6 @@ impl SqlEngine for Sqlite {
     fn source_tables(&self, statements: &[&BoundStatement]) -> Option<BTreeSet<String>> {
         self.row_source_tables(statements)
     }
-}
-
-impl Sqlite {
-    fn execute_under_policy(
-        &mut self,
-        sql: &str,
-        policy: SqlPolicy,
-        on: ExecutionBounds<'_>,
-    ) -> Result<StatementOutcome, EngineRefusal> {
-        self.observer.begin_statement(StatementOrigin::Policy(policy), on.limits.steps, on.deadline);
-        let refused = |error: &rusqlite::Error, watch: &StatementObserver| {
-            sqlite_errors::refusal_from_error(error, sql, watch.interrupt_reason())
-        };
-        let before = self.connection.total_changes();
-        let mut statement = self.connection.prepare(sql).map_err(|error| refused(&error, &self.observer))?;
-        let is_readonly = statement.readonly();
-        let columns = statement.column_count();
-        let mut ran = StatementOutcome::default();
-        let mut bytes = 0_u64;
-        let mut rows = statement.raw_query();
-        loop {
-            match rows.next() {
-                Ok(None) => break,
-                Ok(Some(row)) => {
-                    // The rows that a write returns must all be read; otherwise SQLite does not complete the write.
-                    if ran.rows == on.limits.rows && is_readonly {
-                        ran.truncated = true;
-                        if on.continues_past_row_limit {
-                            continue;
-                        }
-                        break;
-                    }
-                    ran.rows += 1;
-                    bytes += row_size(row, columns);
-                    if bytes > on.limits.result {
-                        return Err(result_too_large(on.limits));
-                    }
-                }
-                Err(error) => return Err(refused(&error, &self.observer)),
-            }
-        }
-        drop(rows);
-        drop(statement);
-        let changed = self.connection.total_changes().saturating_sub(before);
-        ran.changed = if is_readonly || changed == 0 { 0 } else { self.connection.changes() };
-        Ok(ran)
-    }
-}
-
-fn result_too_large(limits: &SqlResourceLimits) -> EngineRefusal {
-    EngineRefusal::new(SqlCode::ResultLimit, format!("the result is larger than {} bytes", limits.result))
-}
-
-/// Returns the size of the values of a row, in bytes.
-fn row_size(row: &rusqlite::Row<'_>, columns: usize) -> u64 {
-    use rusqlite::types::ValueRef;
-    (0..columns)
-        .map(|at| match row.get_ref(at) {
-            Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes.len() as u64,
-            Ok(_) => 8,
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 /// Reports whether a statement contains `REPLACE INTO`, `INSERT OR REPLACE` or `UPDATE OR REPLACE`.

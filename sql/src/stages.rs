@@ -10,7 +10,7 @@ mod misspelt_keywords;
 mod name_errors;
 mod parse;
 mod rewrite_extent;
-mod run;
+pub(crate) mod run;
 mod safety;
 mod semantic;
 mod statement_binding;

@@ -1,5 +1,5 @@
-//! Encodes the messages between a worker and its clients: frames of JSON over one socket, each after its length in four
-//! bytes (little-endian).
+//! Encodes the messages between a worker and its clients: frames over one socket, each after its length in four bytes
+//! (little-endian). An answer is JSON. A request is one byte for its kind, and then JSON.
 
 use std::io::{self, Read, Write};
 
@@ -11,10 +11,34 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// The message that a worker sends when it is ready.
-pub const READY_MESSAGE: &str = "proctor-sql 1";
+pub const READY_MESSAGE: &str = "proctor-sql 2";
 
-/// The size of the length before the JSON of a frame, in bytes.
+/// The size of the length before the content of a frame, in bytes.
 const HEADER_BYTES: usize = 4;
+
+/// The kind of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// To judge a text.
+    Judge,
+    /// To judge a text, and to run it if the verdict is `ok`.
+    Run,
+    /// To describe a schema.
+    Describe,
+}
+
+impl RequestKind {
+    /// The kinds; the position of a kind is its byte in a frame.
+    const ALL: [Self; 3] = [Self::Judge, Self::Run, Self::Describe];
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::Judge => 0,
+            Self::Run => 1,
+            Self::Describe => 2,
+        }
+    }
+}
 
 /// Returns a value as one frame.
 ///
@@ -32,8 +56,21 @@ pub fn encode_frame<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The frame is larger than [`MAX_FRAME_BYTES`].
 pub fn encode_frame_into<T: Serialize>(frame: &mut Vec<u8>, value: &T) -> io::Result<()> {
+    encode_tagged(frame, None, value)
+}
+
+/// Writes a request as one frame to a buffer, and discards the previous content of the buffer.
+///
+/// # Errors
+/// The frame is larger than [`MAX_FRAME_BYTES`].
+pub fn encode_request_into<T: Serialize>(frame: &mut Vec<u8>, kind: RequestKind, request: &T) -> io::Result<()> {
+    encode_tagged(frame, Some(kind), request)
+}
+
+fn encode_tagged<T: Serialize>(frame: &mut Vec<u8>, kind: Option<RequestKind>, value: &T) -> io::Result<()> {
     reset_buffer(frame);
     frame.resize(HEADER_BYTES, 0);
+    frame.extend(kind.map(RequestKind::byte));
     serde_json::to_writer(&mut *frame, value)?;
     let length = frame.len() - HEADER_BYTES;
     let length = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME_BYTES);
@@ -62,15 +99,50 @@ pub fn write_frame<T: Serialize>(mut to: impl Write, value: &T) -> io::Result<()
 ///
 /// # Errors
 /// The connection ends within a frame, or the frame is invalid.
-pub fn read_frame<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
+pub fn read_frame<T: DeserializeOwned>(from: impl Read) -> io::Result<Option<T>> {
+    let Some(json) = read_content(from)? else { return Ok(None) };
+    Ok(Some(serde_json::from_slice(&json)?))
+}
+
+/// A request as it was received.
+pub struct ReceivedRequest {
+    /// The kind of the request.
+    pub kind: RequestKind,
+    /// The content of the frame: the byte for the kind, and the JSON.
+    content: Vec<u8>,
+}
+
+impl ReceivedRequest {
+    /// Parses the request.
+    ///
+    /// # Errors
+    /// The JSON is not a request of this type.
+    pub fn parse<T: DeserializeOwned>(&self) -> io::Result<T> {
+        Ok(serde_json::from_slice(&self.content[1..])?)
+    }
+}
+
+/// Reads one request; returns `None` if the other side has closed the connection.
+///
+/// # Errors
+/// The connection ends within a frame, or the kind of the request is unknown.
+pub fn read_request(from: impl Read) -> io::Result<Option<ReceivedRequest>> {
+    let Some(content) = read_content(from)? else { return Ok(None) };
+    let kind = content.first().and_then(|byte| RequestKind::ALL.get(usize::from(*byte))).copied();
+    let kind = kind.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a request of an unknown kind"))?;
+    Ok(Some(ReceivedRequest { kind, content }))
+}
+
+/// Reads the content of one frame; returns `None` if the other side has closed the connection.
+fn read_content(mut from: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut head = [0; HEADER_BYTES];
     match from.read(&mut head)? {
         0 => return Ok(None),
         read => from.read_exact(&mut head[read..])?,
     }
-    let mut json = vec![0; parse_length(head)?];
-    from.read_exact(&mut json)?;
-    Ok(Some(serde_json::from_slice(&json)?))
+    let mut content = vec![0; parse_length(head)?];
+    from.read_exact(&mut content)?;
+    Ok(Some(content))
 }
 
 /// Reads one frame asynchronously; returns `None` if the other side has closed the connection. The previous content of
@@ -147,6 +219,20 @@ mod tests {
         let (written, cut) = tokio::join!(writes, read_frame_async::<Vec<u32>>(&mut ours, &mut buffer));
         written.expect("writes");
         assert_eq!(cut.expect("a frame"), Some(sent));
+    }
+
+    #[test]
+    fn requests_keep_their_kind() {
+        let mut frame = Vec::new();
+        for kind in RequestKind::ALL {
+            encode_request_into(&mut frame, kind, &[7_u32, 8]).expect("small enough");
+            let received = read_request(frame.as_slice()).expect("a request").expect("not the end");
+            assert_eq!((received.kind, received.parse::<Vec<u32>>().expect("numbers")), (kind, vec![7, 8]));
+        }
+        frame[HEADER_BYTES] = 9;
+        let unknown = read_request(frame.as_slice()).err().expect("an unknown kind");
+        assert_eq!(unknown.kind(), io::ErrorKind::InvalidData);
+        assert!(read_request(0_u32.to_le_bytes().as_slice()).is_err(), "a request without a kind");
     }
 
     #[tokio::test]

@@ -5,22 +5,24 @@ use std::fs::Metadata;
 use std::io::{self, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
+use proctor_core::sql::{
+    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunAnswer,
+    SqlRunRequest, SqlVerdict, VERSION,
+};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_duckdb::LibraryNotFound;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::chain;
-use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, SqlEngine};
-use crate::mysql::{MariadbPrograms, MariadbServer, Mysql};
-use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
-use crate::sqlite::Sqlite;
-use crate::wire;
+pub use crate::engine_sources::{EngineSources, ServerTemplates, open_engine};
+use crate::wire::{self, RequestKind};
+use crate::worker_request::{Unanswered, WorkerRequest as _};
+use crate::{schema_description, statement_run, worker_files};
 
 /// The maximum number of engines that are kept open.
 const MAX_ENGINES: usize = 8;
@@ -30,14 +32,6 @@ pub struct EngineCache {
     // Ends before the server on which some of the engines are.
     idle: Vec<IdleEngine>,
     sources: EngineSources,
-}
-
-/// What engines are opened from.
-pub struct EngineSources {
-    /// The path of DuckDB's shared library, or the reason why it is missing.
-    duckdb: Result<PathBuf, LibraryNotFound>,
-    postgres: PostgresServer,
-    mariadb: MariadbServer,
 }
 
 /// An idle engine.
@@ -58,8 +52,8 @@ struct EngineKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EngineParameters {
     dialect: Dialect,
-    /// The database file, and its state if it can be read.
-    file: Option<(String, Option<FileState>)>,
+    /// The database file, and the states of the files that exist of it and the files beside it.
+    file: Option<(String, Vec<Option<FileState>>)>,
     limits: SqlResourceLimits,
     is_read_only: bool,
 }
@@ -82,26 +76,89 @@ impl EngineCache {
     /// Judges a text with an open engine if one matches. The time limit includes opening an engine.
     pub fn judge(&mut self, request: &SqlRequest) -> Judgement {
         let begun = Instant::now();
-        let key = EngineKey::from_request(request);
-        let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
-        let mut engine = match warm.map_or_else(|| open_engine(request, &mut self.sources), Ok) {
-            Ok(engine) => engine,
-            Err(refusal) => {
-                return chain::error_judgement(request, request.dialect.display_name(), refusal.code, refusal.message);
-            }
+        let (key, mut engine) = match self.engine(request, begun) {
+            Ok(found) => found,
+            Err(refusal) => return request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
         };
         let judgement = chain::judge_since(begun, request, engine.as_mut());
+        self.keep(key, engine, request, &judgement);
+        judgement
+    }
+
+    /// Judges a text, and runs it if the verdict is `ok`. Its effects are undone, unless the request keeps them.
+    pub fn run(&mut self, run: &SqlRunRequest) -> SqlRunAnswer {
+        let begun = Instant::now();
+        let request = &run.request;
+        if let Err(message) = statement_run::check_request(run) {
+            return run.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+        }
+        if run.commit {
+            return statement_run::judge_and_commit(begun, run, &mut self.sources);
+        }
+        let (key, mut engine) = match self.engine(request, begun) {
+            Ok(found) => found,
+            Err(refusal) => return run.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        };
+        let (answer, is_sound) = statement_run::judge_and_run(begun, request, engine.as_mut());
+        if is_sound {
+            self.keep(key, engine, request, &answer.judgement);
+        }
+        answer
+    }
+
+    /// Describes a schema with an open engine if one matches.
+    pub fn describe(&mut self, request: &SchemaRequest) -> SchemaAnswer {
+        let begun = Instant::now();
+        let opened = SqlRequest {
+            schema: request.schema.clone(),
+            database: request.database.clone(),
+            allow: request.allow.clone(),
+            limits: request.limits,
+            ..SqlRequest::new(request.dialect, "")
+        };
+        let (key, mut engine) = match self.engine(&opened, begun) {
+            Ok(found) => found,
+            Err(refusal) => return request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        };
+        let version = engine.version();
+        match schema_description::describe(request, engine.as_mut(), begun + request.limits.wall_time()) {
+            Ok(schema) => {
+                self.push_idle(key, engine);
+                let dialect = request.dialect;
+                SchemaAnswer { version: VERSION, dialect, engine: version, schema: Some(schema), error: None }
+            }
+            Err(refusal) => request.unanswered(Unanswered::Failed(refusal.code, refusal.message)),
+        }
+    }
+
+    /// Returns an open engine that matches a request, or opens one.
+    fn engine(
+        &mut self,
+        request: &SqlRequest,
+        begun: Instant,
+    ) -> Result<(EngineKey, Box<dyn SqlEngine>), EngineRefusal> {
+        let key = EngineKey::from_request(request);
+        let warm = self.take_engine(&key, request, begun + request.limits.wall_time());
+        let engine = warm.map_or_else(|| open_engine(request, &mut self.sources), Ok)?;
+        Ok((key, engine))
+    }
+
+    /// Keeps an engine for later requests, unless the judgement shows that it may be broken.
+    fn keep(&mut self, key: EngineKey, engine: Box<dyn SqlEngine>, request: &SqlRequest, judgement: &Judgement) {
         // An engine that could not judge may be broken. An engine that ran out of memory may leave too little for the
         // next request.
         let was_full = judgement.diagnostics.iter().any(|found| found.code == SqlCode::MemoryLimit);
         let is_sound = judgement.verdict != SqlVerdict::Error && !was_full;
         if is_sound && (request.policy != SqlPolicy::Migrate || engine.is_restored()) {
-            if self.idle.len() >= MAX_ENGINES {
-                self.idle.remove(0);
-            }
-            self.idle.push(IdleEngine { key, engine });
+            self.push_idle(key, engine);
         }
-        judgement
+    }
+
+    fn push_idle(&mut self, key: EngineKey, engine: Box<dyn SqlEngine>) {
+        if self.idle.len() >= MAX_ENGINES {
+            self.idle.remove(0);
+        }
+        self.idle.push(IdleEngine { key, engine });
     }
 
     /// Takes the engine that was opened with the same key. A migration may also take an engine whose schema is a prefix
@@ -119,17 +176,6 @@ impl EngineCache {
     }
 }
 
-impl EngineSources {
-    /// `duckdb` is the path of the shared library, or the reason why it is missing.
-    pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, templates: ServerTemplates) -> Self {
-        Self {
-            duckdb,
-            postgres: PostgresServer::new(PostgresPrograms::find(), templates.postgres),
-            mariadb: MariadbServer::new(MariadbPrograms::find(), templates.mariadb),
-        }
-    }
-}
-
 impl EngineKey {
     fn from_request(request: &SqlRequest) -> Self {
         let state = |meta: Metadata| FileState {
@@ -138,38 +184,15 @@ impl EngineKey {
             modified: (meta.mtime(), meta.mtime_nsec()),
         };
         let file = request.database.clone().map(|file| {
-            let meta = std::fs::metadata(&file).ok();
-            (file, meta.map(state))
+            let suffixes = std::iter::once(&"").chain(worker_files::change_file_suffixes(request.dialect));
+            let paths = suffixes.map(|suffix| worker_files::beside(Path::new(&file), suffix));
+            let states = paths.map(|path| std::fs::metadata(path).ok().map(state)).collect();
+            (file, states)
         });
         let (dialect, limits, is_read) = (request.dialect, request.limits, request.policy == SqlPolicy::Read);
         let of = EngineParameters { dialect, file, limits, is_read_only: is_read };
         Self { parameters: of, schema: request.schema.iter().map(|part| Sha256Hex::digest(part.as_bytes())).collect() }
     }
-}
-
-/// Opens the engine of a request, with its schema.
-///
-/// # Errors
-/// The engine is missing, or the schema cannot be set up.
-pub fn open_engine(request: &SqlRequest, sources: &mut EngineSources) -> Result<Box<dyn SqlEngine>, EngineRefusal> {
-    match request.dialect {
-        Dialect::Sqlite => Ok(Box::new(Sqlite::open(request)?)),
-        Dialect::Postgres => Ok(Box::new(Postgres::open(&mut sources.postgres, request)?)),
-        Dialect::Mysql => Ok(Box::new(Mysql::open(&mut sources.mariadb, request)?)),
-        Dialect::Duckdb => match &sources.duckdb {
-            Ok(library) => Ok(Box::new(DuckDb::open(library, request)?)),
-            Err(missing) => Err(EngineRefusal::new(SqlCode::EngineMissing, missing.to_string())),
-        },
-    }
-}
-
-/// Archives of data directories for servers. Without one, a server creates its directory, which takes seconds.
-#[derive(Debug, Default)]
-pub struct ServerTemplates {
-    /// The archive for PostgreSQL.
-    pub postgres: Option<PathBuf>,
-    /// The archive for MariaDB.
-    pub mariadb: Option<PathBuf>,
 }
 
 /// The engines that a worker prepares before it is ready.
@@ -274,9 +297,12 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     wire::write_frame(socket, &wire::READY_MESSAGE)?;
     let mut requests = BufReader::new(PolledReader(socket));
     let (mut answers, mut frame) = (socket, Vec::new());
-    while let Some(request) = wire::read_frame::<SqlRequest>(&mut requests)? {
-        let judgement = engines.judge(&request);
-        wire::encode_frame_into(&mut frame, &judgement)?;
+    while let Some(request) = wire::read_request(&mut requests)? {
+        match request.kind {
+            RequestKind::Judge => wire::encode_frame_into(&mut frame, &engines.judge(&request.parse()?))?,
+            RequestKind::Run => wire::encode_frame_into(&mut frame, &engines.run(&request.parse()?))?,
+            RequestKind::Describe => wire::encode_frame_into(&mut frame, &engines.describe(&request.parse()?))?,
+        }
         answers.write_all(&frame)?;
     }
     Ok(())

@@ -1,20 +1,20 @@
 //! Sends requests to a worker over its socket. Returns the answer, or the reason why none arrived in time.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Judgement, SqlCode, SqlRequest};
+use proctor_core::sql::SqlCode;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::quiet_stream::QuietStream;
-use crate::{chain, wire};
+use crate::wire;
+use crate::worker_request::{Unanswered, WorkerRequest};
 
 /// The longest time that a worker may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time beyond its limit that a request may take. A worker that can enforce the limit answers within this time.
-/// Some operations of an engine, such as constant folding, cannot be interrupted.
-const ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// The part of a message about a request that keeps its effects and got no answer.
+const UNKNOWN_EFFECTS: &str = "all of its changes were kept or none, and it is unknown which";
 
 /// The client's end of a worker's socket.
 pub(crate) struct WorkerConnection(UnixStream);
@@ -62,15 +62,19 @@ impl WorkerConnection {
     ///
     /// # Errors
     /// The worker gives no answer. It must not be used again.
-    pub(crate) fn send_request(&self, request: &SqlRequest) -> Result<Judgement, WorkerError> {
+    pub(crate) fn send_request<Q: WorkerRequest>(&self, request: &Q) -> Result<Q::Answer, WorkerError> {
         let begun = Instant::now();
-        let limit = request.limits.wall_time() + ANSWER_GRACE;
-        let answer =
-            self.0.set_write_timeout(Some(limit)).and_then(|()| wire::write_frame(&self.0, request)).and_then(|()| {
-                wire::read_frame::<Judgement>(DeadlineReader { socket: &self.0, deadline: begun + limit })
-            });
-        match answer {
-            Ok(Some(judgement)) => verify_digest(judgement),
+        let limit = request.answer_time();
+        let exchange = || {
+            let mut frame = Vec::new();
+            wire::encode_request_into(&mut frame, Q::KIND, request)?;
+            self.0.set_write_timeout(Some(limit))?;
+            let mut socket = &self.0;
+            socket.write_all(&frame)?;
+            wire::read_frame::<Q::Answer>(DeadlineReader { socket: &self.0, deadline: begun + limit })
+        };
+        match exchange() {
+            Ok(Some(answer)) => verified::<Q>(answer),
             Ok(None) => Err(WorkerError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Err(WorkerError::TimedOut(begun.elapsed()))
@@ -94,15 +98,15 @@ impl AsyncWorkerConnection {
     ///
     /// # Errors
     /// The worker gives no answer. It must not be used again.
-    pub(crate) async fn send_request(&mut self, request: &SqlRequest) -> Result<Judgement, WorkerError> {
+    pub(crate) async fn send_request<Q: WorkerRequest>(&mut self, request: &Q) -> Result<Q::Answer, WorkerError> {
         let begun = Instant::now();
         let exchange = async {
-            wire::encode_frame_into(&mut self.buffer, request)?;
+            wire::encode_request_into(&mut self.buffer, Q::KIND, request)?;
             self.socket.write_all(&self.buffer).await?;
-            wire::read_frame_async::<Judgement>(&mut self.socket, &mut self.buffer).await
+            wire::read_frame_async::<Q::Answer>(&mut self.socket, &mut self.buffer).await
         };
-        match tokio::time::timeout(request.limits.wall_time() + ANSWER_GRACE, exchange).await {
-            Ok(Ok(Some(judgement))) => verify_digest(judgement),
+        match tokio::time::timeout(request.answer_time(), exchange).await {
+            Ok(Ok(Some(answer))) => verified::<Q>(answer),
             Ok(Ok(None)) => Err(WorkerError::Disconnected(io::ErrorKind::UnexpectedEof.into())),
             Ok(Err(error)) => Err(WorkerError::Disconnected(error)),
             Err(_) => Err(WorkerError::TimedOut(begun.elapsed())),
@@ -110,28 +114,27 @@ impl AsyncWorkerConnection {
     }
 }
 
-/// Checks that the digest of a judgement matches its content.
-fn verify_digest(judgement: Judgement) -> Result<Judgement, WorkerError> {
-    match judgement.is_intact() {
-        true => Ok(judgement),
+/// Checks that the digest of a judgement in an answer matches its content.
+fn verified<Q: WorkerRequest>(answer: Q::Answer) -> Result<Q::Answer, WorkerError> {
+    match Q::is_intact(&answer) {
+        true => Ok(answer),
         false => Err(WorkerError::Disconnected(io::Error::other("the answer was damaged during transmission"))),
     }
 }
 
-/// Returns the judgement of a request whose worker was killed because it exceeded the time limit.
-pub(crate) fn timeout_judgement(request: &SqlRequest, took: Duration) -> Judgement {
-    let message = format!("it did not end within {} ms, so its worker was ended", request.limits.time_ms);
-    chain::limit_judgement(request, SqlCode::TimeLimit, message, took)
+/// Returns the reason why there is no answer of a worker that was killed because it exceeded the time limit.
+pub(crate) fn timed_out(request: &impl WorkerRequest, took: Duration) -> Unanswered {
+    let message = format!("it did not end within {} ms, so its worker was ended", request.limits().time_ms);
+    match request.is_committing() {
+        true => Unanswered::Failed(SqlCode::EngineDied, format!("{message}; {UNKNOWN_EFFECTS}")),
+        false => Unanswered::Limit(SqlCode::TimeLimit, message, took),
+    }
 }
 
-/// Returns the judgement of a request during which the engine died.
-pub(crate) fn engine_died_judgement(request: &SqlRequest, why: &str) -> Judgement {
-    chain::error_judgement(
-        request,
-        request.dialect.display_name(),
-        SqlCode::EngineDied,
-        format!("the engine died: {why}"),
-    )
+/// Returns the reason why there is no answer of an engine that died.
+pub(crate) fn engine_died(request: &impl WorkerRequest, why: &str) -> Unanswered {
+    let effects = if request.is_committing() { format!("; {UNKNOWN_EFFECTS}") } else { String::new() };
+    Unanswered::Failed(SqlCode::EngineDied, format!("the engine died: {why}{effects}"))
 }
 
 /// A reader with one deadline for all reads of a socket, even if data keeps arriving.

@@ -2,13 +2,14 @@
 //! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
 //! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
-//! directory. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
+//! directory. Only a request that keeps its effects gets a worker of its own that may write the directory of the
+//! database. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +18,22 @@ use std::time::{Duration, Instant};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
-use proctor_core::sql::{Dialect, Judgement, SqlCode, SqlRequest};
+use proctor_core::sql::{
+    Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use proctor_sandbox::{
-    AccessRights, EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox,
-    SandboxError, SandboxEvent, SandboxReuse, ToolKind, ToolMount, Unsealed,
+    EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError,
+    SandboxEvent, SandboxReuse, ToolMount, Unsealed,
 };
 
-use crate::chain;
 use crate::mysql::MariadbPrograms;
 use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
+use crate::statement_run;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
+use crate::worker_files::{MountedDatabase, MountedFile, WorkerKey};
+use crate::worker_request::{Unanswered, WorkerRequest};
 
 /// The memory that a worker needs in addition to its engine, in bytes.
 const MEMORY_OVERHEAD: u64 = 192 << 20;
@@ -53,9 +58,18 @@ const LIBRARY_SIZE: WorkerSize = WorkerSize { disk_bytes: 1 << 20, inodes: 256, 
 /// The size of a worker with a server: its data directory, and a process for each of its tasks.
 const SERVER_SIZE: WorkerSize = WorkerSize { disk_bytes: 256 << 20, inodes: 16_384, pids: 48, open_files: 1024 };
 
-fn worker_size(dialect: Dialect) -> WorkerSize {
-    match dialect {
-        Dialect::Sqlite | Dialect::Duckdb => LIBRARY_SIZE,
+/// The smallest limit for the size of each file of a worker that changes a database, in bytes.
+const MIN_WRITABLE_BYTES: u64 = 4 << 30;
+
+fn worker_size(key: &WorkerKey) -> WorkerSize {
+    match key.dialect {
+        Dialect::Sqlite | Dialect::Duckdb => match &key.database {
+            Some(database) if database.writable_mount().is_some() => {
+                let disk_bytes = database.bytes().saturating_mul(2).max(MIN_WRITABLE_BYTES);
+                WorkerSize { disk_bytes, ..LIBRARY_SIZE }
+            }
+            _ => LIBRARY_SIZE,
+        },
         Dialect::Postgres | Dialect::Mysql => SERVER_SIZE,
     }
 }
@@ -88,39 +102,6 @@ pub struct WorkerPool {
     idle: Mutex<Vec<(WorkerKey, Box<PooledWorker>)>>,
     /// Locked while a template is created.
     template_creation: Mutex<()>,
-}
-
-/// The properties of a request that a worker must match.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct WorkerKey {
-    dialect: Dialect,
-    /// DuckDB's library, or the template of a server.
-    library: Option<MountedFile>,
-    database: Option<MountedFile>,
-    /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
-    memory: u64,
-}
-
-/// A file that is mounted into a sandbox. The sandbox keeps showing this file if another one takes its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct MountedFile {
-    /// The canonical path. A symbolic link cannot be a mount point.
-    file: PathBuf,
-    /// The device and the inode.
-    file_id: (u64, u64),
-}
-
-impl MountedFile {
-    fn from_path(file: &Path) -> io::Result<Self> {
-        let file = file.canonicalize()?;
-        let meta = file.metadata()?;
-        Ok(Self { file, file_id: (meta.dev(), meta.ino()) })
-    }
-
-    fn to_mount(&self) -> ToolMount {
-        let (source, at) = (self.file.clone(), self.file.clone());
-        ToolMount { source, at, kind: ToolKind::ReadOnly, rights: AccessRights::Ours }
-    }
 }
 
 /// One worker.
@@ -194,44 +175,75 @@ impl WorkerPool {
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
     pub async fn judge(self: &Arc<Self>, request: &SqlRequest) -> Judgement {
+        self.answer(request).await
+    }
+
+    /// Judges a text in a worker, and runs it if the verdict is `ok`. If the future is dropped, the worker is killed.
+    pub async fn run_statement(self: &Arc<Self>, request: &SqlRunRequest) -> SqlRunAnswer {
+        // A worker that may write gets its sandbox only for a request that may keep its effects.
+        if let Err(message) = statement_run::check_request(request) {
+            return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+        }
+        self.answer(request).await
+    }
+
+    /// Describes a schema in a worker. If the future is dropped, the worker is killed.
+    pub async fn describe_schema(self: &Arc<Self>, request: &SchemaRequest) -> SchemaAnswer {
+        self.answer(request).await
+    }
+
+    async fn answer<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Q::Answer {
         let key = match self.worker_key_async(request).await {
             Ok(key) => key,
-            Err((code, why)) => return chain::error_judgement(request, request.dialect.display_name(), code, why),
+            Err((code, why)) => return request.unanswered(Unanswered::Failed(code, why)),
         };
-        // The worker sees the file only at its canonical path.
-        let database = key.database.as_ref().map(|shown| shown.file.to_string_lossy().into_owned());
-        let canonical_request = database.is_some().then(|| SqlRequest { database, ..request.clone() });
-        let request = canonical_request.as_ref().unwrap_or(request);
-        if let Some(worker) = self.take_idle(&key) {
-            match self.judge_with_worker(&key, worker, request).await {
-                Ok(judgement) => return judgement,
+        // The worker sees the file at another path than the caller.
+        let database = key.database.as_ref().map(|shown| shown.path_in_sandbox(&self.facts.path));
+        let shown_request = database.map(|database| request.with_database(database.to_string_lossy().into_owned()));
+        let request = shown_request.as_ref().unwrap_or(request);
+        if request.is_committing() {
+            self.release_database(&key).await;
+        } else if let Some(worker) = self.take_idle(&key) {
+            match self.ask_worker(&key, worker, request).await {
+                Ok(answer) => return answer,
                 // The death of an idle worker is unrelated to this request, so the request is sent to a new worker,
                 // once.
                 Err(WorkerFailure::Died(_)) => {}
-                Err(none) => return none.into_judgement(request),
+                Err(none) => return request.unanswered(none.into_unanswered(request)),
             }
         }
         let (pool, wanted) = (Arc::clone(self), key.clone());
         let started = run_blocking(move || pool.start_worker(&wanted)).await;
         let worker = match started.map_err(WorkerStartError::from).flatten() {
             Ok(worker) => worker,
-            Err(why) => return failure_judgement(request, &format!("no sandbox for the SQL worker: {why}")),
+            Err(why) => {
+                // A finding has its message on one line.
+                let why = why.to_string().replace("\nhint: ", "; ");
+                let message = format!("no sandbox for the SQL worker: {why}");
+                return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
+            }
         };
-        self.judge_with_worker(&key, worker, request).await.unwrap_or_else(|none| none.into_judgement(request))
+        let answer = self.ask_worker(&key, worker, request).await;
+        answer.unwrap_or_else(|none| request.unanswered(none.into_unanswered(request)))
     }
 
     /// Sends a request to a worker. A worker that answers returns to the pool; a worker that does not is killed.
-    async fn judge_with_worker(
+    async fn ask_worker<Q: WorkerRequest>(
         &self,
         key: &WorkerKey,
         mut worker: Box<PooledWorker>,
-        request: &SqlRequest,
-    ) -> Result<Judgement, WorkerFailure> {
+        request: &Q,
+    ) -> Result<Q::Answer, WorkerFailure> {
         let begun = Instant::now();
         match worker.connection.send_request(request).await {
-            Ok(judgement) => {
+            Ok(answer) if request.is_committing() => {
+                // The end of the sandbox may block.
+                drop(run_blocking(move || drop(worker)).await);
+                Ok(answer)
+            }
+            Ok(answer) => {
                 self.return_worker(key.clone(), worker);
-                Ok(judgement)
+                Ok(answer)
             }
             Err(silence) => {
                 let ended = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
@@ -249,6 +261,15 @@ impl WorkerPool {
     pub fn release(&self) {
         let idle = std::mem::take(&mut *self.idle_workers());
         drop(idle);
+    }
+
+    /// Ends the idle workers that have the database of a key open, since an engine may lock the file.
+    async fn release_database(&self, key: &WorkerKey) {
+        let Some(database) = &key.database else { return };
+        let has_open =
+            |(of, _): &mut (WorkerKey, _)| of.database.as_ref().is_some_and(|other| other.is_same_file(database));
+        let ended: Vec<_> = self.idle_workers().extract_if(.., has_open).collect();
+        drop(run_blocking(move || drop(ended)).await);
     }
 
     fn idle_workers(&self) -> MutexGuard<'_, Vec<(WorkerKey, Box<PooledWorker>)>> {
@@ -276,8 +297,8 @@ impl WorkerPool {
     ///
     /// # Errors
     /// The same as for [`WorkerPool::worker_key`].
-    async fn worker_key_async(self: &Arc<Self>, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
-        if request.dialect == Dialect::Sqlite && request.database.is_none() {
+    async fn worker_key_async<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Result<WorkerKey, (SqlCode, String)> {
+        if request.dialect() == Dialect::Sqlite && request.database().is_none() {
             return self.worker_key(request);
         }
         let (pool, request) = (Arc::clone(self), request.clone());
@@ -289,8 +310,8 @@ impl WorkerPool {
     ///
     /// # Errors
     /// The engine of the dialect is missing, or the database cannot be read.
-    fn worker_key(&self, request: &SqlRequest) -> Result<WorkerKey, (SqlCode, String)> {
-        let library = match request.dialect {
+    fn worker_key(&self, request: &impl WorkerRequest) -> Result<WorkerKey, (SqlCode, String)> {
+        let library = match request.dialect() {
             Dialect::Sqlite => None,
             Dialect::Duckdb => {
                 let home = self.launcher.host().home();
@@ -310,11 +331,11 @@ impl WorkerPool {
                 Some(self.server_template(programs.template_name(), "mariadb-template")?)
             }
         };
-        let database = request.database.as_deref().map(|file| {
+        let database = request.database().map(|file| {
             let unread = |error| (SqlCode::EngineFailed, format!("the database `{file}` cannot be read: {error}"));
-            MountedFile::from_path(Path::new(file)).map_err(unread)
+            MountedDatabase::from_path(Path::new(file), request.dialect(), request.is_committing()).map_err(unread)
         });
-        let (dialect, memory) = (request.dialect, request.limits.memory);
+        let (dialect, memory) = (request.dialect(), request.limits().memory);
         Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
     }
 
@@ -366,7 +387,7 @@ impl WorkerPool {
     }
 
     fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
-        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key.dialect)))?;
+        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key)))?;
         let policy = self.sandbox_policy(key)?;
         let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
@@ -400,9 +421,11 @@ impl WorkerPool {
         let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy());
         let options = WorkerOptions::arguments(key.dialect, library.as_deref());
         let words = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(options);
-        let tools =
-            std::iter::once(&program).chain(&key.library).chain(&key.database).map(MountedFile::to_mount).collect();
-        self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key.dialect))
+        let files = std::iter::once(&program).chain(&key.library).map(MountedFile::to_mount);
+        let tools = files.chain(key.database.iter().flat_map(MountedDatabase::read_only_mounts)).collect();
+        let caches = key.database.iter().filter_map(MountedDatabase::writable_mount).collect();
+        let policy = self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key))?;
+        Ok(Policy { caches, ..policy })
     }
 
     /// Returns the policy of a sandbox for `argv`, with this memory for the engine.
@@ -453,15 +476,17 @@ impl PooledWorker {
 }
 
 impl WorkerFailure {
-    /// Returns the judgement of a request that no worker answered.
-    fn into_judgement(self, request: &SqlRequest) -> Judgement {
+    fn into_unanswered(self, request: &impl WorkerRequest) -> Unanswered {
         match self {
-            Self::TimedOut(took) => worker_client::timeout_judgement(request, took),
+            Self::TimedOut(took) => worker_client::timed_out(request, took),
             Self::MemoryExceeded(took) => {
-                let message = "it exceeded the memory limit, so its worker was ended".to_owned();
-                chain::limit_judgement(request, SqlCode::MemoryLimit, message, took)
+                let message = "it exceeded the memory limit, so its worker was ended";
+                match request.is_committing() {
+                    true => worker_client::engine_died(request, message),
+                    false => Unanswered::Limit(SqlCode::MemoryLimit, message.to_owned(), took),
+                }
             }
-            Self::Died(why) => worker_client::engine_died_judgement(request, &why),
+            Self::Died(why) => worker_client::engine_died(request, &why),
         }
     }
 }
@@ -470,10 +495,6 @@ impl Drop for PooledWorker {
     fn drop(&mut self) {
         drop(self.running.kill());
     }
-}
-
-fn failure_judgement(request: &SqlRequest, message: &str) -> Judgement {
-    chain::error_judgement(request, request.dialect.display_name(), SqlCode::EngineFailed, message.to_owned())
 }
 
 /// Returns the last message of a worker or its sandbox.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Trial};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::sql::{
-    Dialect, Judgement, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlSeverity, SqlVerdict,
+    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunRequest, SqlSeverity, SqlVerdict,
 };
 use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::mysql::MariadbPrograms;
 use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
+use serde_json::json;
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(50) NOT NULL, tier VARCHAR(20), born DATE);
@@ -33,12 +35,14 @@ const SCHEMA: &str = "
     SET SESSION sql_mode = 'ANSI_QUOTES';";
 
 fn main() {
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 11] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
         ("judges_writes", judges_writes),
         ("judges_migrations", judges_migrations),
+        ("returns_typed_rows", returns_typed_rows),
+        ("describes_schema", describes_schema),
         ("enforces_lists", enforces_lists),
         ("restores_the_database", restores_the_database),
         ("ends_expensive_statements", ends_expensive_statements),
@@ -116,6 +120,13 @@ impl Pool {
     }
 
     #[track_caller]
+    fn rows(&self, request: SqlRequest) -> ResultRows {
+        let request = SqlRunRequest { request, commit: false };
+        let answer = self.runtime.block_on(self.workers.run_statement(&request));
+        answer.result.unwrap_or_else(|| panic!("{:?}: {:#?}", answer.error, answer.judgement.diagnostics))
+    }
+
+    #[track_caller]
     fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
         let judgement = self.judge(request);
         let errors = judgement.diagnostics.iter().filter(|found| found.severity == SqlSeverity::Error);
@@ -130,6 +141,66 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.workers.release();
     }
+}
+
+fn returns_typed_rows() {
+    let pool = Pool::start();
+    let types = pool.rows(request(
+        SqlPolicy::Read,
+        "SELECT 9007199254740993 AS big, 1.50 AS price, 0.5e0 AS r, TRUE AS yes, NULL AS none, x'00ff' AS bytes,
+            CAST('2026-01-02' AS DATE) AS day, CAST('2026-01-02 03:04:05.5' AS DATETIME(1)) AS at,
+            CAST('-26:00:01' AS TIME) AS span, 'ä' AS text, b'101' + 0 AS bits",
+    ));
+    let expected = json!([[
+        "9007199254740993", "1.50", 0.5, 1, null, {"base64": "AP8="}, "2026-01-02", "2026-01-02 03:04:05.5",
+        "-26:00:01", "ä", 5
+    ]]);
+    assert_eq!(json!(types.rows), expected);
+    let limits = SqlResourceLimits { rows: 2, time_ms: 30_000, ..SqlResourceLimits::default() };
+    let cut = pool.rows(SqlRequest { limits, ..request(SqlPolicy::Read, "SELECT n FROM big ORDER BY n") });
+    assert_eq!((json!(cut.rows), cut.truncated), (json!([[1], [2]]), true));
+    for _ in 0..2 {
+        let write = "INSERT INTO customers (id, name) VALUES (7, 'Ann'), (8, 'Bo') RETURNING name";
+        let written = pool.rows(request(SqlPolicy::Write, write));
+        assert_eq!((json!(written.rows), written.changed), (json!([["Ann"], ["Bo"]]), 2));
+        assert_eq!(pool.rows(request(SqlPolicy::Read, "SELECT name FROM customers WHERE id = 7")).rows.len(), 0);
+    }
+    let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
+    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+}
+
+fn describes_schema() {
+    let pool = Pool::start();
+    let schema = "CREATE TABLE u (id INT PRIMARY KEY) COMMENT = 'beside t';
+        CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(99), u INT NOT NULL COMMENT 'the u', tags INT,
+            FOREIGN KEY (u) REFERENCES u (id));
+        INSERT INTO u VALUES (7); INSERT INTO t VALUES (1, 'ann@example.org', 7, 5);";
+    let request = SchemaRequest {
+        dialect: Dialect::Mysql,
+        schema: vec![schema.to_owned()],
+        database: None,
+        allow: SqlAllow::default(),
+        samples: 3,
+        limits: SqlResourceLimits { time_ms: 30_000, ..SqlResourceLimits::default() },
+    };
+    let answer = pool.runtime.block_on(pool.workers.describe_schema(&request));
+    let tables = answer.schema.unwrap_or_else(|| panic!("{:?}", answer.error)).tables;
+    let table = |name: &str| tables.iter().find(|table| table.name == name).expect("a table");
+    assert_eq!(table("u").comment.as_deref(), Some("beside t"));
+    let columns = table("t").columns.iter();
+    let described: Vec<_> = columns
+        .map(|column| (&*column.name, column.comment.as_deref(), json!(column.samples), column.is_masked))
+        .collect();
+    let expected = [
+        ("id", None, json!([1]), false),
+        ("email", None, json!(["xxx@xxxxxxx.xxx"]), true),
+        ("u", Some("the u"), json!([7]), false),
+        ("tags", None, json!([5]), false),
+    ];
+    assert_eq!(described, expected);
+    let keys = &table("t").foreign_keys;
+    assert_eq!((&*keys[0].column, &*keys[0].referenced_table), ("u", "u"));
+    assert_eq!((table("t").columns[0].is_primary_key, table("t").columns[2].is_not_null), (true, true));
 }
 
 fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {

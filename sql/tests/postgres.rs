@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::sql::{Dialect, Judgement, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlVerdict};
+use proctor_core::sql::{
+    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunRequest, SqlVerdict,
+};
 use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::postgres::PostgresPrograms;
 use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
+use serde_json::json;
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id serial PRIMARY KEY, name text NOT NULL, tier text, born date);
@@ -27,12 +31,14 @@ const SCHEMA: &str = "
     SELECT set_config('search_path', '', false);";
 
 fn main() {
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 10] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
         ("judges_writes", judges_writes),
         ("judges_migrations", judges_migrations),
+        ("returns_typed_rows", returns_typed_rows),
+        ("describes_schema", describes_schema),
         ("enforces_lists", enforces_lists),
         ("ends_expensive_statements", ends_expensive_statements),
         ("replaces_a_killed_server", replaces_a_killed_server),
@@ -109,6 +115,13 @@ impl Pool {
     }
 
     #[track_caller]
+    fn rows(&self, request: SqlRequest) -> ResultRows {
+        let request = SqlRunRequest { request, commit: false };
+        let answer = self.runtime.block_on(self.workers.run_statement(&request));
+        answer.result.unwrap_or_else(|| panic!("{:?}: {:#?}", answer.error, answer.judgement.diagnostics))
+    }
+
+    #[track_caller]
     fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
         let judgement = self.judge(request);
         let errors =
@@ -124,6 +137,69 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.workers.release();
     }
+}
+
+fn returns_typed_rows() {
+    let pool = Pool::start();
+    let types = pool.rows(request(
+        SqlPolicy::Read,
+        "SELECT 9007199254740993::int8 AS big, 1.50::numeric AS price, 'NaN'::float8 AS no, true AS yes, NULL::int AS none,
+            '\\x00ff'::bytea AS bytes, ARRAY[[1, NULL]] AS list, '{\"a\": [1]}'::jsonb AS doc, date '2026-01-02' AS day,
+            interval '1 month 2 hours' AS span, '00000000-0000-0000-0000-000000000001'::uuid AS id, ARRAY['a,b', '\"'] AS texts",
+    ));
+    let names: Vec<_> =
+        types.columns.iter().map(|column| (column.name.as_str(), column.kind.as_deref().unwrap_or(""))).collect();
+    assert_eq!(names[..4], [("big", "int8"), ("price", "numeric"), ("no", "float8"), ("yes", "bool")]);
+    let expected = json!([[
+        "9007199254740993", "1.50", "NaN", true, null, {"base64": "AP8="}, [[1, null]], {"a": [1]}, "2026-01-02",
+        "1 mon 02:00:00", "00000000-0000-0000-0000-000000000001", ["a,b", "\""]
+    ]]);
+    assert_eq!(json!(types.rows), expected);
+    let limits = SqlResourceLimits { rows: 2, time_ms: 30_000, ..SqlResourceLimits::default() };
+    let cut = pool.rows(SqlRequest { limits, ..request(SqlPolicy::Read, "SELECT n FROM big ORDER BY n") });
+    assert_eq!((json!(cut.rows), cut.truncated), (json!([[1], [2]]), true));
+    let write = "INSERT INTO customers (name) VALUES ('Ann'), ('Bo') RETURNING name";
+    for _ in 0..2 {
+        let written = pool.rows(SqlRequest { limits, ..request(SqlPolicy::Write, write) });
+        assert_eq!((json!(written.rows), written.changed, written.truncated), (json!([["Ann"], ["Bo"]]), 2, false));
+        assert_eq!(pool.rows(request(SqlPolicy::Read, "SELECT name FROM customers")).rows.len(), 0, "it is undone");
+    }
+    let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
+    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+}
+
+fn describes_schema() {
+    let pool = Pool::start();
+    let schema = "CREATE TABLE u (id int PRIMARY KEY); COMMENT ON TABLE u IS 'beside t';
+        CREATE TABLE t (id int PRIMARY KEY, email text, u int NOT NULL REFERENCES u (id), tags text[]);
+        COMMENT ON COLUMN t.u IS 'the u';
+        INSERT INTO u VALUES (7); INSERT INTO t VALUES (1, 'ann@example.org', 7, '{a}');";
+    let request = SchemaRequest {
+        dialect: Dialect::Postgres,
+        schema: vec![schema.to_owned()],
+        database: None,
+        allow: SqlAllow::default(),
+        samples: 3,
+        limits: SqlResourceLimits { time_ms: 30_000, ..SqlResourceLimits::default() },
+    };
+    let answer = pool.runtime.block_on(pool.workers.describe_schema(&request));
+    let tables = answer.schema.unwrap_or_else(|| panic!("{:?}", answer.error)).tables;
+    let table = |name: &str| tables.iter().find(|table| table.name == name).expect("a table");
+    assert_eq!(table("u").comment.as_deref(), Some("beside t"));
+    let columns = table("t").columns.iter();
+    let described: Vec<_> = columns
+        .map(|column| (&*column.name, column.comment.as_deref(), json!(column.samples), column.is_masked))
+        .collect();
+    let expected = [
+        ("id", None, json!([1]), false),
+        ("email", None, json!(["xxx@xxxxxxx.xxx"]), true),
+        ("u", Some("the u"), json!([7]), false),
+        ("tags", None, json!([["a"]]), false),
+    ];
+    assert_eq!(described, expected);
+    let keys = &table("t").foreign_keys;
+    assert_eq!((&*keys[0].column, &*keys[0].referenced_table), ("u", "u"));
+    assert_eq!((table("t").columns[0].is_primary_key, table("t").columns[2].is_not_null), (true, true));
 }
 
 fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {

@@ -2,6 +2,7 @@
 
 mod access;
 mod apply_changes;
+mod ask;
 mod caches;
 mod caller_process;
 mod changesets;
@@ -40,6 +41,7 @@ mod live_terminal;
 mod local_attacks;
 mod maintenance;
 mod mcp;
+mod mcp_servers;
 mod missing_controls;
 mod network;
 mod packaging;
@@ -61,6 +63,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_run;
 mod sql_steps;
 mod step_environment;
 mod step_output;
@@ -159,6 +162,8 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_run::CASES,
+        ask::CASES,
         stress::CASES,
         path_swaps::CASES,
         systemd::CASES,

@@ -8,8 +8,9 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 /// Names of the schemas, without `.schema.json`.
-const SCHEMA_NAMES: [&str; 10] = [
+const SCHEMA_NAMES: [&str; 11] = [
     "sql-judgement",
+    "sql-ask-answer",
     "comparison",
     "spec",
     "plan",

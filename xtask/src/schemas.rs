@@ -33,7 +33,7 @@ struct SchemaDocument {
     schema: fn() -> Value,
 }
 
-const DOCUMENTS: [SchemaDocument; 13] = [
+const DOCUMENTS: [SchemaDocument; 15] = [
     SchemaDocument { name: "spec", title: "spec/verification.yaml", schema: proctor_core::spec::schema },
     SchemaDocument { name: "operator", title: "proctord.toml", schema: proctor_core::spec::operator_schema },
     SchemaDocument {
@@ -81,6 +81,16 @@ const DOCUMENTS: [SchemaDocument; 13] = [
         name: "sql-request",
         title: "Body of `POST /v1/sql/verify`",
         schema: input_schema::<proctor_core::sql::SqlRequest>,
+    },
+    SchemaDocument {
+        name: "sql-ask-answer",
+        title: "Output of `proctor sql ask --format json`, and answer of `POST /v1/sql/ask`",
+        schema: output_schema::<proctor_core::sql::AskAnswer>,
+    },
+    SchemaDocument {
+        name: "sql-ask-request",
+        title: "Body of `POST /v1/sql/ask`",
+        schema: input_schema::<proctor_core::sql::AskRequest>,
     },
     SchemaDocument {
         name: "gate",

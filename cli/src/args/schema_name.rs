@@ -25,6 +25,10 @@ pub(crate) enum SchemaName {
     SqlJudgement,
     /// `POST /v1/sql/verify`.
     SqlRequest,
+    /// `proctor sql ask --format json`.
+    SqlAskAnswer,
+    /// `POST /v1/sql/ask`.
+    SqlAskRequest,
     /// `verify/<skill>.json`.
     SkillEvidence,
     /// `verify/_toolchain.json`.
@@ -67,6 +71,8 @@ impl SchemaName {
             Self::Gate => "gate",
             Self::SqlJudgement => "sql-judgement",
             Self::SqlRequest => "sql-request",
+            Self::SqlAskAnswer => "sql-ask-answer",
+            Self::SqlAskRequest => "sql-ask-request",
             Self::SkillEvidence => "skill-evidence",
             Self::ToolchainEvidence => "toolchain-evidence",
             Self::StatusLastRun => "status-last-run",
@@ -96,6 +102,8 @@ impl SchemaName {
             Self::Gate => "output of `gate --format json`",
             Self::SqlJudgement => "output of `sql verify --format json`",
             Self::SqlRequest => "request body of `POST /v1/sql/verify`",
+            Self::SqlAskAnswer => "output of `sql ask --format json`",
+            Self::SqlAskRequest => "request body of `POST /v1/sql/ask`",
             Self::SkillEvidence => "verify/<skill>.json",
             Self::ToolchainEvidence => "verify/_toolchain.json",
             Self::StatusLastRun => "`verification.last_run` in 05-status.json",

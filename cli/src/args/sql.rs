@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proctor_core::sql::{Dialect, Percent, SqlBatch, SqlPolicy, StageName};
+use proctor_core::sql::{Dialect, MAX_SAMPLES, Percent, SqlBatch, SqlPolicy, StageName};
 
+use super::ask::{SqlAskArgs, SqlAuditArgs};
 use super::output_format::OutputFormat;
 use super::shared_options::{BackendArgs, OperatorArgs, StateArgs};
-use super::value_parsers::{OptionValueError, one_of};
+use super::value_parsers::{OptionValueError, dialect, one_of, policy};
 
 /// The arguments of `proctor sql`.
 #[derive(Debug, Args)]
@@ -22,8 +23,11 @@ impl SqlArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
             SqlCommand::Verify(args) => args.format != SqlFormat::Human,
+            SqlCommand::Run(args) => args.format == SqlResultFormat::Json,
+            SqlCommand::Schema(args) => args.format == SqlSchemaFormat::Json,
             SqlCommand::Advice(args) => args.format == OutputFormat::Json,
-            SqlCommand::Engines(_) => false,
+            SqlCommand::Ask(args) => args.format == OutputFormat::Json,
+            SqlCommand::Engines(_) | SqlCommand::Audit(_) => false,
         }
     }
 }
@@ -33,6 +37,14 @@ impl SqlArgs {
 pub(crate) enum SqlCommand {
     /// Check statements: whether they bind, are allowed, run, and answer the question
     Verify(Box<SqlVerifyArgs>),
+    /// Check a statement, run it if the verdict is `ok`, and show its rows
+    Run(Box<SqlRunArgs>),
+    /// Describe a schema: tables, columns, keys, comments and sample values
+    Schema(Box<SqlSchemaArgs>),
+    /// Answer a question with a statement of a language model that was judged and run
+    Ask(Box<SqlAskArgs>),
+    /// Show and check the audit trail of questions
+    Audit(SqlAuditArgs),
     /// Explain an engine's error and how to fix it
     Advice(SqlAdviceArgs),
     /// Show the available engines
@@ -45,15 +57,76 @@ pub(crate) struct SqlVerifyArgs {
     /// Files with SQL; `-` or no file is standard input
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub request: SqlRequestArgs,
+    /// The format of the judgement on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: SqlFormat,
+    #[command(flatten)]
+    pub backend: SqlBackendArgs,
+}
+
+/// The arguments of `proctor sql run`.
+#[derive(Debug, Args)]
+pub(crate) struct SqlRunArgs {
+    /// A file with SQL; `-` or no file is standard input
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub request: SqlRequestArgs,
+    /// Keep the effects of a write on the database [default: they are undone]
+    #[arg(long)]
+    pub commit: bool,
+    /// The format of the result on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub format: SqlResultFormat,
+    #[command(flatten)]
+    pub backend: SqlBackendArgs,
+}
+
+/// The arguments of `proctor sql schema`.
+#[derive(Debug, Args)]
+pub(crate) struct SqlSchemaArgs {
+    #[command(flatten)]
+    pub source: SqlSourceArgs,
+    /// The only tables to describe
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub tables: Vec<String>,
+    /// The only columns of their tables to describe, as `table.column`
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// The number of sample values of each column, at most 10; personal data is masked
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_SAMPLES)))]
+    pub samples: u32,
+    /// A limit as NAME=VALUE: `time`, `steps`, `rows`, `memory`, `result`, `depth`, `input`
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    pub limit: Vec<String>,
+    /// The format of the schema on standard output
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: SqlSchemaFormat,
+    #[command(flatten)]
+    pub backend: SqlBackendArgs,
+}
+
+/// The schema or database of a request.
+#[derive(Debug, Args)]
+pub(crate) struct SqlSourceArgs {
     /// The SQL dialect
     #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
     pub dialect: Dialect,
     /// A file with the statements that create the schema; several files are executed in order
     #[arg(long, value_name = "FILE")]
     pub schema: Vec<PathBuf>,
-    /// A database to check against; it is never changed
+    /// A database to check against; it is never changed, except by `run --commit`
     #[arg(long, visible_alias = "database", value_name = "FILE")]
     pub db: Option<PathBuf>,
+}
+
+/// The options of a statement that is judged.
+#[derive(Debug, Args)]
+pub(crate) struct SqlRequestArgs {
+    #[command(flatten)]
+    pub source: SqlSourceArgs,
     /// The permitted effects of a statement: `read`, `write` rows, or `migrate` the schema
     #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]
     pub policy: SqlPolicy,
@@ -81,9 +154,11 @@ pub(crate) struct SqlVerifyArgs {
     /// Reject if a warning has at least this confidence, in percent [default: warnings never reject]
     #[arg(long, value_name = "PERCENT")]
     pub reject_at: Option<Percent>,
-    /// The format of the judgement on standard output
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: SqlFormat,
+}
+
+/// The options that select the engine and the side that uses it.
+#[derive(Debug, Args)]
+pub(crate) struct SqlBackendArgs {
     /// DuckDB's shared library [default: $PROCTOR_DUCKDB, else the usual system directories]
     #[arg(long, value_name = "FILE")]
     pub duckdb: Option<PathBuf>,
@@ -128,12 +203,26 @@ pub(crate) enum SqlFormat {
     Sarif,
 }
 
-fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
-    one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
+/// The output formats of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SqlResultFormat {
+    /// A table for people.
+    Table,
+    /// The judgement and the rows as one JSON document.
+    Json,
+    /// CSV with a line of column names.
+    Csv,
 }
 
-fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
-    one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
+/// The output formats of a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SqlSchemaFormat {
+    /// Compact text, for people and prompts.
+    Text,
+    /// One JSON document.
+    Json,
+    /// `CREATE` statements, for reading.
+    Ddl,
 }
 
 fn stage(text: &str) -> Result<StageName, OptionValueError> {

@@ -4,6 +4,7 @@ use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::{BadName, VarName};
 use proctor_core::model::plan::{BadRelPath, Leaks, Limit, Network, ReadOnly, RelPath};
 use proctor_core::model::tier::{BadTier, Tier};
+use proctor_core::sql::{Dialect, SqlPolicy};
 
 /// Reason why the value of an option is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +89,14 @@ pub(super) fn variable(text: &str) -> Result<String, OptionValueError> {
 pub(super) fn assignment(text: &str) -> Result<(VarName, String), OptionValueError> {
     let (name, value) = text.split_once('=').ok_or(unexpected("`NAME=VALUE`"))?;
     Ok((VarName::new(name)?, value.to_owned()))
+}
+
+pub(super) fn dialect(text: &str) -> Result<Dialect, OptionValueError> {
+    one_of(text, Dialect::ALL.map(|dialect| (dialect.as_str(), dialect)))
+}
+
+pub(super) fn policy(text: &str) -> Result<SqlPolicy, OptionValueError> {
+    one_of(text, SqlPolicy::ALL.map(|policy| (policy.as_str(), policy)))
 }
 
 /// Returns the value whose name the text is, regardless of case.

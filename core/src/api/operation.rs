@@ -2,6 +2,7 @@
 //! document. The daemon implements the operations.
 
 mod description_parts;
+mod operation_id;
 mod parameter_schemas;
 
 use schemars::{Schema, SchemaGenerator};
@@ -14,8 +15,11 @@ use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ExecId, IdempotencyKey, ProfileName, RunId};
 use crate::model::plan::ReportFormat;
-use crate::sql::{Judgement, SqlRequest};
+use crate::sql::{
+    AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use description_parts::{header_parameter, json_response, path_parameter, query_parameter, request_body, schema_for};
+pub use operation_id::Operation;
 use parameter_schemas::{
     absolute_path, any_object, any_text, boolean, event_data, file_name, output_unit, page_size, range_size,
     step_number, stream_name, unsigned_integer, wait_duration,
@@ -23,49 +27,6 @@ use parameter_schemas::{
 
 /// A function that generates the schema of a value in the document.
 pub type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
-
-/// An operation of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Submits a run.
-    SubmitRun,
-    /// Lists runs.
-    ListRuns,
-    /// Returns a run, optionally waiting for changes.
-    GetRun,
-    /// Cancels a run.
-    CancelRun,
-    /// Streams the events of a run.
-    StreamEvents,
-    /// Reads the output of a step or a check.
-    ReadOutput,
-    /// Reads a report file of a step.
-    ReadReport,
-    /// Reads the changes of a run's steps as a patch.
-    ReadPatch,
-    /// Reads an evidence document of a run.
-    ReadEvidence,
-    /// Runs a single command.
-    Exec,
-    /// Cancels a single command.
-    CancelExec,
-    /// Resolves a plan without running it.
-    ResolvePlan,
-    /// Checks whether a tree is verified.
-    AskGate,
-    /// Checks SQL statements.
-    VerifySql,
-    /// Reports which sandbox controls the machine can enforce.
-    AskDoctor,
-    /// Reports the health of the daemon.
-    GetHealth,
-    /// Reports whether the daemon accepts new runs.
-    GetReadiness,
-    /// Returns the metrics.
-    GetMetrics,
-    /// Returns the OpenAPI document.
-    GetOpenApi,
-}
 
 /// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -478,6 +439,46 @@ impl OperationDescription {
             parameters: &[],
             body: request_body::<SqlRequest>(),
             responses: &[json_response::<Judgement>(200, "The judgement of the statement.")],
+        },
+        Self {
+            operation: Operation::RunSql,
+            id: "runSql",
+            method: Method::Post,
+            path: "/v1/sql/run",
+            summary: "Check SQL, and run it if the verdict is `ok`",
+            description: "Judges the statement as `/v1/sql/verify` does, which must include the stages `bind` and \
+                          `safety`. Only if the verdict is `ok` is it run, and the rows are returned within the \
+                          limits. A write is undone, unless `commit` is true: then the effects on `database` are \
+                          kept. A `database` is opened only for the daemon's own user.",
+            parameters: &[],
+            body: request_body::<SqlRunRequest>(),
+            responses: &[json_response::<SqlRunAnswer>(200, "The judgement, and the result if the verdict is `ok`.")],
+        },
+        Self {
+            operation: Operation::DescribeSql,
+            id: "describeSql",
+            method: Method::Post,
+            path: "/v1/sql/schema",
+            summary: "Describe the schema of a database",
+            description: "Tables, columns, keys, comments and, on request, sample values with personal data masked. \
+                          Changes nothing. A `database` is opened only for the daemon's own user.",
+            parameters: &[],
+            body: request_body::<SchemaRequest>(),
+            responses: &[json_response::<SchemaAnswer>(200, "The schema, or the reason why there is none.")],
+        },
+        Self {
+            operation: Operation::AskSql,
+            id: "askSql",
+            method: Method::Post,
+            path: "/v1/sql/ask",
+            summary: "Answer a question with a statement that was judged and run",
+            description: "Has a language model of the operator write the statement. `statement` and `result` are \
+                          present only if the statement was judged `ok` and ran; its effects are rolled back. The \
+                          answer also covers questions that were given up. A `database` is opened only for the \
+                          daemon's own user.",
+            parameters: &[],
+            body: request_body::<AskRequest>(),
+            responses: &[json_response::<AskAnswer>(200, "The answer, or the attempts that failed.")],
         },
         Self {
             operation: Operation::AskDoctor,

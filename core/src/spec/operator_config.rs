@@ -3,6 +3,7 @@
 //!
 //! The callers locate and read the file.
 
+mod ask_settings;
 mod daemon_settings;
 mod telemetry_settings;
 mod tree_settings;
@@ -20,10 +21,14 @@ use crate::model::enforcement::{Control, SandboxMode, Tolerated};
 use crate::model::plan::{Limit, LimitDocument, LimitSettings, Limits, PerLimit, ReadOnly};
 use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
+use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
 use telemetry_settings::TelemetryFile;
 use tree_settings::TreeFile;
 
+pub use ask_settings::{
+    AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderCommand, ProviderSettings,
+};
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
 pub use tree_settings::TreeSettings;
@@ -66,6 +71,8 @@ pub struct OperatorConfig {
     pub daemon: DaemonSettings,
     /// Settings of the export of trace spans.
     pub telemetry: TelemetrySettings,
+    /// Settings of questions to databases: providers, bounds and the audit trail.
+    pub ask: AskSettings,
 }
 
 /// The operator's defaults for values that a spec does not set; `None` keeps the built-in value.
@@ -103,6 +110,7 @@ impl Default for OperatorConfig {
             tree: TreeSettings::default(),
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
+            ask: AskSettings::default(),
         }
     }
 }
@@ -144,6 +152,8 @@ struct OperatorFile {
     daemon: Option<DaemonFile>,
     /// Settings of the export of runs as OpenTelemetry spans.
     telemetry: Option<TelemetryFile>,
+    /// Settings of questions to databases (`proctor sql ask`): providers, bounds and the audit trail.
+    ask: Option<AskFile>,
 }
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -248,6 +258,7 @@ impl OperatorConfig {
             tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
+            ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),
         }
     }
 
@@ -259,8 +270,8 @@ impl OperatorConfig {
         }
     }
 
-    /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid daemon or
-    /// telemetry settings.
+    /// Returns problems: defaults above the operator's own ceilings, relative tool paths, and invalid settings
+    /// of the daemon, the telemetry and questions.
     fn problems(&self) -> impl Iterator<Item = Diagnostic> {
         let to_limit = |number: Option<u64>| number.map(Limit::Max);
         let times = [
@@ -283,6 +294,7 @@ impl OperatorConfig {
             .daemon
             .problems()
             .chain(self.telemetry.problems())
+            .chain(self.ask.problems())
             .map(|message| Diagnostic::without_span(Code::BadConfig, message));
         above.chain(daemon).chain(relative_paths.map(|path| {
             let path = crate::text::escape::quoted(path);

@@ -1,7 +1,8 @@
 //! The description of a database for people and models: tables, columns, keys, comments and sample values.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{Dialect, SqlAllow, SqlResourceLimits};
@@ -28,12 +29,20 @@ pub struct SchemaRequest {
     #[serde(default)]
     pub allow: SqlAllow,
     /// The number of sample values of each column, at most [`MAX_SAMPLES`].
-    #[serde(default)]
+    #[serde(default, deserialize_with = "sample_count")]
     #[schemars(range(max = 10))]
     pub samples: u32,
     /// The resource limits.
     #[serde(default)]
     pub limits: SqlResourceLimits,
+}
+
+fn sample_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let count = u32::deserialize(deserializer)?;
+    if count > MAX_SAMPLES {
+        return Err(D::Error::custom(format!("`samples` is {count}, but must be at most {MAX_SAMPLES}")));
+    }
+    Ok(count)
 }
 
 /// The schema of a database.

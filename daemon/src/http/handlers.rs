@@ -61,6 +61,9 @@ pub(super) async fn handle(app: &AppState, operation: Operation, head: &RequestH
         Operation::ResolvePlan => plan(app, head, body).await,
         Operation::AskGate => gate(app, head, body).await,
         Operation::VerifySql => judge_sql(app, head, body).await,
+        Operation::RunSql => run_sql(app, head, body).await,
+        Operation::DescribeSql => describe_sql(app, head, body).await,
+        Operation::AskSql => ask_sql(app, head, body).await,
         Operation::AskDoctor => doctor(app, head).await,
         Operation::GetHealth => json_response(StatusCode::OK, &app.service.health()),
         Operation::GetReadiness => json_response(StatusCode::OK, &app.service.readiness().await?),
@@ -207,6 +210,21 @@ async fn gate(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
 async fn judge_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
     let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
     json_response(StatusCode::OK, &app.service.judge_sql(head.caller, request).await?)
+}
+
+async fn ask_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
+    let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
+    json_response(StatusCode::OK, &app.service.ask_sql(head.caller, request, |_| {}).await?)
+}
+
+async fn run_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
+    let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
+    json_response(StatusCode::OK, &app.service.run_sql(head.caller, request).await?)
+}
+
+async fn describe_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
+    let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
+    json_response(StatusCode::OK, &app.service.describe_sql(head.caller, request).await?)
 }
 
 async fn doctor(app: &AppState, head: &RequestHead) -> HandlerResult {

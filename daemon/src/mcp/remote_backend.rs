@@ -9,9 +9,12 @@ use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, 
 use proctor_core::api::{Submitted, Watched};
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::{Judgement, SqlRequest};
+use proctor_core::sql::{
+    AskAnswer, AskRequest, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
+};
 use proctor_core::telemetry::{TRACEPARENT, TRACESTATE, TraceContext};
 use proctor_runner::StoredPart;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::backend::Backend;
 use super::resource_uri::VERIFY_PREFIX;
@@ -96,6 +99,20 @@ impl Backend for RemoteBackend {
 
     async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
         self.client.judge_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn ask_sql(&self, request: AskRequest, progress: UnboundedSender<String>) -> Result<AskAnswer, Problem> {
+        // The daemon answers once, at the end.
+        let _ = progress.send("waiting for the daemon".to_owned());
+        self.client.ask_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn run_sql(&self, request: SqlRunRequest) -> Result<SqlRunAnswer, Problem> {
+        self.client.run_sql(&request).await.map_err(into_problem)
+    }
+
+    async fn describe_sql(&self, request: SchemaRequest) -> Result<SchemaAnswer, Problem> {
+        self.client.describe_sql(&request).await.map_err(into_problem)
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {

@@ -34,11 +34,22 @@ pub(super) struct SqlAnswer {
 
 /// Returns the answer of a call. A rejection is a normal answer; a statement that could not be judged is an error.
 pub(super) fn call_result(judgement: &Judgement) -> CallToolResult {
-    let mut ordered: Vec<&SqlDiagnostic> = judgement.diagnostics.iter().collect();
-    ordered.sort_by_key(|found| std::cmp::Reverse(found.severity));
+    let ordered = ordered_findings(judgement);
     let mut result = fit_to_limit(|budget| draft_answer(judgement, &ordered, budget));
     result.is_error = Some(judgement.verdict == SqlVerdict::Error);
     result
+}
+
+/// Returns the verdict and its main reason as one sentence.
+pub(super) fn judgement_reason(judgement: &Judgement) -> String {
+    reason(judgement, &ordered_findings(judgement))
+}
+
+/// Returns the findings, the most severe first.
+fn ordered_findings(judgement: &Judgement) -> Vec<&SqlDiagnostic> {
+    let mut ordered: Vec<&SqlDiagnostic> = judgement.diagnostics.iter().collect();
+    ordered.sort_by_key(|found| std::cmp::Reverse(found.severity));
+    ordered
 }
 
 fn draft_answer(judgement: &Judgement, ordered: &[&SqlDiagnostic], budget: usize) -> AnswerDraft<SqlAnswer> {

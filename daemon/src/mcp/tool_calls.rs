@@ -20,7 +20,7 @@ use super::run_wait::{self, RunWaitResult};
 use super::tool_answer::{AnswerDraft, LogPart, error_result, fit_to_limit};
 use super::tools::McpTool;
 use super::untrusted::{KeptEnd, UntrustedText, one_line};
-use super::{descriptions, explain, hints, sql_answer, tool_input};
+use super::{ask_tool, descriptions, explain, hints, sql_answer, sql_data_answer, tool_input};
 use crate::service::{OutputId, OutputUnit, StdStream};
 
 /// Requester named in the record when a client cancels a run over the protocol.
@@ -64,6 +64,9 @@ impl<B: Backend> ToolCall<'_, B> {
             McpTool::Logs => self.logs(arguments).await,
             McpTool::Explain => self.explain(arguments).await,
             McpTool::Sql => self.sql(arguments).await,
+            McpTool::SqlRun => self.sql_run(arguments).await,
+            McpTool::SqlSchema => self.sql_schema(arguments).await,
+            McpTool::Ask => self.ask(arguments).await,
         };
         answer.unwrap_or_else(|refusal| call_error_result(&refusal))
     }
@@ -101,6 +104,26 @@ impl<B: Backend> ToolCall<'_, B> {
         let request: tool_input::Sql = parse_arguments(arguments)?;
         let judgement = self.backend.judge_sql(request.into_request()).await?;
         Ok(sql_answer::call_result(&judgement))
+    }
+
+    async fn ask(&self, arguments: Option<JsonObject>) -> ToolCallResult {
+        let arguments = parse_arguments(arguments)?;
+        match ask_tool::call(self.backend, arguments, self.context).await {
+            Some(result) => Ok(result?),
+            None => Ok(error_result("NOT ANSWERED: the call was cancelled.".to_owned())),
+        }
+    }
+
+    async fn sql_run(&self, arguments: Option<JsonObject>) -> ToolCallResult {
+        let request: tool_input::SqlRun = parse_arguments(arguments)?;
+        let answer = self.backend.run_sql(request.into_request()).await?;
+        Ok(sql_data_answer::rows_result(&answer))
+    }
+
+    async fn sql_schema(&self, arguments: Option<JsonObject>) -> ToolCallResult {
+        let request: tool_input::SqlSchema = parse_arguments(arguments)?;
+        let answer = self.backend.describe_sql(request.into_request()).await?;
+        Ok(sql_data_answer::schema_result(&answer))
     }
 
     async fn status(&self, arguments: Option<JsonObject>) -> ToolCallResult {

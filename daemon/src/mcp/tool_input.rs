@@ -1,27 +1,30 @@
 //! Defines the arguments of the tools with their schemas, and checks their limits. The server does not rely on
 //! clients to check a schema.
 
+use std::borrow::Cow;
+
 use proctor_core::api::SkillsAsked;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::sql::{
-    Dialect, Percent, SqlAllow, SqlBatch, SqlPolicy, SqlRequest, SqlResourceLimits, StageName, one_or_many,
+    Dialect, MAX_SAMPLES, Percent, SchemaRequest, SqlAllow, SqlBatch, SqlPolicy, SqlRequest, SqlResourceLimits,
+    SqlRunRequest, StageName, one_or_many,
 };
 use proctor_core::text::strict_deserialize;
 use rmcp::model::JsonObject;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 
 use crate::service::{MAX_WAIT, OutputUnit, StdStream};
 
 /// Maximum length of a path in bytes (`PATH_MAX`).
-const MAX_PATH: usize = 4096;
+pub(super) const MAX_PATH: usize = 4096;
 /// Maximum length of a statement and of a schema in bytes.
-const MAX_SQL: usize = 256 << 10;
+pub(super) const MAX_SQL: usize = 256 << 10;
 /// Maximum number of tables, columns or functions in a list.
-const MAX_NAMES: usize = 256;
+pub(super) const MAX_NAMES: usize = 256;
 /// Maximum length of a question in bytes.
-const MAX_QUESTION: usize = 4 << 10;
+pub(super) const MAX_QUESTION: usize = 4 << 10;
 
 /// Arguments of `antigravity_verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -218,7 +221,100 @@ impl Sql {
     }
 }
 
-fn sqlite() -> Dialect {
+/// Arguments of `sql_run`: those of `sql_verify`, and `commit`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SqlRun {
+    /// The statement and its policy.
+    pub(super) statement: Sql,
+    /// True to keep the effects of a write.
+    pub(super) commit: bool,
+}
+
+/// The name of the argument that `sql_run` has in addition to `sql_verify`.
+const COMMIT: &str = "commit";
+
+// A derived implementation of a flattened struct would accept unknown arguments.
+impl<'de> Deserialize<'de> for SqlRun {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut arguments = JsonObject::deserialize(deserializer)?;
+        let commit = arguments.remove(COMMIT).map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        let statement = serde_json::from_value(arguments.into()).map_err(D::Error::custom)?;
+        Ok(Self { statement, commit: commit.unwrap_or(false) })
+    }
+}
+
+impl JsonSchema for SqlRun {
+    fn schema_name() -> Cow<'static, str> {
+        "SqlRun".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = Sql::json_schema(generator);
+        let commit = serde_json::json!({
+            "type": "boolean",
+            "description": "True to keep the effects of a write on `database`. Default: they are undone.",
+            "default": false,
+        });
+        if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+            properties.insert(COMMIT.to_owned(), commit);
+        }
+        schema
+    }
+}
+
+/// Arguments of `sql_schema`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SqlSchema {
+    /// Engine of the schema.
+    #[serde(default = "sqlite")]
+    pub(super) dialect: Dialect,
+    /// Statements that create the schema, such as `CREATE TABLE`, in order. They may insert rows.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(super) schema: Vec<String>,
+    /// Absolute path of a database file to describe. The file is never changed.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH), extend("pattern" = "^/"))]
+    pub(super) database: Option<String>,
+    /// The only tables to describe. Default: all tables.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) tables: Vec<String>,
+    /// The only columns to describe, as `table.column`. Tables without an entry are unrestricted.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) columns: Vec<String>,
+    /// Number of sample values of each column. Default: none.
+    #[serde(default)]
+    #[schemars(range(max = 10))]
+    pub(super) samples: u32,
+    /// Limits on time, memory and result size.
+    #[serde(default)]
+    pub(super) limits: SqlResourceLimits,
+}
+
+impl SqlRun {
+    /// Converts the arguments to a request of the service.
+    pub(super) fn into_request(self) -> SqlRunRequest {
+        SqlRunRequest { request: self.statement.into_request(), commit: self.commit }
+    }
+}
+
+impl SqlSchema {
+    /// Converts the arguments to a request of the service.
+    pub(super) fn into_request(self) -> SchemaRequest {
+        SchemaRequest {
+            dialect: self.dialect,
+            schema: self.schema,
+            database: self.database,
+            allow: SqlAllow { tables: self.tables, columns: self.columns, functions: Vec::new() },
+            samples: self.samples.min(MAX_SAMPLES),
+            limits: self.limits,
+        }
+    }
+}
+
+pub(super) fn sqlite() -> Dialect {
     Dialect::Sqlite
 }
 
@@ -315,6 +411,27 @@ impl ToolArguments for Sql {
     }
 }
 
+impl ToolArguments for SqlRun {
+    fn check(&self) -> Result<(), ArgumentError> {
+        self.statement.check()
+    }
+}
+
+impl ToolArguments for SqlSchema {
+    fn check(&self) -> Result<(), ArgumentError> {
+        self.database.as_deref().map_or(Ok(()), |file| check_path("database", file))?;
+        let length = self.schema.iter().map(String::len).sum();
+        if length > MAX_SQL {
+            return Err(ArgumentError::TooLong { name: "schema", length, max: MAX_SQL });
+        }
+        let lists = [("tables", &self.tables), ("columns", &self.columns)];
+        match lists.iter().find(|(_, list)| list.len() > MAX_NAMES) {
+            Some((name, list)) => Err(ArgumentError::TooManyNames { name, count: list.len() }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl ToolArguments for Status {
     fn check(&self) -> Result<(), ArgumentError> {
         check_wait(self.wait_s)
@@ -348,7 +465,7 @@ fn check_wait(seconds: u64) -> Result<(), ArgumentError> {
     if seconds <= MAX_WAIT.as_secs() { Ok(()) } else { Err(ArgumentError::LongWait { seconds }) }
 }
 
-fn check_path(argument: &'static str, path: &str) -> Result<(), ArgumentError> {
+pub(super) fn check_path(argument: &'static str, path: &str) -> Result<(), ArgumentError> {
     match path {
         _ if path.len() > MAX_PATH => Err(ArgumentError::LongPath(argument)),
         _ if !path.starts_with('/') => Err(ArgumentError::RelativePath(argument)),
@@ -416,6 +533,17 @@ mod tests {
         explain(&json!({})).expect_err("neither");
         explain(&json!({"run_id": "r1", "repo_root": "/r"})).expect_err("both");
     }
+    #[test]
+    fn sql_run_accepts_the_fields_of_sql_and_commit() {
+        let run = |arguments: serde_json::Value| parse::<SqlRun>(arguments.as_object().cloned());
+        let read = run(json!({"sql": "SELECT 1", "policy": "write", "commit": true})).expect("reads").into_request();
+        assert_eq!((read.commit, read.request.sql.as_str(), read.request.policy), (true, "SELECT 1", SqlPolicy::Write));
+        assert!(!run(json!({"sql": "SELECT 1"})).expect("reads").commit);
+        for wrong in [json!({"sql": "SELECT 1", "comit": true}), json!({"sql": "SELECT 1", "commit": 1}), json!({})] {
+            assert!(run(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn sql_accepts_same_fields_as_http() {
         let sql = |arguments: &serde_json::Value| parse::<Sql>(arguments.as_object().cloned()).map(Sql::into_request);

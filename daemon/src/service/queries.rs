@@ -1,4 +1,4 @@
-//! Read-only requests and the doctor: plans, the gate, judgements of SQL, outputs, reports and patches.
+//! Read-only requests and the doctor: plans, the gate, outputs, reports and patches.
 
 use bytes::Bytes;
 use proctor_core::api::{
@@ -8,11 +8,9 @@ use proctor_core::api::{
 use proctor_core::decision::gate::{GateAnswer, GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
 use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::ReportEvidence;
-use proctor_core::sql::{Judgement, MAX_TIME_MS, SqlRequest};
 use proctor_runner::{GateRequest, StoredPart};
-use tokio::time::Instant;
 
-use super::{MAX_PART, OutputId, OutputUnit, ReportId, Service, StdStream, run_blocking, task_panicked};
+use super::{MAX_PART, OutputId, OutputUnit, ReportId, Service, StdStream, run_blocking};
 use crate::caller::Caller;
 use crate::metrics::SqlCounts;
 
@@ -134,44 +132,6 @@ impl Service {
     /// Returns the numbers of waiting and active requests.
     pub fn sql_counts(&self) -> SqlCounts {
         self.sql.queue.counts()
-    }
-
-    /// Judges a text. A text that cannot be judged gets the verdict `error`.
-    ///
-    /// # Errors
-    /// The caller names a database and is not the daemon's own user, the workers cannot be started, too many requests
-    /// wait, or no worker becomes free in time.
-    pub async fn judge_sql(&self, caller: Caller, request: SqlRequest) -> Result<Judgement, Problem> {
-        if !(1..=MAX_TIME_MS).contains(&request.limits.time_ms) {
-            let detail = format!("`limits.time_ms` must be 1 to {MAX_TIME_MS}, not {}", request.limits.time_ms);
-            return Err(Problem::new(ProblemType::InvalidRequest, detail));
-        }
-        if let Some(file) = &request.database {
-            if caller.uid != self.caller_policy.daemon_uid() {
-                let detail = format!("the daemon opens `{file}` only for its own user");
-                return Err(Problem::new(ProblemType::Forbidden, detail)
-                    .with_hint("`proctor sql verify --db FILE` checks it as your user, without the daemon"));
-            }
-            if !file.starts_with('/') {
-                let detail = format!("`database` must be an absolute path, but `{file}` is not");
-                return Err(Problem::new(ProblemType::InvalidRequest, detail));
-            }
-        }
-        let requested_at = Instant::now();
-        let permit =
-            self.sql.queue.enter(caller).await.inspect_err(|problem| self.metrics.count_refused_sql(problem))?;
-        self.metrics.observe_sql_start(requested_at.elapsed());
-        let workers = self.sql.workers(&self.engine)?;
-        // A separate task holds the permit until the worker has answered, even if the caller disconnects.
-        let metrics = self.metrics.clone();
-        let judging = tokio::spawn(async move {
-            let began = Instant::now();
-            let judgement = workers.judge(&request).await;
-            metrics.observe_judgement(judgement.verdict, began.elapsed());
-            drop(permit);
-            judgement
-        });
-        judging.await.map_err(|error| task_panicked(&error))
     }
 
     /// Sets up a complete sandbox for a repository once, and verifies its private copies if `scope` includes them.

@@ -1,8 +1,11 @@
 //! Reads rows in DuckDB's format: one vector for each column, which is read in place.
 
+use std::ffi::c_char;
 use std::sync::Arc;
 
-use super::{Api, OpaquePtr, OpenConnection};
+use super::{Api, OpaquePtr, OpenConnection, copy_c_string};
+use crate::cell::Cell;
+use crate::cell_layout::{ColumnLayout, NumberKind};
 
 /// `duckdb_string_t`: a length, followed by up to twelve bytes, or by the first four bytes and a pointer to all of
 /// them.
@@ -15,8 +18,25 @@ struct RawString {
 
 /// The longest string, in bytes, that is stored in the value itself.
 const MAX_INLINE_LENGTH: usize = 12;
-/// The deepest level of nested values that [`Chunk::byte_size`] examines.
+/// The deepest level of nested values that is examined.
 const MAX_DEPTH: u32 = 32;
+
+/// `duckdb_list_entry`: the rows of the child vector that a list consists of.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawListEntry {
+    offset: u64,
+    length: u64,
+}
+
+/// `duckdb_interval`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawInterval {
+    months: i32,
+    days: i32,
+    micros: i64,
+}
 
 /// Consecutive rows of a result.
 pub struct Chunk {
@@ -54,6 +74,13 @@ impl Chunk {
         vector.i64_at(self.checked_row(row)?)
     }
 
+    /// Returns a reader for each column.
+    pub fn columns(&self) -> Vec<ColumnCells<'_>> {
+        let rows = usize::try_from(self.row_count()).unwrap_or(0);
+        let vectors = (0..self.column_count()).filter_map(|column| self.vector(column));
+        vectors.map(|vector| ColumnCells { reader: vector.reader(0), rows }).collect()
+    }
+
     fn checked_row(&self, row: u64) -> Option<usize> {
         (row < self.row_count()).then(|| usize::try_from(row).ok()).flatten()
     }
@@ -81,13 +108,201 @@ impl Drop for Chunk {
     }
 }
 
+/// The cells of a column.
+pub struct ColumnCells<'a> {
+    reader: CellReader<'a>,
+    rows: usize,
+}
+
+impl ColumnCells<'_> {
+    /// Returns the value of a row; NULL if there is no such row.
+    pub fn cell(&self, row: u64) -> Cell {
+        let row = usize::try_from(row).ok().filter(|row| *row < self.rows);
+        row.map_or(Cell::Null, |row| self.reader.cell(row))
+    }
+}
+
+/// A vector with its type, which is determined once.
+struct CellReader<'a> {
+    vector: Vector<'a>,
+    layout: ColumnLayout,
+    /// The vectors of nested values.
+    children: Vec<CellReader<'a>>,
+}
+
+impl CellReader<'_> {
+    /// Returns a value. The caller ensures that the vector has this row.
+    fn cell(&self, row: usize) -> Cell {
+        let vector = &self.vector;
+        if vector.is_null(row) {
+            return Cell::Null;
+        }
+        match &self.layout {
+            ColumnLayout::Boolean => Cell::Boolean(vector.read::<u8>(row) != 0),
+            ColumnLayout::Number(kind) => Cell::Integer(vector.number(*kind, row)),
+            ColumnLayout::Float => Cell::Real(f64::from(vector.read::<f32>(row))),
+            ColumnLayout::Double => Cell::Real(vector.read(row)),
+            ColumnLayout::UnsignedHuge => Cell::Unsigned(vector.read(row)),
+            ColumnLayout::Decimal { storage, scale } => {
+                Cell::Decimal { digits: vector.number(*storage, row), scale: *scale }
+            }
+            ColumnLayout::Enum(storage) => {
+                let index = u64::try_from(vector.number(*storage, row)).unwrap_or(u64::MAX);
+                Cell::Text(vector.enum_name(index).unwrap_or_default().into_bytes())
+            }
+            ColumnLayout::Text => Cell::Text(vector.string_bytes(row).unwrap_or_default()),
+            ColumnLayout::Blob => Cell::Blob(vector.string_bytes(row).unwrap_or_default()),
+            ColumnLayout::Bits => Cell::Bits(vector.string_bytes(row).unwrap_or_default()),
+            ColumnLayout::BigNumber => Cell::BigNumber(vector.string_bytes(row).unwrap_or_default()),
+            ColumnLayout::Date => Cell::Date(vector.read(row)),
+            ColumnLayout::Time(unit) => Cell::Time(vector.read(row), *unit),
+            ColumnLayout::TimeWithZone => Cell::TimeWithZone(vector.read(row)),
+            ColumnLayout::Timestamp { unit, has_zone } => {
+                Cell::Timestamp { ticks: vector.read(row), unit: *unit, has_zone: *has_zone }
+            }
+            ColumnLayout::Interval => {
+                let RawInterval { months, days, micros } = vector.read(row);
+                Cell::Interval { months, days, micros }
+            }
+            ColumnLayout::Uuid => Cell::Uuid(vector.read(row)),
+            ColumnLayout::List => Cell::List(self.elements(self.list_rows(row))),
+            ColumnLayout::Map => {
+                let Some(entries) = self.children.first() else { return Cell::Map(Vec::new()) };
+                Cell::Map(self.list_rows(row).filter_map(|at| entries.map_entry(at)).collect())
+            }
+            ColumnLayout::Array(size) => Cell::List(self.elements(row * size..(row + 1) * size)),
+            ColumnLayout::Struct(names) => {
+                let values = self.children.iter().map(|child| child.cell(row));
+                Cell::Struct(names.iter().cloned().zip(values).collect())
+            }
+            ColumnLayout::Union => {
+                let tag = self.children.first().map_or(0, |tags| usize::from(tags.vector.read::<u8>(row)));
+                self.children.get(tag + 1).map_or(Cell::Null, |member| member.cell(row))
+            }
+            ColumnLayout::Null => Cell::Null,
+            ColumnLayout::Unknown(kind) => Cell::Unknown(*kind),
+        }
+    }
+
+    fn elements(&self, rows: std::ops::Range<usize>) -> Vec<Cell> {
+        self.children.first().map(|child| rows.map(|row| child.cell(row)).collect()).unwrap_or_default()
+    }
+
+    /// Returns the rows of the child vector that belong to a list. The caller ensures that the vector holds lists.
+    fn list_rows(&self, row: usize) -> std::ops::Range<usize> {
+        let entry = self.vector.read::<RawListEntry>(row);
+        let (from, length) = (usize::try_from(entry.offset), usize::try_from(entry.length));
+        match (from, length) {
+            (Ok(from), Ok(length)) => from..from + length,
+            _ => 0..0,
+        }
+    }
+
+    /// Returns the key and the value of an entry of a map, which is a struct.
+    fn map_entry(&self, row: usize) -> Option<(Cell, Cell)> {
+        let [key, value] = self.children.as_slice() else { return None };
+        Some((key.cell(row), value.cell(row)))
+    }
+}
+
 /// A column of a chunk, or a vector nested in one. Its chunk is alive.
 struct Vector<'a> {
     api: &'a Api,
     raw: OpaquePtr,
 }
 
-impl Vector<'_> {
+impl<'a> Vector<'a> {
+    /// Determines the type of the vector and of the vectors in it.
+    fn reader(self, depth: u32) -> CellReader<'a> {
+        let kind = self.type_id();
+        let api = self.api;
+        let within = |raw: OpaquePtr| Vector { api, raw }.reader(depth + 1);
+        let (layout, children) = match kind {
+            _ if depth == MAX_DEPTH => (ColumnLayout::Unknown(kind), Vec::new()),
+            types::LIST | types::MAP => {
+                let layout = if kind == types::LIST { ColumnLayout::List } else { ColumnLayout::Map };
+                // SAFETY: the vector is alive and holds lists; maps are lists too.
+                (layout, vec![within(unsafe { (api.list_vector_get_child)(self.raw) })])
+            }
+            types::ARRAY => {
+                // SAFETY: the type is alive and is an array type.
+                let size = self.with_type(|kind| unsafe { (api.array_type_array_size)(kind) });
+                let size = usize::try_from(size).unwrap_or(0);
+                // SAFETY: the vector is alive and holds arrays.
+                (ColumnLayout::Array(size), vec![within(unsafe { (api.array_vector_get_child)(self.raw) })])
+            }
+            types::STRUCT | types::UNION => {
+                // SAFETY: the type is alive, and a union is stored as a struct whose first child is the tag.
+                let count = self.with_type(|kind| unsafe { (api.struct_type_child_count)(kind) });
+                let child = |at| {
+                    // SAFETY: the vector is alive, holds structs, and has this child.
+                    within(unsafe { (api.struct_vector_get_child)(self.raw, at) })
+                };
+                if kind == types::UNION {
+                    // SAFETY: the type is alive and is a union.
+                    let members = self.with_type(|kind| unsafe { (api.union_type_member_count)(kind) });
+                    (ColumnLayout::Union, (0..=members).map(child).collect())
+                } else {
+                    let names = (0..count).map(|at| self.struct_field_name(at).unwrap_or_default()).collect();
+                    (ColumnLayout::Struct(names), (0..count).map(child).collect())
+                }
+            }
+            types::DECIMAL => {
+                // SAFETY: the type is alive and is a decimal type.
+                let (scale, storage) =
+                    self.with_type(|kind| unsafe { ((api.decimal_scale)(kind), (api.decimal_internal_type)(kind)) });
+                (ColumnLayout::decimal(storage, scale), Vec::new())
+            }
+            types::ENUM => {
+                // SAFETY: the type is alive and is an enum type.
+                let storage = self.with_type(|kind| unsafe { (api.enum_internal_type)(kind) });
+                (ColumnLayout::enumeration(storage), Vec::new())
+            }
+            other => (ColumnLayout::from_type(other), Vec::new()),
+        };
+        CellReader { vector: self, layout, children }
+    }
+
+    /// Reads a value of a fixed size. The caller ensures that the vector holds values of this type and has this row.
+    fn read<T: Copy>(&self, row: usize) -> T {
+        // SAFETY: the vector is alive and holds a value for each row; the type is one for which every bit pattern is
+        // valid.
+        unsafe { (self.api.vector_get_data)(self.raw).cast::<T>().add(row).read_unaligned() }
+    }
+
+    /// Reads an integer. The caller ensures that the vector holds integers of this kind and has this row.
+    fn number(&self, kind: NumberKind, row: usize) -> i128 {
+        match kind {
+            NumberKind::I8 => i128::from(self.read::<i8>(row)),
+            NumberKind::I16 => i128::from(self.read::<i16>(row)),
+            NumberKind::I32 => i128::from(self.read::<i32>(row)),
+            NumberKind::I64 => i128::from(self.read::<i64>(row)),
+            NumberKind::I128 => self.read(row),
+            NumberKind::U8 => i128::from(self.read::<u8>(row)),
+            NumberKind::U16 => i128::from(self.read::<u16>(row)),
+            NumberKind::U32 => i128::from(self.read::<u32>(row)),
+            NumberKind::U64 => i128::from(self.read::<u64>(row)),
+        }
+    }
+
+    fn enum_name(&self, index: u64) -> Option<String> {
+        // SAFETY: the type is alive and is an enum type; an index of a stored value is in range.
+        self.with_type(|kind| self.take_string(unsafe { (self.api.enum_dictionary_value)(kind, index) }))
+    }
+
+    fn struct_field_name(&self, index: u64) -> Option<String> {
+        // SAFETY: the type is alive, is a struct type, and has this field.
+        self.with_type(|kind| self.take_string(unsafe { (self.api.struct_type_child_name)(kind, index) }))
+    }
+
+    /// Copies a string that the library allocated for the caller, and frees it.
+    fn take_string(&self, raw: *mut c_char) -> Option<String> {
+        let copy = copy_c_string(raw);
+        // SAFETY: the library allocated the string for the caller; it is freed once, and a null pointer is ignored.
+        unsafe { (self.api.free)(raw.cast()) };
+        copy
+    }
+
     fn type_id(&self) -> u32 {
         self.with_type(|kind| {
             // SAFETY: the type is alive.
@@ -182,6 +397,9 @@ impl Vector<'_> {
 /// The values of `duckdb_type` that this module distinguishes.
 mod types {
     pub(super) const BIGINT: u32 = 5;
+    pub(super) const DECIMAL: u32 = 19;
+    pub(super) const ENUM: u32 = 23;
+    pub(super) const UNION: u32 = 28;
     pub(super) const VARCHAR: u32 = 17;
     pub(super) const BLOB: u32 = 18;
     pub(super) const LIST: u32 = 24;

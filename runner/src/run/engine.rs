@@ -158,6 +158,11 @@ impl Engine {
         Ok(WorkerPool::new(Arc::clone(&self.launcher), config)?)
     }
 
+    /// Returns the launcher of sandboxes.
+    pub fn launcher(&self) -> &Arc<Launcher> {
+        &self.launcher
+    }
+
     /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
     /// current configuration. Processes, snapshots and state are shared.
     pub fn for_caller(&self, caller: EngineCaller) -> Self {

@@ -244,7 +244,7 @@ impl RunCaches {
         let holds = open.iter().filter_map(|cache| Some((cache, below(cache)?)));
         let (cache, below) = holds.max_by_key(|(cache, _)| cache.at.as_str().len())?;
         let lowers = match &cache.source {
-            CacheSource::Directory(_) => Vec::new(),
+            CacheSource::Directory(_) | CacheSource::Original(_) => Vec::new(),
             CacheSource::Layers { lowers, .. } => lowers.clone(),
         };
         Some((Directory::open(&cache.source.upper()).ok()?, RelPath::new(below).ok()?, lowers))

@@ -217,6 +217,19 @@ fn keeps_host_network_if_allowed() {
 }
 
 #[test]
+fn refuses_writable_directory_that_exposes_home_or_state() {
+    let writable = |source: PathBuf| {
+        let at = RelPath::new("database").expect("a path");
+        Policy { caches: vec![CacheMount { source: CacheSource::Original(source), at }], ..policy() }
+    };
+    assert!(check_policy(&writable("/srv/data".into()), &host()).is_ok());
+    let own = [host().state_dir, host().home, policy().home];
+    for directory in own.iter().flat_map(|path| path.ancestors()) {
+        assert!(check_policy(&writable(directory.to_owned()), &host()).is_err(), "{}", directory.display());
+    }
+}
+
+#[test]
 fn refuses_unenforceable_path_arrangements() {
     assert!(check_policy(&policy(), &host()).is_ok());
     let state = Host { state_dir: "/home/u/src/r/.state".into(), ..host() };

@@ -1,7 +1,7 @@
 //! Tests of repository directories that outlive a step.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use libtest_mimic::Failed;
 use proctor_core::model::plan::RelPath;
@@ -37,6 +37,27 @@ pub(crate) fn keeps_caches_after_step(bench: &SandboxTestEnv) -> Result<(), Fail
     let (running, _layer) = bench.launcher.spawn(&space, &[], &bench.facts, &bench.policy(&step)?)?;
     assert_eq!(read_line(&running.stdout)?, "0");
     collect_events(&running)?;
+    Ok(())
+}
+
+/// Unlike a cache, an original directory keeps its owner, and new files in it belong to the same user.
+pub(crate) fn writes_original_directory(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    if bench.role.has_no_namespaces() || bench.role.is_foreign() {
+        // Without namespaces, root's directory cannot appear as that of the step.
+        return Ok(());
+    }
+    let source = bench.root.join("original");
+    fs::create_dir_all(&source)?;
+    fs::write(source.join("old"), "1\n")?;
+    let owner = fs::metadata(&source)?.uid();
+    let mut step =
+        TestCommand::shell("echo 2 >> data/old && echo new > data/new && stat -c %u data/old data/new | uniq | wc -l");
+    step.caches = vec![CacheMount { source: CacheSource::Original(source.clone()), at: RelPath::new("data")? }];
+    assert_eq!(bench.run(&step)?.stdout_of_success(), "1");
+    assert_eq!(fs::read_to_string(source.join("old"))?, "1\n2\n");
+    for path in [source.clone(), source.join("old"), source.join("new")] {
+        assert_eq!(fs::metadata(&path)?.uid(), owner, "{}", path.display());
+    }
     Ok(())
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proctor_duckdb::Connection;
 use serde_json::Value;
 
+use super::internal_queries::query_texts;
 use super::plan_actions::MacroActions;
 use super::query_error::QueryError;
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
 
 /// Runs an internal query and returns its rows as texts.
 pub(super) type TextQuery<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, QueryError> + 'a;
@@ -188,6 +190,25 @@ pub(super) fn generated_columns(plan: &Value) -> BTreeSet<String> {
 
 fn parse_names(json: &str) -> Vec<String> {
     serde_json::from_str(json).unwrap_or_default()
+}
+
+/// The query for comments: schema, table, column, comment.
+const COMMENTS_QUERY: &str = "
+    SELECT schema_name, table_name, NULL, comment FROM duckdb_tables()
+    WHERE NOT internal AND database_name = current_database() AND comment IS NOT NULL
+    UNION ALL SELECT schema_name, view_name, NULL, comment FROM duckdb_views()
+    WHERE NOT internal AND database_name = current_database() AND comment IS NOT NULL
+    UNION ALL SELECT schema_name, table_name, column_name, comment FROM duckdb_columns()
+    WHERE NOT internal AND database_name = current_database() AND comment IS NOT NULL";
+
+/// Reads the comments of tables and columns.
+pub(super) fn read_comments(connection: &Connection) -> Result<Vec<SchemaComment>, QueryError> {
+    let rows = query_texts(connection, COMMENTS_QUERY)?.into_iter();
+    let comment = |row: Vec<Option<String>>| {
+        let [schema, table, column, text] = <[Option<String>; 4]>::try_from(row).ok()?;
+        Some(SchemaComment { table: qualified_name(&schema?, &table?), column, text: text? })
+    };
+    Ok(rows.filter_map(comment).collect())
 }
 
 fn qualified_name(schema: &str, table: &str) -> String {

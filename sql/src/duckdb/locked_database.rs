@@ -61,6 +61,27 @@ impl DuckDb {
     }
 }
 
+impl DuckDb {
+    /// Opens the database file of a request to change it. DuckDB locks the file as long as the engine exists.
+    ///
+    /// # Errors
+    /// The library cannot be used, or the file cannot be opened for writing.
+    pub fn open_for_commit(library: &Path, request: &SqlRequest) -> Result<Self, EngineRefusal> {
+        let missing = |error| EngineRefusal::new(SqlCode::EngineMissing, format!("`{}`: {error}", library.display()));
+        let library = Library::load(library).map_err(missing)?;
+        limit_process_memory(request.limits.memory);
+        let file = Path::new(request.database.as_deref().unwrap_or_default());
+        // DuckDB would create an absent file.
+        if !file.is_file() {
+            let message = format!("the database `{}` does not exist", file.display());
+            return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
+        }
+        let connection = connect_locked(&library, Some(file), &request.limits, &[("access_mode", "READ_WRITE")])?;
+        let engine = Self::from_connection(connection, library.version(), false)?;
+        Ok(Self { is_for_commit: true, ..engine })
+    }
+}
+
 /// Limits the data size of the process. DuckDB does not count the memory that functions allocate, such as `repeat('x',
 /// 1000000000)`. Beyond this limit the kernel refuses the allocation, and DuckDB reports that it is out of memory.
 fn limit_process_memory(memory: u64) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::builtin_allowlist;
 use super::session::{Session, SessionError};
 use super::statement_form;
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
 use crate::engine::Action;
 
 /// The content of a database.
@@ -66,6 +66,22 @@ impl DatabaseContent {
         content.functions = builtin_allowlist::harmless_functions().map(str::to_owned).collect();
         content.functions.extend(content.routines.iter().cloned());
         Ok(content)
+    }
+
+    /// Reads the comments of tables and columns.
+    pub(super) fn read_comments(session: &mut Session, deadline: Instant) -> Result<Vec<SchemaComment>, SessionError> {
+        // The server itself stores the word `VIEW` as the comment of a view.
+        let query = "SELECT TABLE_NAME, '', TABLE_COMMENT FROM information_schema.TABLES \
+            WHERE TABLE_SCHEMA = database() AND TABLE_TYPE = 'BASE TABLE' AND TABLE_COMMENT <> '' \
+            UNION ALL SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_schema.COLUMNS \
+            WHERE TABLE_SCHEMA = database() AND COLUMN_COMMENT <> ''";
+        let rows = session.query_texts(query, deadline)?;
+        let comment = |row: &Vec<Option<String>>| {
+            let [table, column, text] = fields(row);
+            let column = Some(column.to_owned()).filter(|column| !column.is_empty());
+            SchemaComment { table: table.to_owned(), column, text: text.to_owned() }
+        };
+        Ok(rows.iter().map(comment).collect())
     }
 
     fn read_tables(&mut self, session: &mut Session, deadline: Instant) -> Result<(), SessionError> {

@@ -11,8 +11,10 @@ use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
 use proctor_core::sql::{Dialect, SqlColumn};
 use tokio::runtime::Runtime;
 
+use super::row_values;
 use crate::engine::{ExecutionBounds, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
+use crate::row_buffer::RowBuffer;
 
 /// The time in which a server ends a statement after it was asked to.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -192,11 +194,55 @@ impl Session {
         is_readonly: bool,
         on: ExecutionBounds<'_>,
     ) -> Result<StatementOutcome, SessionError> {
-        self.run_with_rows(sql, mode, on, |_| {}).map(|mut outcome| {
+        let mut returned = 0;
+        self.run_with_rows(sql, mode, on, |_| returned += 1).map(|mut outcome| {
             // The rows that a write returns do not count against the limit, since the write is complete.
             outcome.truncated &= is_readonly;
+            if !is_readonly {
+                // The server reports no changed rows for a write that returns them.
+                outcome.changed = outcome.changed.max(returned);
+            }
             outcome
         })
+    }
+
+    /// Runs a single statement without parameters, and stores its rows.
+    pub(super) fn run_into(
+        &mut self,
+        sql: &str,
+        mode: SqlMode,
+        is_readonly: bool,
+        on: ExecutionBounds<'_>,
+        stored: &mut RowBuffer,
+    ) -> Result<StatementOutcome, SessionError> {
+        self.apply_settings(mode, on.deadline)?;
+        let sql = for_driver(sql);
+        let done = self.run_until(on.deadline, async |connection| {
+            let statement = connection.prep(sql.as_ref()).await?;
+            let mut rows = connection.exec_iter(&statement, Params::Empty).await?;
+            let mut returned = 0;
+            while let Some(row) = rows.next().await? {
+                returned += 1;
+                if stored.is_full() {
+                    stored.leave_out();
+                } else {
+                    stored.push(row_values::to_json(row));
+                }
+                // A write that returns rows is only complete with its last one.
+                if stored.is_truncated() && is_readonly {
+                    return Ok((StatementOutcome { truncated: true, ..StatementOutcome::default() }, true));
+                }
+            }
+            // The server reports no changed rows for a write that returns them.
+            let changed = rows.affected_rows().max(if is_readonly { 0 } else { returned });
+            rows.drop_result().await?;
+            connection.close(statement).await?;
+            Ok((StatementOutcome { truncated: stored.is_truncated(), changed, ..StatementOutcome::default() }, false))
+        });
+        let (outcome, is_unread) = done?;
+        // The rest of the result was not read.
+        self.is_cancelled |= is_unread;
+        Ok(outcome)
     }
 
     /// Runs a single statement and returns its first value as a number.

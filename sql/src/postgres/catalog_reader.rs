@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::builtin_allowlist;
 use super::node_tree::{self, StatementFacts};
 use super::session::{Session, SessionError};
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
 
 /// The condition for objects of the schema. Temporary objects belong to the judgement itself.
 const OWN_SCHEMAS: &str = "n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') \
@@ -42,6 +42,12 @@ const TRIGGERS_QUERY: &str = "
 const FUNCTION_NAMES_QUERY: &str = "
     SELECT lower(p.proname), bool_and(n.nspname = 'pg_catalog')::text, bool_and(p.provolatile = 'i')::text
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace GROUP BY 1";
+
+const COMMENTS_QUERY: &str = "
+    SELECT c.oid::text, d.objsubid::text, d.description
+    FROM pg_catalog.pg_description d JOIN pg_catalog.pg_class c ON c.oid = d.objoid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND ";
 
 /// The content of a database.
 #[derive(Debug, Default)]
@@ -123,6 +129,23 @@ impl DatabaseContent {
             content.functions.insert(name.to_owned());
         }
         Ok(content)
+    }
+
+    /// Reads the comments of tables and columns.
+    pub(super) fn read_comments(
+        &self,
+        session: &Session,
+        deadline: Instant,
+    ) -> Result<Vec<SchemaComment>, SessionError> {
+        let rows = session.query_texts(&format!("{COMMENTS_QUERY}{OWN_SCHEMAS}"), deadline)?;
+        let comment = |row: &Vec<Option<String>>| {
+            let [oid, number, text] = fields(row);
+            let relation = self.relations.get(&oid.parse().ok()?)?;
+            let number: i32 = number.parse().ok()?;
+            let column = if number == 0 { None } else { Some(relation.columns.get(&number)?.clone()) };
+            Some(SchemaComment { table: relation.name.clone(), column, text: text.to_owned() })
+        };
+        Ok(rows.iter().filter_map(comment).collect())
     }
 
     fn read_relations(&mut self, session: &Session, deadline: Instant) -> Result<(), SessionError> {

@@ -9,9 +9,11 @@ use futures_util::StreamExt as _;
 use tokio::runtime::Runtime;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type};
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Statement};
 
+use super::row_values;
 use crate::engine::{ExecutionBounds, StatementOutcome};
+use crate::row_buffer::RowBuffer;
 
 /// The time in which a server ends a statement after it was asked to cancel it.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -156,6 +158,45 @@ impl Session {
             if !is_readonly {
                 outcome.changed = rows.rows_affected().unwrap_or(0);
             }
+            Ok(outcome)
+        })
+    }
+
+    /// Runs a statement of a request without parameters, and stores its rows. The server sends the values as texts.
+    /// The statement has been prepared, so it is a single one.
+    pub(super) fn run_into(
+        &self,
+        sql: &str,
+        columns: &[Type],
+        is_readonly: bool,
+        deadline: Instant,
+        stored: &mut RowBuffer,
+    ) -> Result<StatementOutcome, SessionError> {
+        self.run_until(deadline, async {
+            let mut messages = std::pin::pin!(self.client.simple_query_raw(sql).await?);
+            let mut outcome = StatementOutcome::default();
+            while let Some(message) = messages.next().await {
+                match message? {
+                    SimpleQueryMessage::Row(row) if !stored.is_truncated() => {
+                        if stored.is_full() {
+                            stored.leave_out();
+                        } else {
+                            let value = |(at, kind)| Ok(row_values::to_json(row.try_get(at)?, kind));
+                            let values: Result<_, SessionError> = columns.iter().enumerate().map(value).collect();
+                            stored.push(values?);
+                        }
+                        if stored.is_truncated() && is_readonly {
+                            self.cancel().await;
+                            while messages.next().await.is_some() {}
+                            break;
+                        }
+                    }
+                    // A write that returns rows is only complete with its last one.
+                    SimpleQueryMessage::CommandComplete(rows) if !is_readonly => outcome.changed = rows,
+                    _ => {}
+                }
+            }
+            outcome.truncated = stored.is_truncated();
             Ok(outcome)
         })
     }

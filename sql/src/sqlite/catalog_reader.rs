@@ -49,6 +49,13 @@ pub(super) fn read_bodies(connection: &Connection) -> rusqlite::Result<Vec<Strin
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
+/// Returns the names and definitions of tables.
+pub(super) fn read_table_definitions(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    let mut statement =
+        connection.prepare_cached("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND sql IS NOT NULL")?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
 /// Returns the names and definitions of the tables that may replace rows.
 pub(super) fn read_replacing_definitions(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut statement = connection

@@ -398,7 +398,7 @@ fn apply_change(
     on: ExecutionBounds<'_>,
     used: &mut CopyUse,
 ) -> Result<(), EngineRefusal> {
-    engine.execute_under_policy(sql, SqlPolicy::Migrate, on)?;
+    engine.execute_under_policy(sql, SqlPolicy::Migrate, on, None)?;
     for probe in probes {
         used.bounds.push(engine.bind_statement(probe, on)?);
         used.programs.push(engine.program(probe, on)?);

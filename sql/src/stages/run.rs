@@ -161,7 +161,7 @@ fn build_execution(
 }
 
 /// Reports whether a statement of this kind runs under the policy.
-fn is_run_allowed(bound: &BoundStatement, policy: SqlPolicy) -> bool {
+pub(crate) fn is_run_allowed(bound: &BoundStatement, policy: SqlPolicy) -> bool {
     match bound.kind() {
         StatementKind::Read => true,
         StatementKind::Setting => true,

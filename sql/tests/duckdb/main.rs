@@ -8,6 +8,7 @@ mod allow_lists;
 mod cases;
 #[path = "../corpus/mod.rs"]
 mod corpus;
+mod rows;
 
 use std::io::{BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -32,10 +33,16 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("--trust") {
         return adversarial::run_trusting_process(&library.expect("the parent found it"));
     }
+    if std::env::args().nth(1).as_deref() == Some("--run") {
+        return rows::run_all(&library.expect("the parent found it"));
+    }
+    if std::env::args().nth(1).as_deref() == Some("--describe") {
+        return rows::describe_schema(&library.expect("the parent found it"));
+    }
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return run_worker(&library.expect("the parent found it"));
     }
-    let all = || cases::all().into_iter().chain(adversarial::all()).chain(allow_lists::all());
+    let all = || cases::all().into_iter().chain(adversarial::all()).chain(allow_lists::all()).chain(rows::all());
     let trials = match library {
         Ok(_) => all().map(|(name, test)| Trial::test(name, test)).collect(),
         Err(reason) => {

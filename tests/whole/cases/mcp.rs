@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::mcp_servers::{daemon_stdio_server, in_process_server, socket_server};
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release_step, wait_for_step, waiting_step};
 use crate::needs::{
     CaseDefinition, LANGCHAIN_PYTHON, MCP_INSPECTOR, MCP_SDK_PYTHON, NEEDS_LANGCHAIN, NEEDS_MCP_INSPECTOR,
@@ -41,42 +42,22 @@ pub(super) const CASES: &[CaseDefinition] = &[
 const SDK_MODES: [&str; 3] = ["auto", "legacy", "2026-07-28"];
 /// Maximum size of a tool's answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 8 << 10;
-const TOOL_NAMES: [&str; 6] = [
+const TOOL_NAMES: [&str; 9] = [
     "antigravity_verify",
     "antigravity_verify_status",
     "antigravity_verify_cancel",
     "antigravity_verify_logs",
     "antigravity_verify_explain",
     "sql_verify",
+    "sql_run",
+    "sql_schema",
+    "sql_ask",
 ];
 
-/// Returns the parameters with which the SDK starts `proctor mcp`.
-fn stdio_server(env: &TestEnvironment, arguments: &[&str]) -> Value {
-    let command = env.command(env.root());
-    let text = |text: &std::ffi::OsStr| text.to_str().expect("our own words").to_owned();
-    let vars: serde_json::Map<String, Value> =
-        command.get_envs().filter_map(|(name, value)| Some((text(name), Value::from(text(value?))))).collect();
-    let program = [text(command.get_program()), "mcp".to_owned()];
-    let words: Vec<String> = program.into_iter().chain(arguments.iter().map(|word| (*word).to_owned())).collect();
-    json!({ "command": words, "env": vars, "cwd": env.root() })
-}
-
-fn in_process_server(env: &TestEnvironment) -> Value {
-    stdio_server(env, &["--no-daemon", "--state-dir", env.state_dir().to_str().expect("a path")])
-}
-
-fn daemon_stdio_server(env: &TestEnvironment) -> Value {
-    stdio_server(env, &["--daemon", "--socket", env.socket_path().to_str().expect("a path")])
-}
-
-fn socket_server(env: &TestEnvironment) -> Value {
-    json!({ "socket": env.socket_path() })
-}
-
 /// The results of a client script.
-struct ClientResults {
+pub(super) struct ClientResults {
     protocol: String,
-    answers: Vec<Value>,
+    pub(super) answers: Vec<Value>,
 }
 
 fn sdk_command(env: &TestEnvironment, server: &Value, mode: &str, steps: &Value) -> Command {
@@ -86,7 +67,7 @@ fn sdk_command(env: &TestEnvironment, server: &Value, mode: &str, steps: &Value)
     command
 }
 
-fn run_sdk(env: &TestEnvironment, server: &Value, mode: &str, steps: &Value) -> ClientResults {
+pub(super) fn run_sdk(env: &TestEnvironment, server: &Value, mode: &str, steps: &Value) -> ClientResults {
     let finished = env.finish(RunningProcess::start(sdk_command(env, server, mode, steps))).exits(0);
     let results: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"));
     let answers = results["answers"].as_array().expect("a list").clone();
@@ -108,7 +89,7 @@ fn assert_answer_is_bounded(answer: &Value) {
     }
 }
 
-fn answer_text(answer: &Value) -> &str {
+pub(super) fn answer_text(answer: &Value) -> &str {
     answer["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {answer}"))
 }
 

@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 14] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 15] = [
     ("core", &[]),
     ("client", &["core"]),
     ("sandbox", &["core"]),
@@ -14,11 +14,12 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("duckdb", &[]),
     ("sql", &["core", "sandbox", "snapshot", "duckdb"]),
     ("runner", &["core", "sandbox", "git", "snapshot", "sql"]),
-    ("daemon", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner"]),
-    ("cli", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
+    ("ask", &["core", "sandbox", "snapshot", "sql", "runner"]),
+    ("daemon", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask"]),
+    ("cli", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
     ("launcher", &["core", "client", "sandbox"]),
-    ("tests", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
-    ("bench", &["core", "sandbox", "git", "snapshot", "sql", "runner", "daemon"]),
+    ("tests", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
+    ("bench", &["core", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
     ("xtask", &["core", "daemon"]),
 ];
 

@@ -96,6 +96,25 @@ impl Backend for FakeBackend {
         not_found()
     }
 
+    async fn ask_sql(
+        &self,
+        _: proctor_core::sql::AskRequest,
+        _: tokio::sync::mpsc::UnboundedSender<String>,
+    ) -> Result<proctor_core::sql::AskAnswer, Problem> {
+        not_found()
+    }
+
+    async fn run_sql(&self, _: proctor_core::sql::SqlRunRequest) -> Result<proctor_core::sql::SqlRunAnswer, Problem> {
+        not_found()
+    }
+
+    async fn describe_sql(
+        &self,
+        _: proctor_core::sql::SchemaRequest,
+    ) -> Result<proctor_core::sql::SchemaAnswer, Problem> {
+        not_found()
+    }
+
     async fn gate(&self, _: GateAsked) -> Result<GateAnswer, Problem> {
         not_found()
     }

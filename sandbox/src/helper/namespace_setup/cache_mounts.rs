@@ -28,6 +28,19 @@ impl NamespaceSetup<'_> {
         take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
     }
 
+    /// Clones a writable directory of the host without a change of its owners on the disk.
+    pub(super) fn clone_original(&self, source: &Path, mapped: bool) -> Result<OwnedFd, SetupFailure> {
+        let clone =
+            mounts::clone_mount(source).map_err(internal(format_args!("take the directory `{}`", source.display())))?;
+        // Before the flags are set: only a new clone can be mapped.
+        if mapped {
+            self.map_owners(&clone, source)?;
+        }
+        mounts::set_attributes(clone.as_fd(), NOSUID | NODEV)
+            .map_err(internal(format_args!("restrict the directory `{}`", source.display())))?;
+        Ok(clone)
+    }
+
     /// Makes the overlay of a cache. It is made before the root becomes read-only, because the kernel accepts no
     /// read-only upper directory. The overlay keeps its own mount of that directory.
     pub(super) fn mount_cache_overlay(

@@ -18,6 +18,7 @@ impl NamespaceSetup<'_> {
             CloneKind::Git { mapped } => Some(self.clone_git(source, mapped)?),
             CloneKind::Tool { rights } => self.clone_tool(source, rights)?,
             CloneKind::Cache => Some(self.clone_cache(source)?),
+            CloneKind::Original { mapped } => Some(self.clone_original(source, mapped)?),
             CloneKind::Mask { rights } => self.clone_mask(source, rights)?,
         };
         self.clones.extend(clone.map(|clone| (at.to_owned(), clone)));
