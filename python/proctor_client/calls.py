@@ -22,8 +22,15 @@ from .wire_types import (
     Judgement,
     LoggedEvent,
     RunSubmission,
+    SqlAskAnswer,
+    SqlAskBounds,
+    SqlAskRequest,
     SqlLimits,
     SqlRequest,
+    SqlRunAnswer,
+    SqlRunRequest,
+    SqlSchemaAnswer,
+    SqlSchemaRequest,
     Submitted,
     Watched,
 )
@@ -42,6 +49,10 @@ MAX_WAIT = 45.0
 # queue and for the first start of a server.
 JUDGEMENT_TIME = 5.0
 JUDGEMENT_MARGIN = 60.0
+# A statement is judged, and then run with the same limits.
+RUN_PARTS = 2
+# Time limit of a question, in seconds: the longest that an operator can configure, and the margin.
+ASK_TIMEOUT = 3600 + JUDGEMENT_MARGIN
 
 
 def health(timeout: Optional[float]) -> Operation[Health]:
@@ -155,6 +166,55 @@ def sql_verify(sql: str, target: SqlTarget, question: Optional[str], timeout: Op
     request = sql_request(sql, target, question)
     response = yield Request("POST", "/v1/sql/verify", timeout or judgement_timeout(target), request)
     return cast(Judgement, response.checked().json())
+
+
+def sql_run(
+    sql: str, target: SqlTarget, question: Optional[str], commit: bool, timeout: Optional[float]
+) -> Operation[SqlRunAnswer]:
+    body: SqlRunRequest = {"request": sql_request(sql, target, question), "commit": commit}
+    # A second attempt must not repeat an effect.
+    request = Request(
+        "POST", "/v1/sql/run", timeout or RUN_PARTS * judgement_timeout(target), body, may_retry=not commit
+    )
+    response = yield request
+    return cast(SqlRunAnswer, response.checked().json())
+
+
+def sql_schema(target: SqlTarget, samples: int, timeout: Optional[float]) -> Operation[SqlSchemaAnswer]:
+    body: SqlSchemaRequest = {"dialect": target.dialect, "schema": target.schema_texts(), "samples": samples}
+    body["allow"] = target.allowed_names()
+    if target.database is not None:
+        body["database"] = os.path.abspath(target.database)
+    if target.limits is not None:
+        body["limits"] = target.limits
+    response = yield Request("POST", "/v1/sql/schema", timeout or judgement_timeout(target), body)
+    return cast(SqlSchemaAnswer, response.checked().json())
+
+
+def sql_ask(
+    question: str,
+    target: SqlTarget,
+    samples: int,
+    provider: Optional[str],
+    bounds: Optional[SqlAskBounds],
+    timeout: Optional[float],
+) -> Operation[SqlAskAnswer]:
+    if target.stages is not None or target.batch is not None:
+        raise ValueError("a question has no `stages` and no `batch`")
+    body: SqlAskRequest = {"question": question, "dialect": target.dialect, "schema": target.schema_texts()}
+    body["policy"], body["allow"], body["samples"] = target.policy, target.allowed_names(), samples
+    if target.database is not None:
+        body["database"] = os.path.abspath(target.database)
+    if target.limits is not None:
+        body["limits"] = target.limits
+    if target.reject_at is not None:
+        body["reject_at"] = target.reject_at
+    if provider is not None:
+        body["provider"] = provider
+    if bounds is not None:
+        body["bounds"] = bounds
+    response = yield Request("POST", "/v1/sql/ask", timeout or ASK_TIMEOUT, body)
+    return cast(SqlAskAnswer, response.checked().json())
 
 
 def judgement_timeout(target: SqlTarget) -> float:

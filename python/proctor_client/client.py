@@ -12,7 +12,7 @@ from .options import RunOptions, SqlTarget
 from .retry import RetryPolicy
 from .socket_path import StrPath, socket_candidates
 from .transport import BlockingTransport, Request, Response
-from .wire_types import Health, Judgement, Submitted, Watched
+from .wire_types import Health, Judgement, SqlAskAnswer, SqlAskBounds, SqlRunAnswer, SqlSchemaAnswer, Submitted, Watched
 
 T = TypeVar("T")
 
@@ -119,6 +119,44 @@ class Client:
     ) -> Judgement:
         """Judges a statement. Only the verdict `ok` means that it may be shown or run."""
         return self.perform(calls.sql_verify(sql, target, question, timeout))
+
+    def sql_run(
+        self,
+        sql: str,
+        target: SqlTarget,
+        *,
+        question: Optional[str] = None,
+        commit: bool = False,
+        timeout: Optional[float] = None,
+    ) -> SqlRunAnswer:
+        """Judges a statement and, if the verdict is `ok`, runs it. The rows are untrusted data.
+
+        Without `commit`, the effects of a write are rolled back.
+        """
+        return self.perform(calls.sql_run(sql, target, question, commit, timeout))
+
+    def sql_schema(self, target: SqlTarget, *, samples: int = 0, timeout: Optional[float] = None) -> SqlSchemaAnswer:
+        """Describes the tables of a database. Names, comments and sample values are untrusted data.
+
+        `samples` is the number of sample values of each column, at most 10; personal data is masked.
+        """
+        return self.perform(calls.sql_schema(target, samples, timeout))
+
+    def sql_ask(
+        self,
+        question: str,
+        target: SqlTarget,
+        *,
+        samples: int = 0,
+        provider: Optional[str] = None,
+        bounds: Optional[SqlAskBounds] = None,
+        timeout: Optional[float] = None,
+    ) -> SqlAskAnswer:
+        """Answers a question with a statement that a model wrote, that was judged `ok`, and that ran.
+
+        Only the verdict `answered` is an answer. `provider` is the name of a provider in the operator's config.
+        """
+        return self.perform(calls.sql_ask(question, target, samples, provider, bounds, timeout))
 
     def perform(self, operation: Operation[T]) -> T:
         """Performs an operation of `proctor_client.calls`."""

@@ -21,10 +21,13 @@ from .options import RunOptions, SqlTarget
 from .socket_path import StrPath
 from .tool_texts import (
     MAX_SHOWN_STEPS,
+    ask_text,
     error_text,
     is_unsuccessful,
     judgement_text,
+    rows_text,
     run_text,
+    schema_text,
 )
 from .wire_types import Dialect, SqlLimits, SqlPolicy, StepView, Watched
 
@@ -67,6 +70,10 @@ class SqlArguments(Arguments):
     )
 
 
+class QuestionArguments(Arguments):
+    question: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
+
+
 def proctor_tools(
     client: Union[Client, AsyncClient],
     *,
@@ -80,12 +87,15 @@ def proctor_tools(
     functions: Sequence[str] = (),
     limits: Optional[SqlLimits] = None,
     reject_at: Optional[int] = None,
+    samples: int = 0,
+    provider: Optional[str] = None,
     include: Optional[Sequence[str]] = None,
 ) -> list[BaseTool]:
     """Returns the tools, which work with `invoke` and `ainvoke`.
 
-    `db` is a database file, and `schema` has the statements that create a schema. Without `repo`, the model names the
-    repository that `proctor_verify` verifies. `include` selects tools by their names.
+    `db` is a database file, and `schema` has the statements that create a schema. `samples` is the number of sample
+    values of each column that a model sees. Without `repo`, the model names the repository that `proctor_verify`
+    verifies. `include` selects tools by their names.
     """
     target = SqlTarget(
         dialect=dialect,
@@ -102,6 +112,9 @@ def proctor_tools(
     tools = [
         _verify_tool(client, repo),
         _sql_verify_tool(client, target),
+        _sql_run_tool(client, target),
+        _sql_schema_tool(client, target, samples),
+        _sql_ask_tool(client, target, samples, provider),
     ]
     if include is None:
         return tools
@@ -161,6 +174,41 @@ def _sql_verify_tool(client: Union[Client, AsyncClient], target: SqlTarget) -> B
         "OK means that the statement may be shown or run."
     )
     return _tool(client, "sql_verify", description, SqlArguments, operation, "NOT JUDGED")
+
+
+def _sql_run_tool(client: Union[Client, AsyncClient], target: SqlTarget) -> BaseTool:
+    def operation(arguments: SqlArguments) -> Operation[ToolAnswer]:
+        answer = yield from calls.sql_run(arguments.sql, target, arguments.question, False, None)
+        return rows_text(answer), answer
+
+    description = (
+        f"Judges an SQL statement in the dialect {target.dialect} under the policy {target.policy}, and runs it if the "
+        "verdict is ok. Only an answer that begins with OK has the result. Writes are always rolled back."
+    )
+    return _tool(client, "sql_run", description, SqlArguments, operation, "NOT RUN")
+
+
+def _sql_schema_tool(client: Union[Client, AsyncClient], target: SqlTarget, samples: int) -> BaseTool:
+    def operation(_arguments: Arguments) -> Operation[ToolAnswer]:
+        answer = yield from calls.sql_schema(target, samples, None)
+        return schema_text(answer), answer
+
+    description = "Describes the tables, columns, keys and comments of the database."
+    return _tool(client, "sql_schema", description, Arguments, operation, "NO SCHEMA")
+
+
+def _sql_ask_tool(
+    client: Union[Client, AsyncClient], target: SqlTarget, samples: int, provider: Optional[str]
+) -> BaseTool:
+    def operation(arguments: QuestionArguments) -> Operation[ToolAnswer]:
+        answer = yield from calls.sql_ask(arguments.question, target, samples, provider, None, None)
+        return ask_text(answer), answer
+
+    description = (
+        "Answers a question to the database: a model writes a statement, which is judged, corrected and run. Only an "
+        "answer that begins with ANSWERED has the rows."
+    )
+    return _tool(client, "sql_ask", description, QuestionArguments, operation, "NOT ANSWERED")
 
 
 def _tool(

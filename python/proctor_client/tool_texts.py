@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Optional
+import json
+from typing import Any, Optional
 
 from .errors import ProblemError, ProctorError
-from .untrusted import NOTE, marked, one_line, safe_name
+from .untrusted import NOTE, escaped, marked, one_line, safe_name
 from .wire_types import (
+    DescribedTable,
     Judgement,
+    SqlAskAnswer,
+    SqlResult,
+    SqlRunAnswer,
+    SqlSchemaAnswer,
     SqlSeverity,
     StepView,
     Watched,
 )
 
-# Largest text of untrusted data in an answer, in characters.
+# Largest text of findings, rows, tables or outputs in an answer, in characters.
 MAX_DATA = 6000
+# The part of it for the details of a run; the outputs share the rest.
+MAX_DETAILS = 1500
 # Number of steps that did not pass whose outputs are shown.
 MAX_SHOWN_STEPS = 3
 
@@ -24,7 +32,7 @@ def judgement_text(judgement: Judgement) -> str:
     lines = [judgement_headline(judgement)]
     feedback = judgement["feedback"].strip()
     if feedback:
-        lines += [NOTE, marked(feedback[:MAX_DATA], "the findings")]
+        lines += [NOTE, marked(cut(feedback), "the findings")]
     return "\n".join(lines)
 
 
@@ -39,6 +47,11 @@ def judgement_headline(judgement: Judgement) -> str:
     if judgement["verdict"] == "reject":
         return f"REJECTED ({codes}) under the policy `{policy}`: do not run or show this statement; correct it."
     return f"NOT JUDGED ({codes}): this is not a judgement of the statement; do not run or show it."
+
+
+def cut(text: str, limit: int = MAX_DATA) -> str:
+    """Escapes a text, which may make it longer, and keeps its beginning."""
+    return escaped(text)[:limit]
 
 
 def finding_codes(judgement: Judgement, severity: SqlSeverity) -> str:
@@ -59,10 +72,10 @@ def run_text(run: Watched, outputs: list[tuple[StepView, str, bytes]]) -> str:
     if details or outputs:
         lines.append(NOTE)
     if details:
-        lines.append(marked("\n".join(details)[:MAX_DATA], "details of this run"))
-    share = MAX_DATA // max(len(outputs), 1)
+        lines.append(marked(cut("\n".join(details), MAX_DETAILS), "details of this run"))
+    share = (MAX_DATA - MAX_DETAILS) // max(len(outputs), 1)
     for step, stream, data in outputs:
-        text = data.decode("utf-8", "backslashreplace")[-share:]
+        text = escaped(data.decode("utf-8", "backslashreplace"))[-share:]
         lines.append(marked(text, f"the end of {stream} of {step_name(step)}"))
     return "\n".join(lines)
 
@@ -99,3 +112,93 @@ def error_text(verdict: str, error: ProctorError) -> str:
     if retry_after is not None:
         lines.append(f"The same request may succeed after {retry_after:g} seconds.")
     return "\n".join(lines)
+
+
+def rows_text(answer: SqlRunAnswer) -> str:
+    """Formats the judgement of a statement and its rows."""
+    result = answer.get("result")
+    if answer["judgement"]["verdict"] != "ok":
+        return judgement_text(answer["judgement"])
+    if result is None:
+        lines = ["NOT RUN: the statement was judged ok, but it failed."]
+        return "\n".join([*lines, NOTE, marked(cut(answer.get("error") or ""), "the error")])
+    return "\n".join([rows_headline(result), *result_lines(result)])
+
+
+def rows_headline(result: SqlResult) -> str:
+    if result["changed"]:
+        kept = "kept" if result["committed"] else "rolled back"
+        return f"OK: the statement changed {result['changed']} rows; the change was {kept}."
+    more = ", and there are more" if result["truncated"] else ""
+    return f"OK: {len(result['rows'])} rows{more}."
+
+
+def result_lines(result: SqlResult) -> list[str]:
+    """Formats rows as one JSON array a line, as many as fit."""
+    if not result["columns"]:
+        return []
+    lines = [json_line([column["name"] for column in result["columns"]])]
+    size = len(lines[0])
+    for row in result["rows"]:
+        line = json_line(row)
+        size += len(line) + 1
+        if size > MAX_DATA:
+            break
+        lines.append(line)
+    left_out = len(result["rows"]) - (len(lines) - 1)
+    note = [f"{left_out} rows are not shown."] if left_out else []
+    return [NOTE, marked("\n".join(lines), "the columns and the rows"), *note]
+
+
+def json_line(values: list[Any]) -> str:
+    return escaped(json.dumps(values, ensure_ascii=False))
+
+
+def schema_text(answer: SqlSchemaAnswer) -> str:
+    """Formats a schema as one line for each table and column."""
+    schema = answer.get("schema")
+    if schema is None:
+        lines = ["NO SCHEMA: the database could not be described."]
+        return "\n".join([*lines, NOTE, marked(cut(answer.get("error") or ""), "the error")])
+    lines = [line for table in schema["tables"] for line in table_lines(table)]
+    text = escaped("\n".join(lines))
+    headline = f"SCHEMA: {len(schema['tables'])} tables and views, dialect {answer['dialect']}."
+    shown = text[:MAX_DATA]
+    note = [f"{len(text) - len(shown)} characters are not shown."] if len(shown) < len(text) else []
+    return "\n".join([headline, NOTE, marked(shown, "the tables"), *note])
+
+
+def table_lines(table: DescribedTable) -> list[str]:
+    kind = "view" if table["is_view"] else "table"
+    lines = [f"{kind} {json.dumps(table['name'], ensure_ascii=False)}{comment_of(table.get('comment'))}"]
+    for column in table["columns"]:
+        words = [json.dumps(column["name"], ensure_ascii=False), column["type"]]
+        words += ["PRIMARY KEY"] if column["is_primary_key"] else []
+        words += ["NOT NULL"] if column["is_not_null"] else []
+        samples = column.get("samples")
+        words += [f"for example {json_line(samples)}"] if samples else []
+        lines.append("  " + " ".join(word for word in words if word) + comment_of(column.get("comment")))
+    for key in table.get("foreign_keys") or []:
+        referenced = key.get("referenced_column") or "the primary key"
+        lines.append(f"  {key['column']} refers to {key['referenced_table']} ({referenced})")
+    return lines
+
+
+def comment_of(comment: Optional[str]) -> str:
+    return f" -- {one_line(comment)}" if comment else ""
+
+
+def ask_text(answer: SqlAskAnswer) -> str:
+    """Formats the answer to a question. It shows a statement only if it was judged ok and ran."""
+    statement, result = answer.get("statement"), answer.get("result")
+    if answer["verdict"] == "answered" and statement is not None and result is not None:
+        lines = [f"ANSWERED: {len(result['rows'])} rows, after {len(answer['attempts'])} attempts."]
+        return "\n".join([*lines, NOTE, marked(statement, "the statement"), *result_lines(result)])
+    judgement = answer.get("judgement")
+    findings = finding_codes(judgement, "error") if judgement is not None else ""
+    best = f" The best attempt had the errors {findings}." if findings else ""
+    if answer["verdict"] == "gave_up":
+        headline = f"NOT ANSWERED: no statement was judged ok and ran ({answer['end']}).{best}"
+    else:
+        headline = f"ERROR: the question could not be processed ({answer['end']}). This is not an answer."
+    return "\n".join([headline, NOTE, marked(cut(answer["reason"]), "the reason")])

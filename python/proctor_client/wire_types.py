@@ -91,6 +91,23 @@ SkillName = str
 SkillsAsked = Literal["all", "not_passed"]
 # The identity of a tree: the root of the snapshot's Merkle tree, written as `sha256:<64 hex>`.
 SnapshotId = str
+# The reason why a loop ended.
+SqlAskEnd = Literal[
+    "answered",
+    "attempts",
+    "tokens",
+    "time",
+    "repeated",
+    "run_failed",
+    "schema",
+    "provider",
+    "engine",
+    "audit",
+]
+# The result of a question.
+SqlAskVerdict = Literal["answered", "gave_up", "error"]
+# The result of one answer of the model.
+SqlAttemptOutcome = Literal["unreadable", "rejected", "repeated", "run_failed", "not_judged", "answered"]
 # The number of statements that a text may contain.
 SqlBatch = Literal["one", "many"]
 # The kind of a finding. Each has a code and an explanation; see [`crate::code`].
@@ -185,6 +202,67 @@ Tier = int
 TreeKind = Literal["shared", "private"]
 # The verdict of a run.
 Verdict = Literal["passed", "failed", "inconclusive"]
+
+
+class _DescribedColumnRequired(TypedDict):
+    # True if the column seems to contain personal data. Its sample values are masked.
+    is_masked: bool
+    # True if the column is NOT NULL.
+    is_not_null: bool
+    # True if the column is part of the primary key.
+    is_primary_key: bool
+    # The name.
+    name: str
+    # The declared type; empty if there is none.
+    type: str
+
+
+class DescribedColumn(_DescribedColumnRequired, total=False):
+    """A column of a table or a view."""
+
+    # The comment of the column.
+    comment: Optional[str]
+    # Distinct values of the column, if the request asks for them.
+    samples: list[Any]
+
+
+class _DescribedForeignKeyRequired(TypedDict):
+    # The referencing column.
+    column: str
+    # The referenced table.
+    referenced_table: str
+
+
+class DescribedForeignKey(_DescribedForeignKeyRequired, total=False):
+    """A foreign key of one column."""
+
+    # The referenced column; `None` if it is the primary key of the table.
+    referenced_column: Optional[str]
+
+
+class DescribedSchema(TypedDict):
+    """The schema of a database."""
+
+    # The tables and views, in the order of the engine.
+    tables: list[DescribedTable]
+
+
+class _DescribedTableRequired(TypedDict):
+    # The columns, in order.
+    columns: list[DescribedColumn]
+    # True if this is a view.
+    is_view: bool
+    # The name.
+    name: str
+
+
+class DescribedTable(_DescribedTableRequired, total=False):
+    """A table or a view."""
+
+    # The comment of the table, if the engine or the statement that created the table has one.
+    comment: Optional[str]
+    # The foreign keys.
+    foreign_keys: list[DescribedForeignKey]
 
 
 class Diagnostic(TypedDict):
@@ -539,6 +617,120 @@ class SqlAllow(TypedDict, total=False):
     tables: list[str]
 
 
+class _SqlAskAnswerRequired(TypedDict):
+    # The attempts, in order.
+    attempts: list[SqlAskAttempt]
+    # The SQL dialect.
+    dialect: Dialect
+    # The reason why the loop ended.
+    end: SqlAskEnd
+    # The id of the question in the audit trail.
+    id: str
+    # The duration in milliseconds.
+    ms: int
+    # The provider by its name in the config.
+    provider: str
+    # The same in words.
+    reason: str
+    # The tokens of all attempts.
+    tokens: SqlAskTokens
+    # The result.
+    verdict: SqlAskVerdict
+    # The version of this document's format.
+    version: int
+
+
+class SqlAskAnswer(_SqlAskAnswerRequired, total=False):
+    """The answer to a question."""
+
+    # The number of the best attempt: the one that ran or, without one, the last one with the fewest errors.
+    best: Optional[int]
+    # The judgement of the statement or, if there is none, of the best attempt.
+    judgement: Optional[Judgement]
+    # The model.
+    model: Optional[str]
+    # The rows; only if there is a statement.
+    result: Optional[SqlResult]
+    # The statement; only if it was judged `ok` and ran.
+    statement: Optional[str]
+
+
+class _SqlAskAttemptRequired(TypedDict):
+    # The duration of the attempt in milliseconds.
+    ms: int
+    # The number of the attempt, starting at 1.
+    number: int
+    # The result.
+    outcome: SqlAttemptOutcome
+    # The tokens of this attempt.
+    tokens: SqlAskTokens
+
+
+class SqlAskAttempt(_SqlAskAttemptRequired, total=False):
+    """One answer of the model, and what became of it."""
+
+    # The findings about the statement.
+    diagnostics: list[SqlDiagnostic]
+    # The reason why there is no statement, or why it could not run.
+    error: Optional[str]
+    # The statement in the answer. Unless the outcome is `answered`, it was not judged `ok` or failed: do not run it.
+    statement: Optional[str]
+    # The verdict on the statement; missing if there is no statement.
+    verdict: Optional[SqlVerdict]
+
+
+class SqlAskBounds(TypedDict, total=False):
+    """The bounds of a loop that a caller requests; each is the operator's bound by default, and at most that."""
+
+    # Maximum number of answers of the model.
+    attempts: Optional[int]
+    # Maximum time from the question to the answer, in seconds.
+    seconds: Optional[int]
+    # Maximum number of tokens of all prompts and answers.
+    tokens: Optional[int]
+
+
+class _SqlAskRequestRequired(TypedDict):
+    # The SQL dialect.
+    dialect: Dialect
+    # The question, in English for the stage `semantic`.
+    question: str
+
+
+class SqlAskRequest(_SqlAskRequestRequired, total=False):
+    """A question to a database."""
+
+    # The names that the model sees and the statement may use.
+    allow: SqlAllow
+    # The bounds of the loop.
+    bounds: SqlAskBounds
+    # A database file to query, instead of or in addition to `schema`. It is never changed.
+    database: Optional[str]
+    # The resource limits of each judgement and of the run.
+    limits: SqlLimits
+    # The kinds of statements that are allowed. A write is rolled back.
+    policy: SqlPolicy
+    # The name of a provider in the operator's config; the default provider without it.
+    provider: Optional[str]
+    # The confidence, in percent, from which a warning rejects a statement. By default, warnings never reject.
+    reject_at: Optional[int]
+    # The number of sample values of each column that the model sees; a larger number counts as 10.
+    samples: int
+    # Statements of the same dialect that create the schema, in order, as one text or as a list of texts.
+    schema: Union[str, list[str]]
+
+
+class SqlAskTokens(TypedDict):
+    """Numbers of tokens."""
+
+    # True if Proctor estimated a number from the length of a text, because the provider did not report it.
+    estimated: bool
+    # Tokens of prompts.
+    input: int
+    # Tokens of answers.
+    output: int
+
+
 class SqlAudit(TypedDict):
     """Identifies the request and the versions that judged it."""
 
@@ -678,6 +870,22 @@ class SqlRequest(_SqlRequestRequired, total=False):
     stages: Optional[list[StageName]]
 
 
+class SqlResult(TypedDict):
+    """The result of a statement."""
+
+    # The number of rows that a write changed.
+    changed: int
+    # The columns.
+    columns: list[SqlColumn]
+    # True if the effects were kept.
+    committed: bool
+    # The rows, one list of values each. A number that JSON cannot represent exactly is a string, and so are dates,
+    # times and decimals. Bytes are an object with the key `base64`.
+    rows: list[list[Any]]
+    # True if the result has more rows than the limits permit.
+    truncated: bool
+
+
 class SqlRetry(TypedDict):
     """Advice to retry with the feedback or not."""
 
@@ -685,6 +893,72 @@ class SqlRetry(TypedDict):
     why: str
     # True if another attempt is worthwhile.
     worth: bool
+
+
+class _SqlRunAnswerRequired(TypedDict):
+    # The judgement.
+    judgement: Judgement
+    # The version of this document's format.
+    version: int
+
+
+class SqlRunAnswer(_SqlRunAnswerRequired, total=False):
+    """The judgement of a statement, and its result if the verdict is `ok`."""
+
+    # The reason why a statement whose verdict is `ok` has no result.
+    error: Optional[str]
+    # The result; missing if the verdict is not `ok`, or if the statement failed.
+    result: Optional[SqlResult]
+
+
+class _SqlRunRequestRequired(TypedDict):
+    # The statement, the database and the policy.
+    request: SqlRequest
+
+
+class SqlRunRequest(_SqlRunRequestRequired, total=False):
+    """A request to judge a statement and, if the verdict is `ok`, to run it."""
+
+    # True if the effects of a write are kept. Without it, a write is rolled back.
+    commit: bool
+
+
+class _SqlSchemaAnswerRequired(TypedDict):
+    # The SQL dialect.
+    dialect: Dialect
+    # The engine and its version.
+    engine: str
+    # The version of this document's format.
+    version: int
+
+
+class SqlSchemaAnswer(_SqlSchemaAnswerRequired, total=False):
+    """The answer to a request for a schema: the schema, or the reason why there is none."""
+
+    # The reason why there is no schema.
+    error: Optional[str]
+    # The schema.
+    schema: Optional[DescribedSchema]
+
+
+class _SqlSchemaRequestRequired(TypedDict):
+    # The SQL dialect.
+    dialect: Dialect
+
+
+class SqlSchemaRequest(_SqlSchemaRequestRequired, total=False):
+    """A request to describe the schema of a database."""
+
+    # The tables and columns to describe.
+    allow: SqlAllow
+    # A database file to describe, instead of or in addition to `schema`. It is never changed.
+    database: Optional[str]
+    # The resource limits.
+    limits: SqlLimits
+    # The number of sample values of each column, at most [`MAX_SAMPLES`].
+    samples: int
+    # Statements of the same dialect that create the schema, in order, as one text or as a list of texts.
+    schema: Union[str, list[str]]
 
 
 class SqlSpan(TypedDict):

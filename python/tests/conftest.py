@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,6 +20,18 @@ from proctor_client import AsyncClient, Client
 WORKSPACE = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("PROCTOR_PROGRAMS") or WORKSPACE / "target" / "debug")
 READY_MESSAGE = "the daemon listens"
+# A provider that replays recorded answers: the last one whose key occurs in the prompt.
+REPLAY = (
+    "import json, sys; prompt = json.load(sys.stdin)['prompt']; "
+    "print(json.dumps({'text': [text for key, text in json.loads(sys.argv[1]) if key in prompt][-1]}))"
+)
+SPENDING = (
+    "SELECT c.name, SUM(o.{}) AS spending FROM customers c JOIN orders o ON o.customer_id = c.id "
+    "GROUP BY c.id, c.name ORDER BY spending DESC LIMIT 3"
+)
+ANSWERS = [["", SPENDING.format("total")], ["o.total", SPENDING.format("amount")]]
+COMMAND = ["/usr/bin/python3", "-c", REPLAY, json.dumps(ANSWERS)]
+RECORDED_MODEL = f"[ask.providers.recorded]\napi = 'command'\ncommand = {json.dumps(COMMAND)}\n"
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
 
 
@@ -45,6 +58,7 @@ class Daemon:
             if READY_MESSAGE in line:
                 break
         else:
+            self.process.communicate(timeout=60)
             pytest.fail(f"the daemon does not start: {''.join(log)}")
 
     def environment(self) -> dict[str, str]:
@@ -84,7 +98,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Returns the daemon that the tests share."""
     if not (PROGRAMS / "proctord").is_file():
         pytest.skip(f"needs the programs in {PROGRAMS}")
-    running = Daemon(tmp_path_factory.mktemp("daemon"), "")
+    running = Daemon(tmp_path_factory.mktemp("daemon"), RECORDED_MODEL)
     yield running
     running.stop()
 
