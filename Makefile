@@ -54,8 +54,10 @@ check-deps: ## check licences, bans, sources and advisories of dependencies, if 
 	@scripts/need cargo
 	@scripts/deny
 
-schemas: ## generate schemas/ from the types
+schemas: ## generate schemas/ from the types, and the types of the Python client from schemas/
+	@scripts/need cargo python3
 	@$(CARGO) xtask schemas
+	@python3 python/generate_types.py
 
 bench: ## run the benchmarks: attempt, daemon, edits, exec, gate, kill, leftovers, output, snapshot, step, deadline
 	@scripts/need cargo cc git

@@ -51,6 +51,7 @@ mod predecessor_format;
 mod predecessor_mistakes;
 mod prior_results;
 mod private_copy;
+mod python_client;
 mod refused_requests;
 mod report_formats;
 mod repository_formats;
@@ -148,6 +149,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         patches::CASES,
         repository_locations::CASES,
         private_copy::CASES,
+        python_client::CASES,
         refused_requests::CASES,
         step_reports::CASES,
         unusual_repositories::CASES,

@@ -314,6 +314,14 @@ pub(crate) const NEEDS_LANGCHAIN: &[Needs] = &[
     Needs::Sandbox,
     Needs::Client(&[LANGCHAIN_PYTHON, "-c", "import langchain_mcp_adapters, langchain_openai, langchain_anthropic"]),
 ];
+/// The Python interpreter with the tools that test the Python client.
+pub(crate) const PYTHON_CLIENT_PYTHON: &str = "python-client/bin/python";
+/// Requirements of a case that tests the Python client.
+pub(crate) const NEEDS_PYTHON_CLIENT: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Program("git"),
+    Needs::Client(&[PYTHON_CLIENT_PYTHON, "-c", "import hatchling, jsonschema, langchain_core, mypy, pytest, ruff"]),
+];
 /// The Python interpreter with OpenTelemetry's message definitions.
 pub(crate) const OPENTELEMETRY_PYTHON: &str = "opentelemetry/bin/python";
 /// Requirements of a case that receives spans with these definitions.
