@@ -182,6 +182,8 @@ SqlCode = Literal[
     "contradictory_filter",
     "accidental_correlation",
     "join_against_foreign_key",
+    "custom_finding",
+    "verifier_failed",
 ]
 # The kinds of statements that are allowed.
 SqlPolicy = Literal["read", "write", "migrate"]
@@ -190,7 +192,7 @@ SqlSeverity = Literal["note", "warning", "error"]
 # The verdict on a text.
 SqlVerdict = Literal["ok", "reject", "error"]
 # A stage of the analysis.
-StageName = Literal["extract", "tokenize", "parse", "bind", "safety", "run", "semantic"]
+StageName = Literal["extract", "tokenize", "parse", "bind", "safety", "run", "semantic", "custom"]
 # The result of a stage.
 StageState = Literal["passed", "rejected", "failed", "skipped"]
 # The reason why a command did not start.
@@ -995,6 +997,8 @@ class StageRecord(_StageRecordRequired, total=False):
 
     # The reason why it was skipped or failed.
     reason: Optional[str]
+    # The name of the operator's verifier, if the stage is `custom`.
+    verifier: Optional[str]
 
 
 class StatementView(TypedDict):

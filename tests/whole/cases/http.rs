@@ -446,7 +446,7 @@ fn errors_are_problem_documents(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let daemon = env.start_ready_daemon();
     let body = run_request(repo.path(), &json!({})).to_string();
-    for path in ["/", "/v1", "/v1/runs/", "/v2/runs", "/healthz/", "/v1/runs/x/y", "//healthz", "/v1/sql/ask"] {
+    for path in ["/", "/v1", "/v1/runs/", "/v2/runs", "/healthz/", "/v1/runs/x/y", "//healthz", "/v1/sql/asks"] {
         curl(env, &[path]).assert_problem(404, "not-found");
     }
     for (method, path) in

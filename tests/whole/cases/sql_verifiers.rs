@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::daemon::send_request;
 use crate::environment::TestEnvironment;
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::{machine, schemas};
@@ -132,13 +133,17 @@ fn daemon_uses_current_config(env: &TestEnvironment) {
     env.write_operator_config(&pii);
     let mut daemon = env.start_ready_daemon();
     let request = json!({ "sql": "SELECT email FROM people", "dialect": "sqlite", "schema": SCHEMA });
-    for (config, verdict) in [(pii.as_str(), "reject"), ("", "ok"), (pii.as_str(), "reject")] {
+    let socket = env.socket_path();
+    let verdict = || {
+        let answer = send_request(&socket, "POST", "/v1/sql/verify", Some(&request)).expect("an answer");
+        answer.parse_json_body()["verdict"].clone()
+    };
+    assert_eq!(verdict(), "reject");
+    for (config, expected) in [("", "ok"), (pii.as_str(), "reject")] {
         env.write_operator_config(config);
         daemon.process.signal(Signal::HUP);
-        daemon.process.wait_for_stderr("is now in effect");
-        let answer = daemon.request("POST", "/v1/sql/verify", Some(&request));
-        let judgement = answer.parse_json_body();
-        assert_eq!(judgement["verdict"], verdict, "{judgement}");
+        daemon.process.wait_until(|| verdict() == expected);
+        assert_eq!(verdict(), expected);
     }
     daemon.stop().exits(0);
 }
