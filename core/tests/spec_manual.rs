@@ -1,5 +1,6 @@
 //! Checks `docs/spec.md`: its examples parse, and it lists all keys and codes. The keys of the operator's config are in
-//! `docs/operator-config.md`, those of `[daemon]` in `docs/daemon.md`, and those of SQL steps in `docs/sql.md`.
+//! `docs/operator-config.md`, those of `[daemon]` in `docs/daemon.md`, those of SQL
+//! steps in `docs/sql.md`, and those of `[ask]` and `[sql]` in `docs/sql-ask.md` and `docs/sql-verifiers.md`.
 
 use std::path::Path;
 
@@ -72,7 +73,7 @@ fn manual_lists_every_code() {
 
 #[test]
 fn manual_names_every_key() {
-    let manual = spec_manual() + &operator_manual() + &read_doc("sql.md") + &read_doc("sql-ask.md");
+    let manual = spec_manual() + &operator_manual() + &read_doc("sql.md") + &read_doc("sql-ask.md") + &read_doc("sql-verifiers.md");
     let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();
