@@ -1,5 +1,5 @@
-//! Compares `docs/cli.md`, `docs/cli-runs.md` and `docs/cli-setup.md` with the command line: each row of their tables
-//! must exist in clap, and each clap option must have a row.
+//! Compares `docs/cli.md` and the other pages `docs/cli-*.md` with the command line: each row of their tables must exist
+//! in clap, and each clap option must have a row.
 
 use std::collections::BTreeSet;
 
@@ -15,6 +15,7 @@ const MANUAL: &str = concat!(
     include_str!("../../docs/cli-runs.md"),
     "\n",
     include_str!("../../docs/cli-setup.md"),
+    include_str!("../../docs/cli-sql.md"),
 );
 
 /// Returns the table rows that the manual must have for a command.
