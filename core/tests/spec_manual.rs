@@ -73,7 +73,11 @@ fn manual_lists_every_code() {
 
 #[test]
 fn manual_names_every_key() {
-    let manual = spec_manual() + &operator_manual() + &read_doc("sql.md") + &read_doc("sql-ask.md") + &read_doc("sql-verifiers.md");
+    let manual = spec_manual()
+        + &operator_manual()
+        + &read_doc("sql.md")
+        + &read_doc("sql-ask.md")
+        + &read_doc("sql-verifiers.md");
     let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();

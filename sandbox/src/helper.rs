@@ -17,6 +17,7 @@ mod mounts;
 mod namespace_setup;
 mod no_namespaces;
 mod overlay;
+mod process_clocks;
 mod reuse_check;
 mod run_space_setup;
 pub(crate) mod scratch_fingerprint;

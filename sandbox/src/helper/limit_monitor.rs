@@ -18,6 +18,7 @@ use rustix::time::Timespec;
 
 use super::descendants;
 use super::memory_sources::{MemorySources, SharedMemoryLimit, SocketMemory};
+use super::process_clocks::ProcessClocks;
 use crate::host::default_memory_limit;
 use crate::wire::ClaimRequest;
 
@@ -52,6 +53,8 @@ pub(super) struct LimitMonitor {
     /// `true` if the System V segments belong to the step alone.
     own_segments: bool,
     cpu_history: CpuHistory,
+    /// The clocks of the processes before the last complete check; `None` if they cannot be read.
+    clocks: Option<ProcessClocks>,
     /// CPU time of the processes of earlier commands, in clock ticks.
     earlier_ticks: u64,
     last_check: Instant,
@@ -106,6 +109,7 @@ impl LimitMonitor {
             processes: whose,
             own_segments,
             cpu_history: CpuHistory::default(),
+            clocks: None,
             earlier_ticks: reaped_ticks(),
             last_check: Instant::now(),
             pause: MEMORY_INTERVAL,
@@ -147,6 +151,15 @@ impl LimitMonitor {
         {
             return Some(LimitKind::Memory);
         }
+        // Only a process that runs uses more, so an idle step needs no complete check.
+        if self.clocks.as_ref().is_some_and(ProcessClocks::are_unchanged) {
+            return None;
+        }
+        self.clocks = match self.processes {
+            MonitoredProcesses::Namespace => list_all_but_init().ok().and_then(|pids| ProcessClocks::read(&pids)),
+            // Their ids in /proc may be those of another namespace.
+            MonitoredProcesses::Descendants => None,
+        };
         // A process whose files cannot be read has ended in the meantime.
         let mut sum =
             UsageSum::measure(self.processes, self.memory.is_some(), self.earlier_ticks, &mut self.cpu_history)

@@ -1,0 +1,67 @@
+//! Reports whether any process has run since an earlier moment, at the cost of one system call for each process.
+
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
+/// The CPU clocks of processes at one moment. The kernel advances the clock of a process by nanoseconds whenever one of
+/// its threads runs.
+#[derive(Debug)]
+pub(super) struct ProcessClocks(Vec<(ClockId, TimeSpec)>);
+
+impl ProcessClocks {
+    /// Reads the clocks of processes of this PID namespace. Returns `None` if one of them has ended.
+    pub(super) fn read(pids: &[String]) -> Option<Self> {
+        let clock = |pid: &String| {
+            let clock = clock_getcpuclockid(Pid::from_raw(pid.parse().ok()?)).ok()?;
+            Some((clock, clock_gettime(clock).ok()?))
+        };
+        pids.iter().map(clock).collect::<Option<_>>().map(Self)
+    }
+
+    /// Reports whether none of the processes has run or ended since. Then there is also no new process, because one of
+    /// them would have created it.
+    pub(super) fn are_unchanged(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|(clock, then)| clock_gettime(*clock).is_ok_and(|now| now == *then))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn clocks_change_when_a_process_runs_or_ends() {
+        let mut command = Command::new("cat");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
+        let (mut stdin, mut stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let pids = [child.id().to_string()];
+        let mut echo = || {
+            stdin.write_all(b"x").expect("written");
+            stdout.read_exact(&mut [0]).expect("read");
+        };
+        echo();
+        // The process returns to its read at some moment after it has answered.
+        let clocks = loop {
+            let clocks = ProcessClocks::read(&pids).expect("it runs");
+            std::thread::yield_now();
+            if clocks.are_unchanged() && clocks.are_unchanged() {
+                break clocks;
+            }
+        };
+        echo();
+        assert!(!clocks.are_unchanged(), "it has run");
+        let clocks = ProcessClocks::read(&pids).expect("it runs");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(!clocks.are_unchanged(), "it has ended");
+        assert!(ProcessClocks::read(&pids).is_none());
+    }
+
+    #[test]
+    fn no_processes_do_not_count_as_idle() {
+        assert!(!ProcessClocks::read(&[]).expect("none has ended").are_unchanged());
+    }
+}
