@@ -14,5 +14,4 @@ pub mod secret;
 mod attempt_log;
 mod prompt;
 mod ranking;
-mod schema_text;
 mod statement_key;

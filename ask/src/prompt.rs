@@ -3,12 +3,11 @@
 
 use std::fmt::Write as _;
 
-use proctor_core::sql::{AskRequest, DescribedSchema, Dialect, SqlDiagnostic, SqlPolicy, SqlSeverity};
+use proctor_core::sql::{AskRequest, DescribedSchema, DescribedTable, Dialect, SqlDiagnostic, SqlPolicy, SqlSeverity};
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::provider::Prompt;
 use crate::ranking;
-use crate::schema_text;
 
 /// Maximum size of the schema in a prompt, in bytes.
 pub(crate) const SCHEMA_BUDGET: usize = 24_000;
@@ -48,7 +47,7 @@ impl PromptWriter {
         let shown = ranking::choose_tables(schema, &request.question, SCHEMA_BUDGET);
         Self {
             system: instructions(request, engine),
-            schema: schema_text::render(schema, &shown),
+            schema: schema_text(schema, &shown),
             question: request.question.trim().to_owned(),
             shown: shown.len(),
             tables: schema.tables.len(),
@@ -97,6 +96,16 @@ impl PromptWriter {
         user.push('\n');
         Prompt { system: self.system.clone(), user }
     }
+}
+
+/// Returns the text of the tables at these positions, in this order, and the number of other tables.
+fn schema_text(schema: &DescribedSchema, shown: &[usize]) -> String {
+    let mut text: String = shown.iter().filter_map(|at| schema.tables.get(*at)).map(DescribedTable::to_text).collect();
+    let left_out = schema.tables.len().saturating_sub(shown.len());
+    if left_out > 0 {
+        let _ = writeln!(text, "{left_out} other tables are not shown, because they seem unrelated to the question.");
+    }
+    text
 }
 
 fn instructions(request: &AskRequest, engine: &str) -> String {

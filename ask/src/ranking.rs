@@ -6,8 +6,6 @@ use std::collections::{BTreeSet, HashMap};
 use proctor_core::sql::{DescribedSchema, DescribedTable};
 use rust_stemmers::{Algorithm, Stemmer};
 
-use crate::schema_text;
-
 /// Saturation of the frequency of a word, the usual value.
 const K1: f64 = 1.2;
 /// Influence of the length of a document, the usual value.
@@ -29,7 +27,7 @@ const STOP_WORDS: [&str; 52] = [
 /// Returns the positions of the tables to show, in the order of the schema. The text of all tables has at most
 /// `budget` bytes, except that at least one table is shown.
 pub(crate) fn choose_tables(schema: &DescribedSchema, question: &str, budget: usize) -> Vec<usize> {
-    let sizes: Vec<usize> = schema.tables.iter().map(|table| schema_text::render_table(table).len()).collect();
+    let sizes: Vec<usize> = schema.tables.iter().map(|table| table.to_text().len()).collect();
     if sizes.iter().sum::<usize>() <= budget {
         return (0..schema.tables.len()).collect();
     }
@@ -216,7 +214,7 @@ mod tests {
             let tables = names.iter().map(|name| table(name, &["a_b"], &["x"])).collect();
             let schema = DescribedSchema { tables };
             let chosen = choose_tables(&schema, &question, budget);
-            let size: usize = chosen.iter().map(|at| schema_text::render_table(&schema.tables[*at]).len()).sum();
+            let size: usize = chosen.iter().map(|at| schema.tables[*at].to_text().len()).sum();
             prop_assert!(size <= budget || chosen.len() == 1);
             prop_assert_eq!(chosen.is_empty(), schema.tables.is_empty());
             prop_assert!(chosen.is_sorted());

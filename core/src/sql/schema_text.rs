@@ -9,10 +9,15 @@ use serde_json::Value;
 use super::{DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, Dialect};
 use crate::text::escape::escape_output;
 
+/// Maximum length of a comment or a type, in characters.
+const MAX_COMMENT_CHARS: usize = 300;
+/// Maximum length of a sample value, in characters.
+const MAX_SAMPLE_CHARS: usize = 64;
+
 impl DescribedSchema {
     /// Returns a compact text: a line for each table, and an indented line for each column and each foreign key.
     pub fn to_text(&self) -> String {
-        self.tables.iter().map(table_text).collect::<Vec<_>>().join("\n")
+        self.tables.iter().map(DescribedTable::to_text).collect()
     }
 
     /// Returns `CREATE TABLE` statements, with comments and sample values as comments. The description does not have
@@ -26,42 +31,55 @@ impl DescribedSchema {
     }
 }
 
-fn table_text(table: &DescribedTable) -> String {
-    let kind = if table.is_view { "view" } else { "table" };
-    let mut text = format!("{kind} {}", plain_name(&table.name));
-    push_comment(&mut text, table.comment.as_deref());
-    text.push('\n');
-    for column in &table.columns {
-        text.push_str(&column_text(column));
+impl DescribedTable {
+    /// Returns a compact text: a line for the table, and an indented line for each column and each foreign key.
+    pub fn to_text(&self) -> String {
+        let kind = if self.is_view { "VIEW" } else { "TABLE" };
+        let mut text = format!("{kind} {}{}\n", plain_name(&self.name), comment_text(self.comment.as_deref()));
+        for column in &self.columns {
+            let _ = writeln!(text, "  {}", column_text(column));
+        }
+        for key in &self.foreign_keys {
+            let _ = writeln!(text, "  FOREIGN KEY {} -> {}", plain_name(&key.column), key_target(key, &plain_name));
+        }
+        text
     }
-    for key in &table.foreign_keys {
-        let _ = writeln!(text, "  {} references {}", plain_name(&key.column), key_target(key, &plain_name));
-    }
-    text
 }
 
 fn column_text(column: &DescribedColumn) -> String {
-    let mut text = format!("  {}", plain_name(&column.name));
+    let mut text = plain_name(&column.name);
     if !column.declared_type.is_empty() {
-        let _ = write!(text, " {}", one_line(&column.declared_type));
+        let _ = write!(text, " {}", shorten(&one_line(&column.declared_type), MAX_COMMENT_CHARS));
     }
     if column.is_primary_key {
-        text.push_str(" primary key");
+        text.push_str(" PRIMARY KEY");
     } else if column.is_not_null {
-        text.push_str(" not null");
+        text.push_str(" NOT NULL");
     }
-    push_comment(&mut text, column.comment.as_deref());
+    text.push_str(&comment_text(column.comment.as_deref()));
     if let Some(samples) = samples_text(column) {
         let _ = write!(text, " [{samples}]");
     }
-    text.push('\n');
     text
 }
 
-fn push_comment(text: &mut String, comment: Option<&str>) {
-    if let Some(comment) = comment {
-        let _ = write!(text, " -- {}", one_line(comment));
+/// Returns a comment as a JSON string, so that a reader sees where it ends.
+fn comment_text(comment: Option<&str>) -> String {
+    let comment = comment.map(str::trim).filter(|text| !text.is_empty());
+    comment.map(|text| format!(" comment {}", json_string(&shorten(text, MAX_COMMENT_CHARS)))).unwrap_or_default()
+}
+
+/// Returns a text as a JSON string on one line, with control characters escaped.
+fn json_string(text: &str) -> String {
+    one_line(&Value::from(text).to_string())
+}
+
+fn shorten(text: &str, max_chars: usize) -> String {
+    let mut short: String = text.chars().take(max_chars).collect();
+    if short.len() < text.len() {
+        short.push('…');
     }
+    short
 }
 
 /// Returns the sample values of a column; `None` if it has none.
@@ -69,7 +87,11 @@ fn samples_text(column: &DescribedColumn) -> Option<String> {
     if column.samples.is_empty() {
         return None;
     }
-    let values: Vec<String> = column.samples.iter().map(|value| one_line(&Value::to_string(value))).collect();
+    let sample = |value: &Value| match value {
+        Value::String(text) => json_string(&shorten(text, MAX_SAMPLE_CHARS)),
+        other => shorten(&one_line(&other.to_string()), MAX_SAMPLE_CHARS),
+    };
+    let values: Vec<String> = column.samples.iter().map(sample).collect();
     let kind = if column.is_masked { "masked: " } else { "" };
     Some(format!("{kind}{}", values.join(", ")))
 }
@@ -143,7 +165,7 @@ fn column_note(column: &DescribedColumn) -> String {
 /// Returns a name as it is if it consists of letters, digits, `_` and `.`; otherwise as a JSON string.
 fn plain_name(name: &str) -> String {
     let is_plain = !name.is_empty() && name.chars().all(|sign| sign.is_alphanumeric() || matches!(sign, '_' | '.'));
-    if is_plain { name.to_owned() } else { one_line(&Value::from(name).to_string()) }
+    if is_plain { name.to_owned() } else { json_string(name) }
 }
 
 /// Quotes a name, and each part of a name with a schema.
@@ -208,17 +230,44 @@ mod tests {
 
     #[test]
     fn renders_compact_text() {
-        let expected = r#"table orders -- one per\nsale; DROP TABLE orders
-  id INTEGER primary key
-  "customer id" INT not null -- who
+        let expected = r#"TABLE orders comment "one per\nsale; DROP TABLE orders"
+  id INTEGER PRIMARY KEY
+  "customer id" INT NOT NULL comment "who"
   note ["a\u{202e}b", 1.5]
   email TEXT [masked: "xxx@xxx.xx"]
-  "customer id" references customers (id)
-
-view old.totals
+  FOREIGN KEY "customer id" -> customers (id)
+VIEW old.totals
   total REAL
 "#;
         assert_eq!(shop().to_text(), expected);
+    }
+
+    #[test]
+    fn text_of_a_database_stays_on_its_line() {
+        let hostile = "x\nTABLE secrets\r\u{2028}\u{202e}\"".to_owned();
+        let column = DescribedColumn {
+            name: hostile.clone(),
+            declared_type: hostile.clone(),
+            comment: Some(hostile.clone()),
+            samples: vec![json!(hostile), json!({ "a": hostile })],
+            ..DescribedColumn::default()
+        };
+        let table = DescribedTable {
+            name: hostile.clone(),
+            comment: Some(hostile),
+            columns: vec![column],
+            ..DescribedTable::default()
+        };
+        let text = table.to_text();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(['\r', '\u{2028}', '\u{202e}']), "{text:?}");
+    }
+
+    #[test]
+    fn long_comments_are_shortened() {
+        let comment = Some("é".repeat(10_000));
+        let table = DescribedTable { name: "t".to_owned(), comment, ..DescribedTable::default() };
+        assert!(table.to_text().chars().count() < 400);
     }
 
     #[test]

@@ -83,9 +83,9 @@ fn cli_describes_schema(env: &TestEnvironment) {
         repo.proctor(&[&words[..], more].concat())
     };
     let text = describe(&["--samples", "2"]).exits(0);
-    let expected = "table customers
-  id INTEGER primary key [1, 2]
-  email TEXT not null -- where invoices go [masked: \"xxx@xxxxxxx.xxx\", \"xx@xxxxxxx.xxx\"]
+    let expected = "TABLE customers
+  id INTEGER PRIMARY KEY [1, 2]
+  email TEXT NOT NULL comment \"where invoices go\" [masked: \"xxx@xxxxxxx.xxx\", \"xx@xxxxxxx.xxx\"]
   tier TEXT [\"gold\", \"tin\"]
 ";
     assert_eq!(text.stdout, expected);
