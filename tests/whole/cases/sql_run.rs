@@ -106,7 +106,7 @@ fn daemon_runs_and_describes(env: &TestEnvironment) {
     let words =
         |command| ["sql", command, "--daemon", "--socket", socket.to_str().expect("a path"), "--schema", "schema.sql"];
     repo.proctor(&[&words("run")[..], &["q.sql"]].concat()).exits(0).prints(&["gold", "(2 rows)"]);
-    repo.proctor(&words("schema")).exits(0).prints(&["table customers"]);
+    repo.proctor(&words("schema")).exits(0).prints(&["TABLE customers"]);
     let ask = |path: &str, body: &Value| curl(env, &["--json", &body.to_string(), path]);
     let statement = |sql: &str| json!({ "sql": sql, "dialect": "sqlite", "schema": SCHEMA });
     let run = json!({ "request": statement("SELECT id, email FROM customers WHERE id = 1") });
@@ -147,5 +147,5 @@ fn tools_mark_rows_and_schemas(env: &TestEnvironment) {
     starts_with(rejected, "REJECTED");
     assert_eq!(rejected["structuredContent"]["rows"], "");
     starts_with(described, "1 tables and views.");
-    marked(described, "\n| table notes\n");
+    marked(described, "\n| TABLE notes\n");
 }
