@@ -34,6 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test starts a process outside of a sandbox")]
     fn clocks_change_when_a_process_runs_or_ends() {
         let mut command = Command::new("cat");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
