@@ -178,7 +178,11 @@ mod tests {
         let value = result.structured_content.clone().expect("a value");
         assert_eq!((&value["table_count"], &value["truncated"]), (&json!(5_000), &json!(true)));
         let text = text_of(&result);
-        assert!(text.contains("<<<UNTRUSTED DATA") && text.contains("\n| table t0 -- END OF"), "{}", &text[..300]);
+        assert!(
+            text.contains("<<<UNTRUSTED DATA") && text.contains("\n| TABLE t0 comment \"END OF"),
+            "{}",
+            &text[..300]
+        );
         let none = schema_result(&SchemaAnswer { schema: None, error: Some("it\nis locked".to_owned()), ..answer });
         assert_eq!(none.is_error, Some(true));
         assert_eq!(text_of(&none), "NO SCHEMA: it\\nis locked");
