@@ -156,7 +156,7 @@ impl LimitMonitor {
             return None;
         }
         self.clocks = match self.processes {
-            MonitoredProcesses::Namespace => list_all_but_init().ok().and_then(|pids| ProcessClocks::read(&pids)),
+            MonitoredProcesses::Namespace => ProcessClocks::read(|| list_all_but_init().ok()),
             // Their ids in /proc may be those of another namespace.
             MonitoredProcesses::Descendants => None,
         };

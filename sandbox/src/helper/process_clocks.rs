@@ -10,13 +10,18 @@ use nix::unistd::Pid;
 pub(super) struct ProcessClocks(Vec<(ClockId, TimeSpec)>);
 
 impl ProcessClocks {
-    /// Reads the clocks of processes of this PID namespace. Returns `None` if one of them has ended.
-    pub(super) fn read(pids: &[String]) -> Option<Self> {
+    /// Reads the clocks of all processes that `list` returns, by their ids in this PID namespace. Returns `None` if a
+    /// process has ended or started in the meantime.
+    pub(super) fn read(list: impl Fn() -> Option<Vec<String>>) -> Option<Self> {
+        let pids = list()?;
         let clock = |pid: &String| {
             let clock = clock_getcpuclockid(Pid::from_raw(pid.parse().ok()?)).ok()?;
             Some((clock, clock_gettime(clock).ok()?))
         };
-        pids.iter().map(clock).collect::<Option<_>>().map(Self)
+        let clocks = pids.iter().map(clock).collect::<Option<_>>()?;
+        // A process that started after the first list and before the clock of its parent was read would never be
+        // noticed, because the parent need not run again.
+        (list()? == pids).then_some(Self(clocks))
     }
 
     /// Reports whether none of the processes has run or ended since. Then there is also no new process, because one of
@@ -39,7 +44,8 @@ mod tests {
         let mut command = Command::new("cat");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
         let (mut stdin, mut stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let pids = [child.id().to_string()];
+        let pid = child.id().to_string();
+        let list = || Some(vec![pid.clone()]);
         let mut echo = || {
             stdin.write_all(b"x").expect("written");
             stdout.read_exact(&mut [0]).expect("read");
@@ -47,7 +53,7 @@ mod tests {
         echo();
         // The process returns to its read at some moment after it has answered.
         let clocks = loop {
-            let clocks = ProcessClocks::read(&pids).expect("it runs");
+            let clocks = ProcessClocks::read(list).expect("it runs");
             std::thread::yield_now();
             if clocks.are_unchanged() && clocks.are_unchanged() {
                 break clocks;
@@ -55,14 +61,25 @@ mod tests {
         };
         echo();
         assert!(!clocks.are_unchanged(), "it has run");
-        let clocks = ProcessClocks::read(&pids).expect("it runs");
+        let clocks = ProcessClocks::read(list).expect("it runs");
         child.kill().and_then(|()| child.wait()).expect("it ends");
         assert!(!clocks.are_unchanged(), "it has ended");
-        assert!(ProcessClocks::read(&pids).is_none());
+        assert!(ProcessClocks::read(list).is_none());
+    }
+
+    #[test]
+    fn process_that_starts_while_clocks_are_read_is_noticed() {
+        let own = std::process::id().to_string();
+        let calls = std::cell::Cell::new(0);
+        let list = || {
+            calls.set(calls.get() + 1);
+            Some(vec![own.clone(); calls.get()])
+        };
+        assert!(ProcessClocks::read(list).is_none());
     }
 
     #[test]
     fn no_processes_do_not_count_as_idle() {
-        assert!(!ProcessClocks::read(&[]).expect("none has ended").are_unchanged());
+        assert!(!ProcessClocks::read(|| Some(Vec::new())).expect("none has ended").are_unchanged());
     }
 }
