@@ -246,7 +246,7 @@ impl AskRun<'_, '_> {
     /// Returns the answer of the model.
     ///
     /// # Errors
-    /// There is none.
+    /// The model gave no answer. The value is the end of the loop.
     async fn complete(&mut self, number: u32, prompt: &Prompt) -> Result<Completion, LoopEnd> {
         let deadline = self.bounds.deadline;
         let answer = timeout_at(deadline, self.asker.provider.provider.complete(prompt, deadline)).await;

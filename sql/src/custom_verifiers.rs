@@ -111,6 +111,19 @@ impl CustomVerifiers {
         judgement
     }
 
+    /// Returns the judgement `last` with the records and findings that `extend` added to an earlier judgement of the same
+    /// text.
+    pub(crate) fn carry_over(&self, request: &SqlRequest, earlier: &Judgement, mut last: Judgement) -> Judgement {
+        let is_custom = |found: &&SqlDiagnostic| found.stage == StageName::Custom;
+        let mut findings: Vec<SqlDiagnostic> = earlier.diagnostics.iter().filter(is_custom).cloned().collect();
+        for record in earlier.stages.iter().filter(|record| record.stage == StageName::Custom) {
+            let verifier = self.settings.iter().find(|verifier| Some(&verifier.name) == record.verifier.as_ref());
+            let after = verifier.map_or(StageName::Semantic, |verifier| verifier.after);
+            last = chain::with_verifier(request, last, after, record.clone(), std::mem::take(&mut findings));
+        }
+        last
+    }
+
     async fn run(
         &self,
         index: usize,

@@ -212,11 +212,10 @@ impl WorkerPool {
         if judgement.verdict != SqlVerdict::Ok {
             return SqlRunAnswer { version: VERSION, judgement, result: None, error: None };
         }
+        // The database may have changed since, so the answer has the judgement of the worker that ran the statement.
         let answer = self.answer(request).await;
-        match answer.judgement.verdict {
-            SqlVerdict::Ok => SqlRunAnswer { judgement, ..answer },
-            SqlVerdict::Reject | SqlVerdict::Error => answer,
-        }
+        let last = self.verifiers.carry_over(&request.request, &judgement, answer.judgement);
+        SqlRunAnswer { judgement: last, ..answer }
     }
 
     /// Describes a schema in a worker. If the future is dropped, the worker is killed.

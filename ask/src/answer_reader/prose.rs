@@ -61,7 +61,7 @@ const LATER_WORDS: [&str; 8] = ["from", "values", "set", "into", "as (", "as(", 
 /// Returns the statement.
 ///
 /// # Errors
-/// There is none, or several.
+/// The text contains no statement, or several.
 pub(super) fn find_statement(text: &str) -> Result<String, UnreadableAnswer> {
     let mut found = statements_at_lines(text);
     if found.is_empty() {

@@ -16,7 +16,7 @@ pub enum AuditKind {
     Question,
     /// A prompt that was sent to a model.
     Prompt,
-    /// The answer of a model, or the reason why there is none.
+    /// The answer of a model, or the reason why it gave no answer.
     Answer,
     /// The judgement of a statement.
     Judgement,

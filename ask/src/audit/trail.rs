@@ -56,7 +56,7 @@ pub struct AskSummary {
 }
 
 impl AuditTrail {
-    /// Opens the trail in a directory, and creates it if there is none.
+    /// Opens the trail in a directory, and creates it if it does not exist.
     ///
     /// # Errors
     /// The directory or the database cannot be written.

@@ -13,6 +13,7 @@ use crate::{machine, schemas};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("sql_verifiers::findings_decide_the_verdict", findings_decide).needs(&[Needs::Sandbox]),
+    case("sql_verifiers::rejected_statement_is_not_run", rejected_statement_is_not_run).needs(&[Needs::Sandbox]),
     case("sql_verifiers::broken_verifier_is_an_error", broken_verifier_is_error).needs(&[Needs::Sandbox]),
     case("sql_verifiers::daemon_uses_the_current_config", daemon_uses_current_config).needs(&[Needs::Sandbox]),
     case("", findings_decide)
@@ -95,6 +96,35 @@ fn findings_decide(env: &TestEnvironment) {
         judgement["stages"].as_array().expect("stages").iter().filter_map(|record| record["stage"].as_str()).collect();
     let at = order.iter().position(|stage| *stage == "custom").expect("a record");
     assert_eq!((order[at - 1], order.iter().filter(|stage| **stage == "custom").count()), ("bind", 1), "{order:?}");
+}
+
+fn rejected_statement_is_not_run(env: &TestEnvironment) {
+    let config = verifier(env, "pii", NO_EMAIL, "after = 'bind'");
+    let path = |name: &str| env.root().join(name).to_string_lossy().into_owned();
+    let run = |sql: &str| {
+        machine::write(&env.root().join("config.toml"), &config);
+        machine::write(
+            &env.root().join("schema.sql"),
+            SCHEMA.to_owned() + "INSERT INTO people VALUES (1, 'Ada', 'a@b.c');",
+        );
+        machine::write(&env.root().join("query.sql"), sql);
+        env.give_to_actor(env.root());
+        let state = env.state_dir();
+        let (config, schema, query) = (path("config.toml"), path("schema.sql"), path("query.sql"));
+        let words = ["sql", "run", &query, "--schema", &schema, "--format", "json", "--no-daemon", "--config", &config];
+        let words = [&words[..], &["--state-dir", state.to_str().expect("a path")]].concat();
+        let run = env.proctor_in(env.root(), &words);
+        let answer: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+        (run.code, answer)
+    };
+    let (code, answer) = run("SELECT email FROM people");
+    assert_eq!((code, answer.get("result")), (Some(1), None), "{answer}");
+    assert_eq!(state_of(&answer["judgement"], "pii"), "rejected", "{answer}");
+    // The judgement of a statement that ran has the record and the warning of the verifier.
+    let (code, answer) = run("SELECT name FROM people");
+    assert_eq!((code, &answer["result"]["rows"]), (Some(0), &json!([["Ada"]])), "{answer}");
+    assert_eq!(state_of(&answer["judgement"], "pii"), "passed", "{answer}");
+    assert_eq!(answer["judgement"]["diagnostics"][0]["code"], "custom_finding", "{answer}");
 }
 
 fn broken_verifier_is_error(env: &TestEnvironment) {
