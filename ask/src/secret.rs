@@ -28,8 +28,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Returns the text, to send it to its provider.
-    pub(crate) fn expose(&self) -> &str {
+    /// Returns the text, to send it to the server that it is for.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 

@@ -50,7 +50,7 @@ pub(crate) use schema_name::SchemaName;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{
     SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlRequestArgs, SqlResultFormat,
-    SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
+    SqlProvisioner, SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
 };
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed

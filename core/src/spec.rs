@@ -27,7 +27,7 @@ pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use operator_config::{
     AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
     LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,
-    SqlSettings, TelemetrySettings, TreeSettings, UserRef, VerifierSettings,
+    SqlSettings, TelemetrySettings, TidbZeroSettings, TreeSettings, UserRef, VerifierSettings,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};
 pub use resolve::{ResolvedPlan, adhoc_step, resolve};

@@ -7,8 +7,10 @@ use proctor_duckdb::LibraryNotFound;
 
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, SqlEngine};
-use crate::mysql::{MariadbPrograms, MariadbServer, Mysql};
-use crate::postgres::{Postgres, PostgresPrograms, PostgresServer};
+use crate::mysql::{LocalMariadb, MariadbPrograms, MariadbServer, Mysql};
+use crate::postgres::{LocalPostgres, Postgres, PostgresPrograms, PostgresServer};
+use crate::provisioner::Provisioned;
+use crate::server_files::ServerFiles;
 use crate::sqlite::Sqlite;
 
 /// What engines are opened from.
@@ -22,10 +24,20 @@ pub struct EngineSources {
 impl EngineSources {
     /// `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, templates: ServerTemplates) -> Self {
+        Self::with_sockets(duckdb, templates, None)
+    }
+
+    /// As [`EngineSources::new`]. Servers create a socket for other programs of the user in `socket_directory`.
+    pub(crate) fn with_sockets(
+        duckdb: Result<PathBuf, LibraryNotFound>,
+        templates: ServerTemplates,
+        socket_directory: Option<PathBuf>,
+    ) -> Self {
+        let files = |template| ServerFiles { template, socket_directory: socket_directory.clone() };
         Self {
             duckdb,
-            postgres: PostgresServer::new(PostgresPrograms::find(), templates.postgres),
-            mariadb: MariadbServer::new(MariadbPrograms::find(), templates.mariadb),
+            postgres: Provisioned::new(LocalPostgres::new(PostgresPrograms::find(), files(templates.postgres))),
+            mariadb: Provisioned::new(LocalMariadb::new(MariadbPrograms::find(), files(templates.mariadb))),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod builtin_allowlist;
 mod catalog_reader;
 mod database_users;
+pub(crate) mod external_database;
 mod function_calls;
 mod functional_dependence;
 mod list_checks;
@@ -15,6 +16,7 @@ mod mysql_errors;
 mod privilege_probe;
 mod row_values;
 mod server;
+mod server_flavor;
 mod session;
 mod statement_binding;
 mod statement_form;
@@ -22,7 +24,6 @@ mod statement_tokens;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -31,17 +32,17 @@ use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest};
 
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
+use crate::provisioner::{Provisioned, Provisioner};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
-use crate::server_files::ServerError;
-use crate::{lexer, scratch_rows};
+use crate::server_files::{ServerError, ServerFiles};
+use crate::{lexer, scratch_rows, server_files};
 use catalog_reader::DatabaseContent;
 use privilege_probe::{GivenPrivileges, PrivilegeProbe};
-use server::Server;
 use session::{Session, SessionError, SqlMode};
 use statement_binding::{Equivalents, StatementBinder, ViewActions};
 
-pub use server::{MariadbPrograms, write_template};
+pub use server::{MariadbPrograms, Server, write_template};
 
 /// The time for operations that end a judgement.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,11 +50,13 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of statements of MySQL 8 whose equivalents are kept. A statement is run soon after it was bound.
 const MAX_EQUIVALENTS: usize = 256;
 
-/// A server that is started when it is first needed, for all databases of a worker.
-pub struct MariadbServer {
+/// The server of a worker, for all of its databases.
+pub type MariadbServer = Provisioned<LocalMariadb>;
+
+/// Starts servers of the installed version.
+pub struct LocalMariadb {
     programs: Result<MariadbPrograms, ServerError>,
-    template: Option<PathBuf>,
-    running: Option<Arc<Server>>,
+    files: ServerFiles,
 }
 
 /// A database on a server.
@@ -77,29 +80,32 @@ pub struct Mysql {
     has_moved_counters: bool,
 }
 
-impl MariadbServer {
-    /// Creates a handle without a running server. The data directory is copied from the archive `template`; without
-    /// one, it is created anew, which takes seconds.
-    pub fn new(programs: Result<MariadbPrograms, ServerError>, template: Option<PathBuf>) -> Self {
-        Self { programs, template, running: None }
+impl LocalMariadb {
+    /// Creates a value that has started nothing.
+    pub fn new(programs: Result<MariadbPrograms, ServerError>, files: ServerFiles) -> Self {
+        Self { programs, files }
     }
+}
 
-    /// Starts the server unless it runs.
-    ///
-    /// # Errors
-    /// No server is installed, or it cannot be started.
-    pub fn start(&mut self) -> Result<(), ServerError> {
-        self.running().map(drop)
-    }
+/// Returns the URL of the first database of a server whose socket is in a directory.
+pub(crate) fn first_database_url(directory: &std::path::Path) -> String {
+    let database = server_files::database_name(0);
+    let (user, socket) = (database_users::owner_of(&database), server::socket_file(directory));
+    format!("mysql://{user}@localhost/{database}?socket={}", socket.display())
+}
 
-    fn running(&mut self) -> Result<Arc<Server>, ServerError> {
-        if let Some(server) = self.running.as_ref().filter(|server| !server.has_ended()) {
-            return Ok(Arc::clone(server));
+impl Provisioner for LocalMariadb {
+    type Server = Arc<Server>;
+
+    fn provision(&self) -> Result<Arc<Server>, ServerError> {
+        match &self.programs {
+            Ok(programs) => Server::start(programs, &self.files),
+            Err(_) => Err(server::NOT_INSTALLED),
         }
-        let Ok(programs) = &self.programs else { return Err(server::NOT_INSTALLED) };
-        let server = Server::start(programs, self.template.as_deref().map(Path::new))?;
-        self.running = Some(Arc::clone(&server));
-        Ok(server)
+    }
+
+    fn is_usable(&self, server: &Arc<Server>) -> bool {
+        !server.has_ended()
     }
 }
 
@@ -115,11 +121,11 @@ impl Mysql {
             let message = "MySQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
-        let running = server.running().map_err(|error| match error {
+        let running = server.server().map_err(|error| match error {
             ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
             other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
         })?;
-        let database = format!("judged_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let database = server_files::database_name(NEXT.fetch_add(1, Ordering::Relaxed));
         running.create_database(&database).map_err(|error| {
             EngineRefusal::new(SqlCode::EngineFailed, format!("the database cannot be created: {error}"))
         })?;
@@ -381,7 +387,7 @@ impl SqlEngine for Mysql {
         let is_readonly = bound.is_readonly;
         let accepted = self.equivalents.get(sql).cloned().unwrap_or_else(|| sql.to_owned());
         let ran = self.with_session(on.deadline, |session| match rows {
-            Some(rows) => session.run_into(&accepted, SqlMode::Strict, is_readonly, on, rows),
+            Some(rows) => session.run_into(&accepted, SqlMode::Strict, is_readonly, on.deadline, rows),
             None => session.run(&accepted, SqlMode::Strict, is_readonly, on),
         });
         let mut ran = ran.map_err(|error| mysql_errors::to_refusal(&error, sql, &self.database))?;

@@ -9,6 +9,7 @@
 
 mod builtin_allowlist;
 mod catalog_reader;
+pub(crate) mod external_database;
 mod list_checks;
 mod node_tree;
 mod postgres_errors;
@@ -19,7 +20,6 @@ mod statement_actions;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,15 +33,17 @@ use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
 };
 use crate::lexer;
+use crate::provisioner::{Provisioned, Provisioner};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_rows;
 use crate::scratch_value::ScratchValue;
-use crate::server_files::ServerError;
+use crate::server_files;
+use crate::server_files::{ServerError, ServerFiles};
 use catalog_reader::{DatabaseContent, RelationKind};
-use server::{OWNER, Server};
+use server::OWNER;
 use session::{Effects, Session, SessionError};
 
-pub use server::{PostgresPrograms, write_template};
+pub use server::{PostgresPrograms, Server, write_template};
 
 /// The name of the function whose body is the statement.
 const ANALYSIS_FUNCTION: &str = "pg_temp.proctor_statement";
@@ -53,11 +55,13 @@ const NOT_IN_BODY: &str = " is not yet supported in unquoted SQL function body";
 /// The time for operations that end a judgement.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server that is started when it is first needed, for all databases of a worker.
-pub struct PostgresServer {
+/// The server of a worker, for all of its databases.
+pub type PostgresServer = Provisioned<LocalPostgres>;
+
+/// Starts servers of the installed version.
+pub struct LocalPostgres {
     programs: Result<PostgresPrograms, ServerError>,
-    template: Option<std::path::PathBuf>,
-    running: Option<Arc<Server>>,
+    files: ServerFiles,
 }
 
 /// A database on a server.
@@ -71,32 +75,30 @@ pub struct Postgres {
     has_schema_changes: bool,
 }
 
-impl PostgresServer {
-    /// Creates a handle without a running server. The data directory is copied from the archive `template`; without
-    /// one, it is created anew, which takes a second.
-    pub fn new(programs: Result<PostgresPrograms, ServerError>, template: Option<std::path::PathBuf>) -> Self {
-        Self { programs, template, running: None }
+impl LocalPostgres {
+    /// Creates a value that has started nothing.
+    pub fn new(programs: Result<PostgresPrograms, ServerError>, files: ServerFiles) -> Self {
+        Self { programs, files }
     }
+}
 
-    /// Starts the server unless it runs.
-    ///
-    /// # Errors
-    /// No server is installed, or it cannot be started.
-    pub fn start(&mut self) -> Result<(), ServerError> {
-        self.running().map(drop)
-    }
+/// Returns the URL of the first database of a server whose socket is in a directory.
+pub(crate) fn first_database_url(directory: &std::path::Path) -> String {
+    format!("postgresql://{OWNER}@/{}?host={}", server_files::database_name(0), directory.display())
+}
 
-    fn running(&mut self) -> Result<Arc<Server>, ServerError> {
-        if let Some(server) = self.running.as_ref().filter(|server| !server.has_ended()) {
-            return Ok(Arc::clone(server));
+impl Provisioner for LocalPostgres {
+    type Server = Arc<Server>;
+
+    fn provision(&self) -> Result<Arc<Server>, ServerError> {
+        match &self.programs {
+            Ok(programs) => Server::start(programs, &self.files),
+            Err(_) => Err(server::NOT_INSTALLED),
         }
-        let programs = match &self.programs {
-            Ok(programs) => programs,
-            Err(_) => return Err(server::NOT_INSTALLED),
-        };
-        let server = Server::start(programs, self.template.as_deref().map(Path::new))?;
-        self.running = Some(Arc::clone(&server));
-        Ok(server)
+    }
+
+    fn is_usable(&self, server: &Arc<Server>) -> bool {
+        !server.has_ended()
     }
 }
 
@@ -112,11 +114,11 @@ impl Postgres {
             let message = "PostgreSQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
-        let running = server.running().map_err(|error| match error {
+        let running = server.server().map_err(|error| match error {
             ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
             other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
         })?;
-        let database = format!("judged_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let database = server_files::database_name(NEXT.fetch_add(1, Ordering::Relaxed));
         running.create_database(&database).map_err(|error| {
             EngineRefusal::new(SqlCode::EngineFailed, format!("the database cannot be created: {error}"))
         })?;

@@ -21,6 +21,8 @@ const KEPT_OUTPUT: usize = 600;
 pub(crate) const ARCHIVE_END: &[u8] = b"proctor: end of the archive\n";
 /// The name of the data directory in an archive and in the directory of a server.
 const DATA_DIRECTORY: &str = "data";
+/// The name of the link to the directory of a socket that other programs reach.
+const SOCKET_LINK: &str = "s";
 
 /// The reason why a server does not run.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,15 @@ pub enum ServerError {
     Administration(String),
 }
 
+/// The files outside of its private directory that a server uses.
+#[derive(Debug, Clone, Default)]
+pub struct ServerFiles {
+    /// The archive from which the data directory is copied; without one, it is created anew, which takes seconds.
+    pub template: Option<PathBuf>,
+    /// The directory for a socket that other programs of the user reach.
+    pub socket_directory: Option<PathBuf>,
+}
+
 /// Returns the command of a server program: a fixed environment and no input.
 #[expect(clippy::disallowed_methods, reason = "a worker starts its server in its own sandbox")]
 pub(crate) fn server_command(program: &Path) -> Command {
@@ -97,6 +108,17 @@ impl ServerDirectory {
     /// Returns the data directory.
     pub(crate) fn data(&self) -> PathBuf {
         self.0.path().join(DATA_DIRECTORY)
+    }
+
+    /// Returns a short path of a directory, since the path of a socket has a maximum length.
+    ///
+    /// # Errors
+    /// The link cannot be created.
+    pub(crate) fn short_path(&self, directory: &Path) -> Result<PathBuf, ServerError> {
+        let link = self.0.path().join(SOCKET_LINK);
+        let what = "the link to the directory of the socket cannot be created";
+        let linked = std::os::unix::fs::symlink(directory, &link);
+        linked.map(|()| link).map_err(|source| ServerError::Io { what, source })
     }
 
     /// Unpacks an archive of [`Self::write_archive`].
@@ -230,6 +252,11 @@ impl Drop for ServerProcess {
             let _ = process.wait();
         }
     }
+}
+
+/// Returns the name of a database of a worker. Its databases have numbers from zero.
+pub(crate) fn database_name(number: u64) -> String {
+    format!("judged_{number}")
 }
 
 /// Returns a file name for a template, which is different after an update of the server program or of `version`, the

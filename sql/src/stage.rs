@@ -140,17 +140,26 @@ impl ChainContext<'_> {
 
     /// Converts a refusal of a statement that starts at byte `from` of the text to a finding.
     pub fn refusal_finding(&self, stage: StageName, refusal: &EngineRefusal, from: usize) -> SqlDiagnostic {
-        let span = refusal.range.clone().map(|place| self.span(from + place.start..from + place.end));
-        let mut found = SqlDiagnostic::error(stage, refusal.code, refusal.message.clone())
-            .with_span(span)
-            .with_candidates(refusal.candidates.clone());
-        found.engine_code.clone_from(&refusal.engine_code);
-        found.subject.clone_from(&refusal.subject);
-        let message = refusal.engine_code.as_deref().unwrap_or(&refusal.message);
-        let advice = advise(self.request.dialect, message);
-        found.advice = advice.is_known.then_some(advice.advice);
-        found
+        refusal_diagnostic(&self.request, stage, refusal, |place| self.span(from + place.start..from + place.end))
     }
+}
+
+/// Converts a refusal to a finding. `span` converts a range of the statement to one of the text.
+pub(crate) fn refusal_diagnostic(
+    request: &SqlRequest,
+    stage: StageName,
+    refusal: &EngineRefusal,
+    span: impl FnOnce(Range<usize>) -> SqlSpan,
+) -> SqlDiagnostic {
+    let mut found = SqlDiagnostic::error(stage, refusal.code, refusal.message.clone())
+        .with_span(refusal.range.clone().map(span))
+        .with_candidates(refusal.candidates.clone());
+    found.engine_code.clone_from(&refusal.engine_code);
+    found.subject.clone_from(&refusal.subject);
+    let message = refusal.engine_code.as_deref().unwrap_or(&refusal.message);
+    let advice = advise(request.dialect, message);
+    found.advice = advice.is_known.then_some(advice.advice);
+    found
 }
 
 /// The advice about a statement that exceeds a limit.

@@ -21,6 +21,9 @@ use crate::worker_request::{Unanswered, WorkerRequest as _};
 /// The stages without which no text is run.
 const REQUIRED_STAGES: [StageName; 2] = [StageName::Bind, StageName::Safety];
 
+/// The message about effects that are to be kept although the policy permits none.
+pub(crate) const COMMIT_NEEDS_POLICY: &str = "effects are kept only under the policy `write` or `migrate`";
+
 /// The reason why a text whose verdict is `ok` has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
@@ -55,14 +58,12 @@ pub(crate) enum RunError {
 /// The request leaves out a required stage, or keeps the effects of a statement that may not change a database.
 pub(crate) fn check_request(run: &SqlRunRequest) -> Result<(), String> {
     let request = &run.request;
-    if let Some(missing) = REQUIRED_STAGES.into_iter().find(|stage| !request.stages().contains(stage)) {
-        return Err(format!("a statement is run only after the stage `{}`, which was not requested", missing.as_str()));
-    }
+    check_stages(request)?;
     if !run.commit {
         return Ok(());
     }
     if request.policy == SqlPolicy::Read {
-        return Err("effects are kept only under the policy `write` or `migrate`".to_owned());
+        return Err(COMMIT_NEEDS_POLICY.to_owned());
     }
     if request.database.is_none() || !matches!(request.dialect, Dialect::Sqlite | Dialect::Duckdb) {
         return Err("effects are kept only in a database file of SQLite or DuckDB".to_owned());
@@ -71,6 +72,20 @@ pub(crate) fn check_request(run: &SqlRunRequest) -> Result<(), String> {
         return Err("effects are kept only in a database without an additional schema".to_owned());
     }
     Ok(())
+}
+
+/// Checks that a request has the stages without which no statement is run.
+///
+/// # Errors
+/// A stage is missing.
+pub(crate) fn check_stages(request: &SqlRequest) -> Result<(), String> {
+    match REQUIRED_STAGES.into_iter().find(|stage| !request.stages().contains(stage)) {
+        None => Ok(()),
+        Some(missing) => Err(format!(
+            "a statement is run only after the stage `{}`, which was not requested",
+            missing.as_str()
+        )),
+    }
 }
 
 /// Judges a text whose time limit started at `begun`, and runs it if the verdict is `ok`. Undoes its effects. Also

@@ -205,6 +205,8 @@ pub struct WorkerOptions {
     pub starts_mariadb: bool,
     /// Archives of data directories for the servers.
     pub templates: ServerTemplates,
+    /// A directory for the socket of a server that other programs of the user reach.
+    pub socket_directory: Option<PathBuf>,
 }
 
 /// The options of a worker on its command line.
@@ -213,6 +215,7 @@ const POSTGRES_OPTION: &str = "--postgres";
 const POSTGRES_TEMPLATE_OPTION: &str = "--postgres-template=";
 const MARIADB_OPTION: &str = "--mariadb";
 const MARIADB_TEMPLATE_OPTION: &str = "--mariadb-template=";
+const SOCKET_DIRECTORY_OPTION: &str = "--socket-directory=";
 
 impl WorkerOptions {
     /// Returns the arguments of a worker for requests of one dialect. `file` is the library or the template.
@@ -227,6 +230,11 @@ impl WorkerOptions {
         }
     }
 
+    /// Returns the argument of a worker whose server other programs of the user reach.
+    pub(crate) fn socket_directory_argument(directory: &Path) -> String {
+        format!("{SOCKET_DIRECTORY_OPTION}{}", directory.display())
+    }
+
     /// Parses the arguments of a worker. Returns the first unknown one as an error.
     ///
     /// # Errors
@@ -237,6 +245,7 @@ impl WorkerOptions {
             starts_postgres: false,
             starts_mariadb: false,
             templates: ServerTemplates::default(),
+            socket_directory: None,
         };
         for argument in arguments {
             if let Some(file) = argument.strip_prefix(DUCKDB_OPTION) {
@@ -247,6 +256,8 @@ impl WorkerOptions {
             } else if let Some(file) = argument.strip_prefix(MARIADB_TEMPLATE_OPTION) {
                 options.starts_mariadb = true;
                 options.templates.mariadb = Some(file.into());
+            } else if let Some(directory) = argument.strip_prefix(SOCKET_DIRECTORY_OPTION) {
+                options.socket_directory = Some(directory.into());
             } else if argument == POSTGRES_OPTION {
                 options.starts_postgres = true;
             } else if argument == MARIADB_OPTION {
@@ -286,12 +297,12 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     // The library is loaded and the server is started before the first request arrives. If that fails, each request
     // that needs them gets the error.
     let _library = options.duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
-    let mut sources = EngineSources::new(options.duckdb, options.templates);
+    let mut sources = EngineSources::with_sockets(options.duckdb, options.templates, options.socket_directory);
     if options.starts_postgres {
-        let _ = sources.postgres.start();
+        let _ = sources.postgres.server();
     }
     if options.starts_mariadb {
-        let _ = sources.mariadb.start();
+        let _ = sources.mariadb.server();
     }
     let mut engines = EngineCache { sources, idle: Vec::new() };
     wire::write_frame(socket, &wire::READY_MESSAGE)?;

@@ -10,6 +10,8 @@ use proctor_sandbox::{AccessRights, CacheMount, CacheSource, ToolKind, ToolMount
 
 /// The directory in which a worker that keeps effects sees the directory of its database.
 const WRITABLE_DIRECTORY: &str = "database";
+/// The directory in which a worker sees the directory for sockets that other programs reach.
+const SOCKET_DIRECTORY: &str = "sockets";
 
 /// The properties of a request that a worker must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,21 @@ pub(crate) struct WorkerKey {
     pub(crate) database: Option<MountedDatabase>,
     /// The memory limit in bytes. An engine can only lower it, so workers are not shared between limits.
     pub(crate) memory: u64,
+    /// The directory of the host in which the server of the worker creates a socket for other programs of the user.
+    pub(crate) sockets: Option<PathBuf>,
+}
+
+impl WorkerKey {
+    /// Returns the mount of the directory for sockets.
+    pub(crate) fn sockets_mount(&self) -> Option<CacheMount> {
+        let at = RelPath::new(SOCKET_DIRECTORY).ok()?;
+        self.sockets.clone().map(|directory| CacheMount { at, source: CacheSource::Original(directory) })
+    }
+
+    /// Returns the path at which a worker whose sandbox shows `root` as its directory sees the directory for sockets.
+    pub(crate) fn sockets_in_sandbox(&self, root: &Path) -> Option<PathBuf> {
+        self.sockets.as_ref().map(|_| root.join(SOCKET_DIRECTORY))
+    }
 }
 
 /// A file that is mounted into a sandbox. The sandbox keeps showing this file if another one takes its name.

@@ -27,10 +27,11 @@ use proctor_sandbox::{
     EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError,
     SandboxEvent, SandboxReuse, ToolMount, Unsealed,
 };
+use tempfile::TempDir;
 
 use crate::custom_verifiers::CustomVerifiers;
-use crate::mysql::MariadbPrograms;
-use crate::postgres::PostgresPrograms;
+use crate::mysql::{self, MariadbPrograms};
+use crate::postgres::{self, PostgresPrograms};
 use crate::server_files::ARCHIVE_END;
 use crate::statement_run;
 use crate::worker::WorkerOptions;
@@ -116,6 +117,21 @@ struct PooledWorker {
     running: RunningSandbox,
     _layer: Layer<Unsealed>,
     _space: RunSpace,
+}
+
+/// A server with a database that other programs of the user reach. It ends when the value is dropped.
+pub struct KeptServer {
+    // Ends before its directory is removed.
+    _worker: Box<PooledWorker>,
+    _directory: TempDir,
+    url: String,
+}
+
+impl KeptServer {
+    /// Returns the URL of the database.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
 }
 
 /// The reason why no worker could be started.
@@ -221,6 +237,39 @@ impl WorkerPool {
     /// Describes a schema in a worker. If the future is dropped, the worker is killed.
     pub async fn describe_schema(self: &Arc<Self>, request: &SchemaRequest) -> SchemaAnswer {
         self.answer(request).await
+    }
+
+    /// Starts a server with a database that has the schema of a request, for other programs of the user.
+    ///
+    /// # Errors
+    /// The dialect has no server, or the schema cannot be set up.
+    pub async fn keep_database(self: &Arc<Self>, request: &SchemaRequest) -> Result<KeptServer, String> {
+        if !matches!(request.dialect, Dialect::Postgres | Dialect::Mysql) {
+            return Err(format!("`{}` has no server", request.dialect.as_str()));
+        }
+        let directory = tempfile::Builder::new().prefix("proctor-db-").tempdir();
+        let directory = directory.map_err(|error| format!("the directory of the socket cannot be created: {error}"))?;
+        let key = self.worker_key_async(request).await.map_err(|(_, why)| why)?;
+        let key = WorkerKey { sockets: Some(directory.path().to_owned()), ..key };
+        let pool = Arc::clone(self);
+        let started = run_blocking(move || pool.start_worker(&key)).await;
+        let mut worker = started.map_err(WorkerStartError::from).flatten().map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        match worker.connection.send_request(request).await {
+            Ok(SchemaAnswer { error: None, .. }) => {}
+            Ok(SchemaAnswer { error: Some(error), .. }) => return Err(error),
+            Err(silence) => {
+                let failure = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
+                let failure = failure.unwrap_or_else(|broken| WorkerFailure::Died(broken.to_string()));
+                let (Unanswered::Failed(_, why) | Unanswered::Limit(_, why, _)) = failure.into_unanswered(request);
+                return Err(why);
+            }
+        }
+        let url = match request.dialect {
+            Dialect::Postgres => postgres::first_database_url(directory.path()),
+            _ => mysql::first_database_url(directory.path()),
+        };
+        Ok(KeptServer { _worker: worker, _directory: directory, url })
     }
 
     async fn answer<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Q::Answer {
@@ -372,7 +421,7 @@ impl WorkerPool {
             MountedDatabase::from_path(Path::new(file), request.dialect(), request.is_committing()).map_err(unread)
         });
         let (dialect, memory) = (request.dialect(), request.limits().memory);
-        Ok(WorkerKey { dialect, library, database: database.transpose()?, memory })
+        Ok(WorkerKey { dialect, library, database: database.transpose()?, memory, sockets: None })
     }
 
     /// Returns the template with a name for servers of the installed version. The program creates it with `command` when
@@ -455,11 +504,15 @@ impl WorkerPool {
     fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, WorkerStartError> {
         let program = self.program()?;
         let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy());
-        let options = WorkerOptions::arguments(key.dialect, library.as_deref());
+        let sockets = key.sockets_in_sandbox(&self.facts.path);
+        let options = WorkerOptions::arguments(key.dialect, library.as_deref())
+            .into_iter()
+            .chain(sockets.as_deref().map(WorkerOptions::socket_directory_argument));
         let words = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(options);
         let files = std::iter::once(&program).chain(&key.library).map(MountedFile::to_mount);
         let tools = files.chain(key.database.iter().flat_map(MountedDatabase::read_only_mounts)).collect();
-        let caches = key.database.iter().filter_map(MountedDatabase::writable_mount).collect();
+        let writable = key.database.iter().filter_map(MountedDatabase::writable_mount);
+        let caches = writable.chain(key.sockets_mount()).collect();
         let policy = self.policy(Argv::new(words.collect())?, tools, key.memory, worker_size(key))?;
         Ok(Policy { caches, ..policy })
     }

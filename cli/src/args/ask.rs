@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use proctor_core::sql::{Dialect, Percent, SqlPolicy};
+use proctor_core::sql::{Percent, SqlPolicy};
 
 use super::output_format::OutputFormat;
 use super::shared_options::{OperatorArgs, StateArgs};
-use super::value_parsers::{dialect, policy};
+use super::sql::SqlSourceArgs;
+use super::value_parsers::policy;
 
 /// The arguments of `proctor sql ask`.
 #[derive(Debug, Args)]
@@ -15,15 +16,8 @@ pub(crate) struct SqlAskArgs {
     /// The question
     #[arg(value_name = "QUESTION", required = true)]
     pub question: String,
-    /// The database to query; it is never changed
-    #[arg(long, visible_alias = "database", value_name = "FILE")]
-    pub db: Option<PathBuf>,
-    /// The SQL dialect
-    #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
-    pub dialect: Dialect,
-    /// A file with the statements that create the schema; several files are executed in order
-    #[arg(long, value_name = "FILE")]
-    pub schema: Vec<PathBuf>,
+    #[command(flatten)]
+    pub source: SqlSourceArgs,
     /// The permitted effects of the statement: `read`, `write` rows, or `migrate` the schema; writes
     /// are rolled back
     #[arg(long, value_name = "POLICY", default_value = "read", value_parser = policy)]

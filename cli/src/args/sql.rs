@@ -1,6 +1,7 @@
 //! The arguments of `proctor sql`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use proctor_core::sql::{Dialect, MAX_SAMPLES, Percent, SqlBatch, SqlPolicy, StageName};
@@ -59,6 +60,13 @@ pub(crate) struct SqlVerifyArgs {
     pub files: Vec<PathBuf>,
     #[command(flatten)]
     pub request: SqlRequestArgs,
+    /// An additional check: run the statements on a temporary database of TiDB Cloud Zero
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["dsn", "dsn_file", "db"])]
+    pub provisioner: Option<SqlProvisioner>,
+    /// Keep the temporary database with the schema, and print its URL; a server of this machine ends
+    /// after this time, such as `10m`
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["dsn", "dsn_file", "db"], value_parser = humantime::parse_duration)]
+    pub keep_alive: Option<Duration>,
     /// The format of the judgement on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: SqlFormat,
@@ -111,15 +119,22 @@ pub(crate) struct SqlSchemaArgs {
 /// The schema or database of a request.
 #[derive(Debug, Args)]
 pub(crate) struct SqlSourceArgs {
-    /// The SQL dialect
-    #[arg(long, value_name = "DIALECT", default_value = "sqlite", value_parser = dialect)]
-    pub dialect: Dialect,
+    /// The SQL dialect [default: that of the database with `--dsn`, else `sqlite`]
+    #[arg(long, value_name = "DIALECT", value_parser = dialect)]
+    pub dialect: Option<Dialect>,
     /// A file with the statements that create the schema; several files are executed in order
     #[arg(long, value_name = "FILE")]
     pub schema: Vec<PathBuf>,
-    /// A database to check against; it is never changed, except by `run --commit`
+    /// A database file; it is never changed, except by `run --commit`
     #[arg(long, visible_alias = "database", value_name = "FILE")]
     pub db: Option<PathBuf>,
+    /// A database on a PostgreSQL or MySQL server, such as `postgres://USER@HOST/DATABASE`; statements
+    /// are checked on a local copy of its schema
+    #[arg(long, value_name = "URL", conflicts_with_all = ["schema", "db", "dsn_file"])]
+    pub dsn: Option<String>,
+    /// A file with the URL of `--dsn`, which only its owner may read
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["schema", "db"])]
+    pub dsn_file: Option<PathBuf>,
 }
 
 /// The options of a statement that is judged.
@@ -190,6 +205,13 @@ pub(crate) struct SqlAdviceArgs {
     /// The format on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: OutputFormat,
+}
+
+/// The services that provide temporary databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SqlProvisioner {
+    /// TiDB Cloud Zero, or the service with the same API in the operator's config.
+    TidbZero,
 }
 
 /// The output formats of a judgement.

@@ -5,6 +5,7 @@ mod ask;
 mod audit;
 mod human_judgement;
 mod judged_text;
+mod kept_databases;
 mod request_input;
 mod result_table;
 mod run_statement;
@@ -25,6 +26,7 @@ use crate::error::CliError;
 use crate::installation::{self, show};
 use crate::screen::Screen;
 use judged_text::Judged;
+use kept_databases::KeptDatabases;
 use sql_backend::SqlBackend;
 use worker_start::start_workers;
 
@@ -56,17 +58,21 @@ pub(crate) async fn sql(command: &SqlCommand, caller: &Caller, screen: &mut Scre
 }
 
 async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let template = request_input::request(&args.request, caller)?;
+    let source = request_input::source(&args.request.source, caller).await?;
+    let template = request_input::request(&args.request, &source)?;
     let stdin = [PathBuf::from("-")];
     let files: &[PathBuf] = if args.files.is_empty() { &stdin } else { &args.files };
     let texts: Vec<(String, String)> = files
         .iter()
         .map(|file| Ok((show(file), request_input::read_text(file, caller)?)))
         .collect::<Result<_, CliError>>()?;
-    let mut judge = SqlBackend::new(&args.request.source, &args.backend, caller, screen).await?;
+    let mut judge = SqlBackend::new(&source, &args.backend, caller, screen).await?;
+    let mut kept = KeptDatabases::new(args, &template, caller)?;
     let mut judged = Vec::new();
     for (file, text) in texts {
-        let judgement = judge.judge(&SqlRequest { sql: text.clone(), ..template.clone() }, screen).await?;
+        let request = SqlRequest { sql: text.clone(), ..template.clone() };
+        let judgement = judge.judge(&request, screen).await?;
+        let judgement = kept.extend(request, judgement).await?;
         judged.push(Judged { file, judgement, text });
     }
     let verdict = worst_verdict(&judged);
@@ -80,6 +86,7 @@ async fn verify(args: &SqlVerifyArgs, caller: &Caller, screen: &mut Screen) -> R
             }
         },
     }
+    kept.wait(screen).await?;
     Ok(verdict.exit_code())
 }
 

@@ -32,7 +32,7 @@ use tree_settings::TreeFile;
 pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderSettings};
 pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
-pub use sql_settings::{SqlSettings, VerifierSettings};
+pub use sql_settings::{SqlSettings, TidbZeroSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
 pub use tree_settings::TreeSettings;
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SqlDiagnostic, SqlSeverity, SqlSpan};
+use super::{SqlDiagnostic, SqlRequest, SqlSeverity, SqlSpan};
 use crate::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use crate::sql::sql_policy::{Dialect, SqlPolicy, VERSION};
 use crate::sql::stage::StageName;
@@ -235,6 +235,11 @@ impl Judgement {
     /// Returns whether the document is unchanged since it was sealed.
     pub fn is_intact(&self) -> bool {
         self.version == VERSION && self.digest == self.compute_digest()
+    }
+
+    /// Returns whether this is the judgement of a request.
+    pub fn covers(&self, request: &SqlRequest) -> bool {
+        self.audit.request == Sha256Hex::digest(&canonical::to_vec(request))
     }
 
     fn compute_digest(&self) -> Sha256Hex {

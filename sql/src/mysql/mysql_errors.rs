@@ -44,7 +44,9 @@ pub(super) fn to_refusal(error: &SessionError, sql: &str, database: &str) -> Eng
     match error {
         SessionError::TimedOut => EngineRefusal::new(SqlCode::TimeLimit, "it did not end in time"),
         SessionError::ResultTooLarge(_) => EngineRefusal::new(SqlCode::ResultLimit, error.to_string()),
-        SessionError::Runtime(_) => EngineRefusal::new(SqlCode::EngineFailed, error.to_string()),
+        SessionError::Runtime(_) | SessionError::Trust(_) => {
+            EngineRefusal::new(SqlCode::EngineFailed, error.to_string())
+        }
         SessionError::Connection(_) => EngineRefusal::new(SqlCode::EngineDied, error.to_string()),
         SessionError::Server(reported) => reported_refusal(reported.code, &reported.message, sql, database),
     }

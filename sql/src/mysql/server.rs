@@ -17,7 +17,7 @@ use super::catalog_reader::quote_identifier;
 use super::database_users::{owner_of, probe_of};
 use super::mysql_errors;
 use super::session::{Session, SessionError, SessionOptions};
-use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerProcess};
+use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerFiles, ServerProcess};
 
 /// The user of the server's own administration, which runs no statement of a request.
 const ADMIN: &str = "root";
@@ -119,10 +119,11 @@ impl MariadbPrograms {
 }
 
 /// A running server with its data directory.
-pub(super) struct Server {
+pub struct Server {
     // Ends before the process of the server.
     admin: Mutex<Session>,
     process: ServerProcess,
+    socket: PathBuf,
 }
 
 impl Server {
@@ -130,25 +131,30 @@ impl Server {
     ///
     /// # Errors
     /// A program fails, or the server does not accept connections.
-    pub(super) fn start(programs: &MariadbPrograms, template: Option<&Path>) -> Result<Arc<Self>, ServerError> {
+    pub(super) fn start(programs: &MariadbPrograms, files: &ServerFiles) -> Result<Arc<Self>, ServerError> {
         let directory = ServerDirectory::create("my")?;
-        match template {
+        match &files.template {
             Some(file) => directory.unpack(file)?,
             None => create_data(programs, &directory.data())?,
         }
-        let server = Self::start_in(programs, directory)?;
-        if template.is_none() {
+        let server = Self::start_in(programs, directory, files.socket_directory.as_deref())?;
+        if files.template.is_none() {
             remove_unused_objects(&server)?;
         }
         Ok(Arc::new(server))
     }
 
-    fn start_in(programs: &MariadbPrograms, directory: ServerDirectory) -> Result<Self, ServerError> {
-        let command = server_command(programs, &directory.data());
+    fn start_in(
+        programs: &MariadbPrograms,
+        directory: ServerDirectory,
+        sockets: Option<&Path>,
+    ) -> Result<Self, ServerError> {
+        let sockets = sockets.map(|sockets| directory.short_path(sockets)).transpose()?;
+        let socket = socket_file(&sockets.unwrap_or_else(|| directory.data()));
+        let command = server_command(programs, &directory.data(), &socket);
         let process = directory.start(command, "mariadbd", READY, Signal::KILL)?;
-        let socket = socket_file(&process.data());
         let admin = Session::connect(SessionOptions { socket: &socket, user: ADMIN, database: None })?;
-        let server = Self { admin: Mutex::new(admin), process };
+        let server = Self { admin: Mutex::new(admin), process, socket };
         let version = server.admin().query_texts("SELECT version()", Instant::now() + START_TIMEOUT)?;
         if version_numbers(version.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default()) < OLDEST_VERSION
         {
@@ -164,8 +170,7 @@ impl Server {
 
     /// Connects as a user of a database.
     pub(super) fn connect(&self, user: &str, database: &str) -> Result<Session, SessionError> {
-        let socket = socket_file(&self.process.data());
-        Session::connect(SessionOptions { socket: &socket, user, database: Some(database) })
+        Session::connect(SessionOptions { socket: &self.socket, user, database: Some(database) })
     }
 
     /// Returns the connection of the administration.
@@ -218,8 +223,9 @@ impl Server {
     }
 }
 
-fn socket_file(data: &Path) -> PathBuf {
-    data.join("socket")
+/// Returns the path of the socket in a directory.
+pub(super) fn socket_file(directory: &Path) -> PathBuf {
+    directory.join("socket")
 }
 
 fn create_data(programs: &MariadbPrograms, data: &Path) -> Result<(), ServerError> {
@@ -230,12 +236,12 @@ fn create_data(programs: &MariadbPrograms, data: &Path) -> Result<(), ServerErro
     server_files::run_to_end(command, "mariadb-install-db")
 }
 
-fn server_command(programs: &MariadbPrograms, data: &Path) -> Command {
+fn server_command(programs: &MariadbPrograms, data: &Path, socket: &Path) -> Command {
     let mut command = server_files::server_command(&programs.server);
     command.arg("--no-defaults").args(FILE_SETTINGS).args(SETTINGS);
     command.arg(format!("--datadir={}", data.display()));
     command.arg(format!("--tmpdir={}", data.display()));
-    command.arg(format!("--socket={}", socket_file(data).display()));
+    command.arg(format!("--socket={}", socket.display()));
     command.arg(format!("--pid-file={}", data.join("pid").display()));
     command
 }
@@ -247,9 +253,9 @@ fn server_command(programs: &MariadbPrograms, data: &Path) -> Command {
 pub fn write_template(programs: &MariadbPrograms, out: impl Write) -> Result<(), ServerError> {
     let directory = ServerDirectory::create("my")?;
     create_data(programs, &directory.data())?;
-    let server = Server::start_in(programs, directory)?;
+    let server = Server::start_in(programs, directory, None)?;
     remove_unused_objects(&server)?;
-    let Server { admin, process } = server;
+    let Server { admin, process, .. } = server;
     drop(admin);
     process.shut_down(Signal::TERM)?.write_archive(out)
 }

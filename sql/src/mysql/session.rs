@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use mysql_async::consts::ColumnType;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, SslOpts, Value};
 use proctor_core::sql::{Dialect, SqlColumn};
 use tokio::runtime::Runtime;
 
 use super::row_values;
+use super::server_flavor::ServerFlavor;
 use crate::engine::{ExecutionBounds, StatementOutcome};
+use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
+use crate::external::trusted_roots::{self, TrustError};
 use crate::lexer::{self, SqlTokenKind};
 use crate::row_buffer::RowBuffer;
 
@@ -20,6 +23,8 @@ use crate::row_buffer::RowBuffer;
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time after the deadline in which the server ends a statement by itself.
 const SERVER_GRACE: Duration = Duration::from_millis(150);
+/// The time in which a server of a worker accepts a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The settings of the driver, which it would otherwise ask the server for. The size of a row is limited later.
 const MAX_PACKET_BYTES: usize = 1 << 30;
 const WAIT_TIMEOUT_SECONDS: usize = 28_800;
@@ -62,6 +67,9 @@ pub(super) enum SessionError {
     /// The runtime of the connection cannot be created.
     #[error("the runtime cannot be created: {0}")]
     Runtime(#[source] std::io::Error),
+    /// There are no certificates to verify the server with.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
 }
 
 impl From<mysql_async::Error> for SessionError {
@@ -119,6 +127,7 @@ pub(super) struct Session {
     connection: Conn,
     runtime: Runtime,
     options: Opts,
+    flavor: ServerFlavor,
     /// The settings that were made last.
     settings: Option<(SqlMode, Instant)>,
     is_cancelled: bool,
@@ -130,21 +139,51 @@ impl Session {
     /// # Errors
     /// The server does not accept the connection.
     pub(super) fn connect(options: SessionOptions<'_>) -> Result<Self, SessionError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(SessionError::Runtime)?;
-        let options: Opts = OptsBuilder::default()
+        let builder = OptsBuilder::default()
             .socket(Some(options.socket.to_string_lossy().into_owned()))
             .user(Some(options.user))
             .db_name(options.database)
-            .prefer_socket(false)
-            // A cached statement would not be checked again.
-            .stmt_cache_size(0)
-            .client_found_rows(true)
             .max_allowed_packet(Some(MAX_PACKET_BYTES))
-            .wait_timeout(Some(WAIT_TIMEOUT_SECONDS))
-            .into();
-        let connection = runtime.block_on(Conn::new(options.clone()))?;
-        Ok(Self { connection, runtime, options, settings: None, is_cancelled: false })
+            .wait_timeout(Some(WAIT_TIMEOUT_SECONDS));
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        Self::connect_with(builder, ServerFlavor::Mariadb, deadline)
+    }
+
+    /// Connects to a database of an external server.
+    ///
+    /// # Errors
+    /// The server does not accept the connection until the deadline.
+    pub(super) fn connect_external(dsn: &Dsn, deadline: Instant) -> Result<Self, SessionError> {
+        let builder = OptsBuilder::default()
+            .user(Some(&dsn.user))
+            .pass(dsn.password.as_ref())
+            .db_name(Some(&dsn.database))
+            .ssl_opts(tls_options(&dsn.tls)?);
+        let builder = match &dsn.address {
+            ServerAddress::Tcp { host, port } => builder.ip_or_hostname(host).tcp_port(*port),
+            ServerAddress::Socket(file) => builder.socket(Some(file.to_string_lossy().into_owned())),
+        };
+        let mut session = Self::connect_with(builder, ServerFlavor::Mysql, deadline)?;
+        let version = session.query_texts("SELECT version()", deadline)?;
+        session.flavor = ServerFlavor::from_version(&version.into_iter().flatten().flatten().collect::<String>());
+        Ok(session)
+    }
+
+    fn connect_with(builder: OptsBuilder, flavor: ServerFlavor, deadline: Instant) -> Result<Self, SessionError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(SessionError::Runtime)?;
+        // A cached statement would not be checked again.
+        let options: Opts = builder.prefer_socket(false).stmt_cache_size(0).client_found_rows(true).into();
+        let connected = runtime.block_on(async {
+            tokio::time::timeout_at(deadline.into(), Conn::new(options.clone())).await
+        });
+        let connection = connected.map_err(|_| SessionError::TimedOut)??;
+        Ok(Self { connection, runtime, options, flavor, settings: None, is_cancelled: false })
+    }
+
+    /// Returns the product of the server.
+    pub(super) fn flavor(&self) -> ServerFlavor {
+        self.flavor
     }
 
     /// Reports whether a statement was ended from outside. The connection must not be used again, since the request
@@ -212,12 +251,12 @@ impl Session {
         sql: &str,
         mode: SqlMode,
         is_readonly: bool,
-        on: ExecutionBounds<'_>,
+        deadline: Instant,
         stored: &mut RowBuffer,
     ) -> Result<StatementOutcome, SessionError> {
-        self.apply_settings(mode, on.deadline)?;
+        self.apply_settings(mode, deadline)?;
         let sql = for_driver(sql);
-        let done = self.run_until(on.deadline, async |connection| {
+        let done = self.run_until(deadline, async |connection| {
             let statement = connection.prep(sql.as_ref()).await?;
             let mut rows = connection.exec_iter(&statement, Params::Empty).await?;
             let mut returned = 0;
@@ -305,7 +344,7 @@ impl Session {
             return Ok(());
         }
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let sql = format!("SET sql_mode = '{}', max_statement_time = {:.3}", mode.value(), left.as_secs_f64());
+        let sql = format!("SET sql_mode = '{}', {}", mode.value(), self.flavor.time_setting(left));
         self.execute_batch(&sql, deadline)?;
         self.settings = Some((mode, deadline));
         Ok(())
@@ -332,6 +371,14 @@ impl Session {
         self.is_cancelled |= was_cancelled;
         done
     }
+}
+
+fn tls_options(mode: &TlsMode) -> Result<Option<SslOpts>, SessionError> {
+    let TlsMode::Verified { roots } = mode else { return Ok(None) };
+    let file = trusted_roots::roots_file(roots.as_deref())?;
+    let roots = trusted_roots::read_roots(&file)?;
+    let options = SslOpts::default().with_root_certs(vec![roots.into()]).with_disable_built_in_roots(true);
+    Ok(Some(options))
 }
 
 /// Ends the statement of another connection of the same user.

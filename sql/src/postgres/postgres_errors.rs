@@ -26,7 +26,9 @@ pub(super) fn to_refusal(error: &SessionError, sql: &str) -> EngineRefusal {
     match error {
         SessionError::TimedOut => EngineRefusal::new(SqlCode::TimeLimit, "it did not end in time"),
         SessionError::ResultTooLarge(_) => EngineRefusal::new(SqlCode::ResultLimit, error.to_string()),
-        SessionError::Runtime(_) => EngineRefusal::new(SqlCode::EngineFailed, error.to_string()),
+        SessionError::Runtime(_) | SessionError::Trust(_) => {
+            EngineRefusal::new(SqlCode::EngineFailed, error.to_string())
+        }
         SessionError::Server(error) => match error.as_db_error() {
             Some(reported) => reported_refusal(reported, sql),
             None => EngineRefusal::new(SqlCode::EngineDied, format!("the server does not answer: {error}")),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::session::{Session, SessionError};
-use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerProcess};
+use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerFiles, ServerProcess};
 
 /// The role that owns the databases of requests. It has no privileges on the server.
 pub(super) const OWNER: &str = "proctor";
@@ -110,13 +110,14 @@ impl PostgresPrograms {
         server_files::template_name("postgres", TEMPLATE_VERSION, &self.program("postgres"))
     }
 
-    fn program(&self, name: &str) -> PathBuf {
+    /// Returns the path of a program.
+    pub(super) fn program(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 }
 
 /// A running server with its data directory.
-pub(super) struct Server {
+pub struct Server {
     process: ServerProcess,
 }
 
@@ -125,21 +126,26 @@ impl Server {
     ///
     /// # Errors
     /// A program fails, or the server does not accept connections.
-    pub(super) fn start(programs: &PostgresPrograms, template: Option<&Path>) -> Result<Arc<Self>, ServerError> {
+    pub(super) fn start(programs: &PostgresPrograms, files: &ServerFiles) -> Result<Arc<Self>, ServerError> {
         let directory = ServerDirectory::create("pg")?;
-        match template {
+        match &files.template {
             Some(file) => directory.unpack(file)?,
             None => create_data(programs, &directory.data())?,
         }
-        let server = Self::start_in(programs, directory)?;
-        if template.is_none() {
+        let server = Self::start_in(programs, directory, files.socket_directory.as_deref())?;
+        if files.template.is_none() {
             prepare_roles(&server)?;
         }
         Ok(Arc::new(server))
     }
 
-    fn start_in(programs: &PostgresPrograms, directory: ServerDirectory) -> Result<Self, ServerError> {
-        let command = server_command(programs, &directory.data());
+    fn start_in(
+        programs: &PostgresPrograms,
+        directory: ServerDirectory,
+        sockets: Option<&Path>,
+    ) -> Result<Self, ServerError> {
+        let sockets = sockets.map(|sockets| directory.short_path(sockets)).transpose()?;
+        let command = server_command(programs, &directory.data(), sockets.as_deref());
         Ok(Self { process: directory.start(command, "postgres", READY, Signal::QUIT)? })
     }
 
@@ -179,9 +185,10 @@ fn create_data(programs: &PostgresPrograms, data: &Path) -> Result<(), ServerErr
     server_files::run_to_end(command, "initdb")
 }
 
-fn server_command(programs: &PostgresPrograms, data: &Path) -> Command {
+fn server_command(programs: &PostgresPrograms, data: &Path, sockets: Option<&Path>) -> Command {
     let mut command = server_files::server_command(&programs.program("postgres"));
-    command.arg("-D").arg(data).arg("-k").arg(data);
+    let directories = [Some(data), sockets].into_iter().flatten().map(|directory| directory.display().to_string());
+    command.arg("-D").arg(data).arg("-k").arg(directories.collect::<Vec<_>>().join(","));
     SETTINGS.iter().for_each(|setting| {
         command.args(["-c", setting]);
     });
@@ -195,7 +202,7 @@ fn server_command(programs: &PostgresPrograms, data: &Path) -> Command {
 pub fn write_template(programs: &PostgresPrograms, out: impl Write) -> Result<(), ServerError> {
     let directory = ServerDirectory::create("pg")?;
     create_data(programs, &directory.data())?;
-    let server = Server::start_in(programs, directory)?;
+    let server = Server::start_in(programs, directory, None)?;
     prepare_roles(&server)?;
     server.process.shut_down(Signal::INT)?.write_archive(out)
 }

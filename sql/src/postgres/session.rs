@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use tokio::runtime::Runtime;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::row_values;
 use crate::engine::{ExecutionBounds, StatementOutcome};
+use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
+use crate::external::trusted_roots::{self, TrustError};
 use crate::row_buffer::RowBuffer;
 
 /// The time in which a server ends a statement after it was asked to cancel it.
@@ -35,6 +39,9 @@ pub(super) enum SessionError {
     /// The runtime of the connection cannot be created.
     #[error("the runtime cannot be created: {0}")]
     Runtime(#[source] std::io::Error),
+    /// There are no certificates to verify the server with.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
 }
 
 /// What happens to the effects of an operation that succeeds.
@@ -50,6 +57,8 @@ pub(super) enum Effects {
 pub(super) struct Session {
     runtime: Runtime,
     client: Client,
+    /// The protection of the connection, which a request to cancel a statement needs too.
+    tls: Option<MakeRustlsConnect>,
     is_in_transaction: bool,
 }
 
@@ -75,17 +84,58 @@ impl Session {
     /// # Errors
     /// The server does not accept the connection.
     pub(super) fn connect(directory: &Path, user: &str, database: &str) -> Result<Self, SessionError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(SessionError::Runtime)?;
         let mut config = Config::new();
         config.host_path(directory).user(user).dbname(database);
+        Self::connect_with(config, None)
+    }
+
+    /// Connects to a database of an external server.
+    ///
+    /// # Errors
+    /// The server does not accept the connection until the deadline.
+    pub(super) fn connect_external(dsn: &Dsn, deadline: Instant) -> Result<Self, SessionError> {
+        let mut config = Config::new();
+        match &dsn.address {
+            ServerAddress::Tcp { host, port } => config.host(host).port(*port),
+            ServerAddress::Socket(directory) => config.host_path(directory),
+        };
+        config.user(&dsn.user).dbname(&dsn.database).application_name("proctor");
+        if let Some(password) = &dsn.password {
+            config.password(password);
+        }
+        config.connect_timeout(deadline.saturating_duration_since(Instant::now()));
+        let tls = match &dsn.tls {
+            TlsMode::Off => {
+                config.ssl_mode(SslMode::Disable);
+                None
+            }
+            TlsMode::Verified { roots } => {
+                config.ssl_mode(SslMode::Require);
+                Some(MakeRustlsConnect::new(trusted_roots::client_config(roots.as_deref())?))
+            }
+        };
+        Self::connect_with(config, tls)
+    }
+
+    fn connect_with(config: Config, tls: Option<MakeRustlsConnect>) -> Result<Self, SessionError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(SessionError::Runtime)?;
+        // The connection ends with the client; a caller gets its error from the client.
         let client = runtime.block_on(async {
-            let (client, connection) = config.connect(NoTls).await?;
-            // The connection ends with the client; a caller gets its error from the client.
-            tokio::spawn(connection);
-            Ok::<_, tokio_postgres::Error>(client)
+            Ok::<_, tokio_postgres::Error>(match tls.clone() {
+                Some(tls) => {
+                    let (client, connection) = config.connect(tls).await?;
+                    tokio::spawn(connection);
+                    client
+                }
+                None => {
+                    let (client, connection) = config.connect(NoTls).await?;
+                    tokio::spawn(connection);
+                    client
+                }
+            })
         })?;
-        Ok(Self { runtime, client, is_in_transaction: false })
+        Ok(Self { runtime, client, tls, is_in_transaction: false })
     }
 
     pub(super) fn is_in_transaction(&self) -> bool {
@@ -93,9 +143,19 @@ impl Session {
     }
 
     pub(super) fn begin(&mut self, deadline: Instant) -> Result<(), SessionError> {
-        self.execute_batch("BEGIN", deadline)?;
+        self.begin_with("BEGIN", deadline)
+    }
+
+    /// Begins a transaction with a statement of its own.
+    pub(super) fn begin_with(&mut self, begin: &str, deadline: Instant) -> Result<(), SessionError> {
+        self.execute_batch(begin, deadline)?;
         self.is_in_transaction = true;
         Ok(())
+    }
+
+    pub(super) fn commit(&mut self, deadline: Instant) -> Result<(), SessionError> {
+        self.is_in_transaction = false;
+        self.execute_batch("COMMIT", deadline)
     }
 
     pub(super) fn rollback(&mut self, deadline: Instant) -> Result<(), SessionError> {
@@ -249,7 +309,11 @@ impl Session {
     }
 
     async fn cancel(&self) {
-        // If the request fails, the statement goes on until the worker is killed.
-        let _ = self.client.cancel_token().cancel_query(NoTls).await;
+        // If the request fails, the statement goes on until the worker is killed, or until the server ends it.
+        let token = self.client.cancel_token();
+        let _ = match self.tls.clone() {
+            Some(tls) => token.cancel_query(tls).await,
+            None => token.cancel_query(NoTls).await,
+        };
     }
 }

@@ -7,16 +7,23 @@ use std::sync::{Arc, Mutex};
 
 use proctor_ask::ask_loop::{AskProgress, Asker, ExplainedPrompt, explain};
 use proctor_ask::audit::{AuditError, AuditTrail};
-use proctor_ask::provider::{self, NamedProvider, ProviderContext, ProviderError};
+use proctor_ask::backend::SqlBackend;
+use proctor_ask::provider::{self, BoxFuture, NamedProvider, ProviderContext, ProviderError};
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::spec::{AskSettings, OperatorConfig, ProviderSettings};
-use proctor_core::sql::{AskBounds, AskRequest, DUCKDB_VARIABLE, SqlAllow, SqlVerdict};
+use proctor_core::sql::{
+    AskBounds, AskRequest, DUCKDB_VARIABLE, Judgement, SchemaAnswer, SchemaRequest, SqlAllow, SqlRequest, SqlRunAnswer,
+    SqlRunRequest, SqlVerdict,
+};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::Clock;
 use proctor_sandbox::Launcher;
+use proctor_sql::external::ExternalDatabase;
+use proctor_sql::worker_pool::WorkerPool;
 use serde::Serialize;
 
-use super::request_input::{database_path, limits, read_text};
+use super::request_input::{self, SqlSource, limits};
+use super::run_statement::external_run;
 use super::result_table;
 use super::worker_start::{start_launcher, start_workers_with};
 use crate::args::{OutputFormat, SqlAskArgs, StateArgs};
@@ -47,7 +54,9 @@ struct Explanation<'a> {
 /// A file or the config cannot be read, the provider is unknown, or no sandbox can be set up.
 pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let operator = installation::operator(&args.operator, caller)?;
-    let request = request(args, caller)?;
+    let source = request_input::source(&args.source, caller).await?;
+    request_input::refuse_samples(args.samples, &source)?;
+    let request = request(args, &source)?;
     let launcher = start_launcher(&args.state, caller)?;
     let duckdb: Option<PathBuf> = args.duckdb.clone().or_else(|| caller.var(DUCKDB_VARIABLE).map(PathBuf::from));
     let workers = start_workers_with(Arc::clone(&launcher), duckdb.as_deref(), &operator, caller)?;
@@ -56,14 +65,15 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
             Ok(explained) => Ok(print_explanation(args.format, &explained, screen)),
             Err(reason) => Err(CliError::Environment {
                 message: format!("the schema cannot be described: {reason}"),
-                hint: "check `--db`, `--schema` and `--dialect`".to_owned(),
+                hint: "check `--db`, `--dsn`, `--schema` and `--dialect`".to_owned(),
             }),
         };
     }
     let provider = open_provider(args, &operator, launcher, caller)?;
     let trail = open_trail(&args.state, &operator.ask, caller)?;
+    let backend = AskBackend { workers, external: source.external };
     let asker = Asker {
-        backend: &workers,
+        backend: &backend,
         provider: &provider,
         audit: Arc::new(Mutex::new(trail)),
         settings: &operator.ask,
@@ -82,6 +92,30 @@ pub(super) async fn ask(args: &SqlAskArgs, caller: &Caller, screen: &mut Screen)
         }
     }
     Ok(answer.verdict.exit_code())
+}
+
+/// The databases of a question: workers describe and judge, and an external server runs statements if there is one.
+struct AskBackend {
+    workers: Arc<WorkerPool>,
+    external: Option<ExternalDatabase>,
+}
+
+impl SqlBackend for AskBackend {
+    fn describe<'a>(&'a self, request: &'a SchemaRequest) -> BoxFuture<'a, SchemaAnswer> {
+        SqlBackend::describe(&self.workers, request)
+    }
+
+    fn judge<'a>(&'a self, request: &'a SqlRequest) -> BoxFuture<'a, Judgement> {
+        SqlBackend::judge(&self.workers, request)
+    }
+
+    fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
+        let Some(external) = &self.external else { return SqlBackend::run(&self.workers, request) };
+        Box::pin(async move {
+            let judgement = WorkerPool::judge(&self.workers, &request.request).await;
+            external_run(external.clone(), request.clone(), judgement).await
+        })
+    }
 }
 
 fn print_explanation(format: OutputFormat, explained: &ExplainedPrompt, screen: &mut Screen) -> u8 {
@@ -112,9 +146,7 @@ fn print_explanation(format: OutputFormat, explained: &ExplainedPrompt, screen: 
     SqlVerdict::Ok.exit_code()
 }
 
-fn request(args: &SqlAskArgs, caller: &Caller) -> Result<AskRequest, CliError> {
-    let schema = args.schema.iter().map(|file| read_text(file, caller)).collect::<Result<_, _>>()?;
-    let database = args.db.as_ref().map(|file| database_path(file, caller)).transpose()?;
+fn request(args: &SqlAskArgs, source: &SqlSource) -> Result<AskRequest, CliError> {
     if args.question.trim().is_empty() {
         return Err(CliError::Usage {
             message: "the question is empty".to_owned(),
@@ -122,8 +154,8 @@ fn request(args: &SqlAskArgs, caller: &Caller) -> Result<AskRequest, CliError> {
         });
     }
     Ok(AskRequest {
-        schema,
-        database,
+        schema: source.schema.clone(),
+        database: source.database.clone(),
         policy: args.policy,
         allow: SqlAllow {
             tables: args.tables.clone(),
@@ -135,7 +167,7 @@ fn request(args: &SqlAskArgs, caller: &Caller) -> Result<AskRequest, CliError> {
         samples: args.samples,
         provider: args.provider.clone(),
         bounds: AskBounds { attempts: args.max_attempts, tokens: args.max_tokens, seconds: args.max_seconds },
-        ..AskRequest::new(args.dialect, &args.question)
+        ..AskRequest::new(source.dialect, &args.question)
     })
 }
 

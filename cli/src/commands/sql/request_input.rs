@@ -2,8 +2,13 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use proctor_core::sql::{SqlAllow, SqlRequest, SqlResourceLimits};
+use proctor_ask::secret::read_key;
+use proctor_core::spec::KeySource;
+use proctor_core::sql::{Dialect, SqlAllow, SqlRequest, SqlResourceLimits};
+use proctor_sql::external::ExternalDatabase;
+use proctor_sql::external::dsn::Dsn;
 
 use crate::args::{SqlRequestArgs, SqlSourceArgs};
 use crate::caller::Caller;
@@ -12,16 +17,32 @@ use crate::installation::show;
 
 /// Largest text that is read, in bytes, whatever the requested limit.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// The time in which the schema of an external database must be read.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
+/// What to do if an external database cannot be used.
+pub(super) const EXTERNAL_HINT: &str =
+    "check the host, the user and the password; `sslmode` and `sslrootcert` in the URL control TLS";
+
+/// The schema or database that the options of a command name.
+pub(super) struct SqlSource {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// The texts that create the schema.
+    pub schema: Vec<String>,
+    /// The path of a database file.
+    pub database: Option<String>,
+    /// The database on an external server whose schema `schema` is.
+    pub external: Option<ExternalDatabase>,
+}
 
 /// Returns the request of some options, without the statement.
 ///
 /// # Errors
-/// A file cannot be read, or a limit is not valid.
-pub(super) fn request(args: &SqlRequestArgs, caller: &Caller) -> Result<SqlRequest, CliError> {
-    let (schema, database) = source(&args.source, caller)?;
+/// A limit is not valid.
+pub(super) fn request(args: &SqlRequestArgs, source: &SqlSource) -> Result<SqlRequest, CliError> {
     Ok(SqlRequest {
-        schema,
-        database,
+        schema: source.schema.clone(),
+        database: source.database.clone(),
         policy: args.policy,
         allow: SqlAllow {
             tables: args.tables.clone(),
@@ -33,18 +54,70 @@ pub(super) fn request(args: &SqlRequestArgs, caller: &Caller) -> Result<SqlReque
         question: args.question.clone(),
         stages: (!args.stages.is_empty()).then(|| args.stages.clone()),
         reject_at: args.reject_at,
-        ..SqlRequest::new(args.source.dialect, "")
+        ..SqlRequest::new(source.dialect, "")
     })
 }
 
-/// Returns the texts of the schema, and the path of the database.
+/// Reads the schema or finds the database that some options name.
 ///
 /// # Errors
-/// A file cannot be read.
-pub(super) fn source(args: &SqlSourceArgs, caller: &Caller) -> Result<(Vec<String>, Option<String>), CliError> {
+/// A file cannot be read, or the external database cannot be used.
+pub(super) async fn source(args: &SqlSourceArgs, caller: &Caller) -> Result<SqlSource, CliError> {
+    if let Some(external) = external_database(args, caller)? {
+        let reader = external.clone();
+        let read = tokio::task::spawn_blocking(move || reader.read_schema(Instant::now() + SCHEMA_TIMEOUT));
+        let schema = read.await.map_err(|error| CliError::Internal(error.to_string()))?;
+        let schema = schema.map_err(|error| CliError::Environment {
+            message: error.to_string(),
+            hint: EXTERNAL_HINT.to_owned(),
+        })?;
+        return Ok(SqlSource { dialect: external.dialect(), schema, database: None, external: Some(external) });
+    }
     let schema = args.schema.iter().map(|file| read_text(file, caller)).collect::<Result<_, _>>()?;
     let database = args.db.as_ref().map(|file| database_path(file, caller)).transpose()?;
-    Ok((schema, database))
+    Ok(SqlSource { dialect: args.dialect.unwrap_or(Dialect::Sqlite), schema, database, external: None })
+}
+
+/// Returns the database on an external server that some options name.
+fn external_database(args: &SqlSourceArgs, caller: &Caller) -> Result<Option<ExternalDatabase>, CliError> {
+    let url = match (&args.dsn, &args.dsn_file) {
+        (Some(url), _) => url.clone(),
+        (None, Some(file)) => {
+            let path = caller.cwd.join(file).to_string_lossy().into_owned();
+            let read = read_key(&KeySource::File(path), &caller.env);
+            let secret = read.map_err(|error| CliError::Usage {
+                message: error.to_string(),
+                hint: "write the URL into a file, and run `chmod 600` on it".to_owned(),
+            })?;
+            secret.expose().to_owned()
+        }
+        (None, None) => return Ok(None),
+    };
+    let dsn = Dsn::parse(&url, |name| caller.var(name).map(str::to_owned)).map_err(|error| CliError::Usage {
+        message: format!("the URL of the database is wrong: {error}"),
+        hint: "write it like `postgres://USER@HOST:5432/DATABASE` or `mysql://USER@HOST:3306/DATABASE`".to_owned(),
+    })?;
+    match args.dialect {
+        Some(dialect) if dialect != dsn.dialect() => Err(CliError::Usage {
+            message: format!("`--dialect {}` contradicts the URL of the database", dialect.as_str()),
+            hint: format!("omit `--dialect`, or write `--dialect {}`", dsn.dialect().as_str()),
+        }),
+        _ => Ok(Some(ExternalDatabase::new(dsn))),
+    }
+}
+
+/// Refuses sample values of an external database: its rows are read only by statements that were judged.
+///
+/// # Errors
+/// Sample values of an external database are requested.
+pub(super) fn refuse_samples(samples: u32, source: &SqlSource) -> Result<(), CliError> {
+    if samples == 0 || source.external.is_none() {
+        return Ok(());
+    }
+    Err(CliError::Usage {
+        message: "a database on a server shows no sample values".to_owned(),
+        hint: "omit `--samples`".to_owned(),
+    })
 }
 
 /// Returns the absolute path of a database.

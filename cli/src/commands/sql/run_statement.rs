@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use proctor_core::sql::{ResultRows, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict};
+use proctor_core::sql::{Judgement, ResultRows, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict, VERSION};
+use proctor_sql::external::ExternalDatabase;
 use serde_json::Value;
 
 use super::judged_text::Judged;
@@ -21,12 +22,19 @@ use crate::text::{count, escape_line};
 /// # Errors
 /// A file cannot be read, a limit is not valid, or no sandbox can be set up.
 pub(super) async fn run(args: &SqlRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let template = request_input::request(&args.request, caller)?;
+    let source = request_input::source(&args.request.source, caller).await?;
+    let template = request_input::request(&args.request, &source)?;
     let file = args.file.as_deref().unwrap_or(Path::new("-"));
     let sql = request_input::read_text(file, caller)?;
     let request = SqlRunRequest { request: SqlRequest { sql: sql.clone(), ..template }, commit: args.commit };
-    let mut backend = SqlBackend::new(&args.request.source, &args.backend, caller, screen).await?;
-    let answer = backend.run(&request, screen).await?;
+    let mut backend = SqlBackend::new(&source, &args.backend, caller, screen).await?;
+    let answer = match &source.external {
+        Some(external) => {
+            let judgement = backend.judge(&request.request, screen).await?;
+            external_run(external.clone(), request, judgement).await
+        }
+        None => backend.run(&request, screen).await?,
+    };
     let code = exit_code(&answer);
     if args.format == SqlResultFormat::Json {
         screen.out_canonical(&answer);
@@ -42,6 +50,24 @@ pub(super) async fn run(args: &SqlRunArgs, caller: &Caller, screen: &mut Screen)
     }
     report(answer, &sql, file, screen);
     Ok(code)
+}
+
+/// Runs a statement on an external server if its verdict is `ok`.
+pub(super) async fn external_run(
+    external: ExternalDatabase,
+    request: SqlRunRequest,
+    judgement: Judgement,
+) -> SqlRunAnswer {
+    let mut answer = SqlRunAnswer { version: VERSION, judgement: judgement.clone(), result: None, error: None };
+    if judgement.verdict == SqlVerdict::Ok {
+        let ran = tokio::task::spawn_blocking(move || external.run(&request, &judgement)).await;
+        match ran {
+            Ok(Ok(result)) => answer.result = Some(result),
+            Ok(Err(error)) => answer.error = Some(error.to_string()),
+            Err(broken) => answer.error = Some(format!("a part of proctor broke: {broken}")),
+        }
+    }
+    answer
 }
 
 /// Returns the exit code: that of the verdict, and that of `error` if a statement that was judged `ok` failed.

@@ -16,22 +16,23 @@ use crate::text::{escape_line, escape_text};
 /// # Errors
 /// A file cannot be read, a limit is not valid, or no sandbox can be set up.
 pub(super) async fn schema(args: &SqlSchemaArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let (schema, database) = request_input::source(&args.source, caller)?;
-    if schema.is_empty() && database.is_none() {
+    let source = request_input::source(&args.source, caller).await?;
+    if source.schema.is_empty() && source.database.is_none() {
         return Err(CliError::Usage {
             message: "there is nothing to describe".to_owned(),
-            hint: "name a database with `--db`, or statements that create a schema with `--schema`".to_owned(),
+            hint: "name a database with `--db` or `--dsn`, or statements that create a schema with `--schema`".to_owned(),
         });
     }
+    request_input::refuse_samples(args.samples, &source)?;
     let request = SchemaRequest {
-        dialect: args.source.dialect,
-        schema,
-        database,
+        dialect: source.dialect,
+        schema: source.schema.clone(),
+        database: source.database.clone(),
         allow: SqlAllow { tables: args.tables.clone(), columns: args.columns.clone(), functions: Vec::new() },
         samples: args.samples,
         limits: request_input::limits(&args.limit)?,
     };
-    let mut backend = SqlBackend::new(&args.source, &args.backend, caller, screen).await?;
+    let mut backend = SqlBackend::new(&source, &args.backend, caller, screen).await?;
     let answer = backend.describe(&request, screen).await?;
     let code = if answer.schema.is_some() { 0 } else { SqlVerdict::Error.exit_code() };
     match (args.format, &answer.schema) {

@@ -11,8 +11,9 @@ use proctor_core::sql::{
 use proctor_daemon::client::Client;
 use proctor_sql::worker_pool::WorkerPool;
 
+use super::request_input::SqlSource;
 use super::worker_start::start_workers;
-use crate::args::{SqlBackendArgs, SqlSourceArgs};
+use crate::args::SqlBackendArgs;
 use crate::caller::Caller;
 use crate::daemon::{BackendCriteria, ReachableDaemon, client_error, select_backend};
 use crate::error::CliError;
@@ -44,7 +45,7 @@ impl<'a> SqlBackend<'a> {
     /// # Errors
     /// The operator's config is wrong, or a daemon is required and none can answer.
     pub(super) async fn new(
-        source: &SqlSourceArgs,
+        source: &SqlSource,
         args: &'a SqlBackendArgs,
         caller: &'a Caller,
         screen: &mut Screen,
@@ -63,7 +64,7 @@ impl<'a> SqlBackend<'a> {
         let daemon = if is_library_named { None } else { select_backend(wanted, caller, screen).await? };
         // A daemon opens databases for its own user only.
         let may_open =
-            |daemon: &ReachableDaemon| source.db.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
+            |daemon: &ReachableDaemon| source.database.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
         let daemon = daemon.filter(|daemon| args.backend.daemon.daemon || may_open(daemon));
         Ok(Self { args, caller, operator, daemon, workers: None })
     }

@@ -1,4 +1,4 @@
-//! Parses `[sql]` of `proctord.toml`: the verifiers of the operator.
+//! Parses `[sql]` of `proctord.toml`: the verifiers of the operator, and the service that provides databases.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -17,6 +17,23 @@ use crate::sql::{Dialect, StageName};
 pub struct SqlSettings {
     /// The verifiers, in the order in which they run.
     pub verifiers: Vec<VerifierSettings>,
+    /// The service that provides temporary databases of TiDB.
+    pub tidb_zero: TidbZeroSettings,
+}
+
+/// The service that provides temporary databases of TiDB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TidbZeroSettings {
+    /// The URL of its API.
+    pub url: String,
+    /// The file with the trusted certificates; `None` stands for those of the system.
+    pub certificates: Option<String>,
+}
+
+impl Default for TidbZeroSettings {
+    fn default() -> Self {
+        Self { url: TIDB_ZERO_URL.to_owned(), certificates: None }
+    }
 }
 
 /// A verifier: a program that adds findings to a judgement.
@@ -34,6 +51,8 @@ pub struct VerifierSettings {
     pub timeout: Duration,
 }
 
+/// The address of TiDB Cloud Zero.
+const TIDB_ZERO_URL: &str = "https://zero.tidbapi.com/v1beta1";
 const DEFAULT_TIMEOUT_MS: u64 = 5_000;
 /// The largest timeout, in milliseconds.
 const MAX_TIMEOUT_MS: u64 = 60_000;
@@ -50,6 +69,19 @@ pub(super) struct SqlFile {
     /// includes them; a request cannot leave them out.
     #[serde(default)]
     verifiers: Vec<VerifierFile>,
+    /// The service that `proctor sql verify --provisioner tidb-zero` uses.
+    #[serde(default)]
+    tidb_zero: TidbZeroFile,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TidbZeroFile {
+    /// The URL of the API, without `/instances`. Default: `https://zero.tidbapi.com/v1beta1`.
+    url: Option<String>,
+    /// A file with the certificates that are trusted for the API and its databases, in PEM format. Default: those that
+    /// the system trusts.
+    certificates: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -76,7 +108,13 @@ struct VerifierFile {
 
 impl SqlSettings {
     pub(super) fn from_file(file: &SqlFile) -> Self {
-        Self { verifiers: file.verifiers.iter().map(VerifierFile::settings).collect() }
+        Self {
+            verifiers: file.verifiers.iter().map(VerifierFile::settings).collect(),
+            tidb_zero: TidbZeroSettings {
+                url: file.tidb_zero.url.clone().unwrap_or_else(|| TIDB_ZERO_URL.to_owned()),
+                certificates: file.tidb_zero.certificates.clone(),
+            },
+        }
     }
 
     /// Returns a message for each invalid setting.
