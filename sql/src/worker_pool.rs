@@ -247,7 +247,9 @@ impl WorkerPool {
         if !matches!(request.dialect, Dialect::Postgres | Dialect::Mysql) {
             return Err(format!("`{}` has no server", request.dialect.as_str()));
         }
-        let directory = tempfile::Builder::new().prefix("proctor-db-").tempdir();
+        // The server accepts every user who reaches its socket.
+        let private = std::fs::Permissions::from_mode(0o700);
+        let directory = tempfile::Builder::new().prefix("proctor-db-").permissions(private).tempdir();
         let directory = directory.map_err(|error| format!("the directory of the socket cannot be created: {error}"))?;
         let key = self.worker_key_async(request).await.map_err(|(_, why)| why)?;
         let key = WorkerKey { sockets: Some(directory.path().to_owned()), ..key };

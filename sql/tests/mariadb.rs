@@ -26,6 +26,7 @@ const SCHEMA: &str = "
     CREATE VIEW plain AS SELECT id, name FROM customers;
     CREATE FUNCTION spy() RETURNS INT DETERMINISTIC RETURN 1;
     CREATE VIEW spied AS SELECT spy() AS a, name FROM plain;
+    CREATE VIEW nested AS SELECT id FROM plain WHERE name <> '';
     CREATE TABLE watched (id INT PRIMARY KEY);
     CREATE TRIGGER audited BEFORE INSERT ON watched FOR EACH ROW SET NEW.id = 1;
     CREATE TRIGGER `upper` AFTER DELETE ON watched FOR EACH ROW SET @a = 1;
@@ -233,6 +234,7 @@ fn accepts_reads() {
         "(SELECT id FROM orders) UNION (SELECT id FROM secret) ORDER BY 1",
         "SELECT `a'b`, w.`select` FROM `we``i'rd` w",
         "SELECT shown FROM computed",
+        "SELECT n.id FROM nested n JOIN nested m ON m.id = n.id",
         "SELECT tier, count(*) AS n FROM customers GROUP BY tier ORDER BY CASE WHEN n IS NULL THEN 1 ELSE 0 END, n",
         "SELECT any_value(name), tier FROM customers WHERE regexp_like(name, '^a') GROUP BY tier",
     ] {
@@ -431,6 +433,8 @@ fn enforces_lists() {
     for (tables, columns, sql) in [
         ("orders", "", "SELECT id, amount FROM orders WHERE paid"),
         ("customers,plain", "", "SELECT name FROM plain"),
+        ("customers,plain,nested", "", "SELECT id FROM nested"),
+        ("", "customers.id,customers.name", "SELECT id FROM nested"),
         ("", "customers.id,customers.name", "SELECT name FROM customers WHERE id = ?"),
         ("", "customers.id,customers.name", "SELECT id AS tier FROM customers ORDER BY tier"),
         ("", "customers.tier", "SELECT count(*) FROM customers"),
@@ -446,6 +450,9 @@ fn enforces_lists() {
         ("orders", "", "SELECT o.id FROM orders o JOIN secret USING (id)"),
         ("customers,rich", "", "SELECT name FROM rich"),
         ("plain", "", "SELECT name FROM plain"),
+        ("plain,nested", "", "SELECT id FROM nested"),
+        ("customers,nested", "", "SELECT id FROM nested"),
+        ("", "customers.id", "SELECT id FROM nested"),
         ("", "customers.id", "SELECT * FROM customers"),
         ("", "customers.id", "SELECT c.* FROM customers c"),
         ("", "customers.id", "SELECT id FROM customers ORDER BY tier"),

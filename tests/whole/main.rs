@@ -8,6 +8,7 @@ mod case_daemon;
 mod case_times;
 mod cases;
 mod daemon;
+mod database_server;
 mod documents;
 mod environment;
 mod in_process_service;

@@ -155,6 +155,11 @@ impl RunningProcess {
         assert!(output.contains(text), "it ended without {text:?}:\n{output}\n{errors}");
     }
 
+    /// Returns the standard error read so far.
+    pub(crate) fn stderr_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Returns the standard output read so far.
     pub(crate) fn stdout_so_far(&self) -> String {
         self.stdout.text()

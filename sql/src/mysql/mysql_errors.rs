@@ -19,6 +19,9 @@ pub(super) const ROUTINE_DENIED: u16 = 1370;
 const OTHER_DENIALS: &[u16] = &[1044, 1045, 1095, 1227, 1290, 1356, 1449, 1698];
 /// The errors about privileges that a user does not have.
 pub(super) const NO_SUCH_GRANT: &[u16] = &[1141, 1147, 1269, 1403];
+/// The error about a view that uses something which its owner may not use. The server also reports this when it cannot
+/// grant a column of a view.
+pub(super) const INVALID_VIEW: u16 = 1356;
 /// The error about a missing table.
 pub(super) const UNKNOWN_TABLE: u16 = 1146;
 /// The errors of a column that a grouped query may not return.

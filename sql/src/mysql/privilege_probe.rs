@@ -267,16 +267,26 @@ impl Search<'_> {
             // Any column gives access to the table. The server then names the columns that it misses.
             Some(first) if columns.first.is_none() && columns.named.is_empty() => {
                 columns.first = Some(first.clone());
-                self.grant_column(privilege, table, &first)?;
+                match self.grant_column(privilege, table, &first) {
+                    // The server cannot grant a column of a view over another view.
+                    Err(SessionError::Server(error)) if error.code == mysql_errors::INVALID_VIEW => {
+                        self.grant_whole(privilege, table)?;
+                    }
+                    granted => granted?,
+                }
             }
             _ if columns.is_whole => return Ok(false),
             // Access to one column is not enough: the statement uses all of them.
-            _ => {
-                columns.is_whole = true;
-                self.grant(privilege.as_str(), table)?;
-            }
+            _ => self.grant_whole(privilege, table)?,
         }
         Ok(true)
+    }
+
+    /// Grants a privilege on all columns, which then all count as used.
+    fn grant_whole(&mut self, privilege: ColumnPrivilege, table: &str) -> Result<(), SessionError> {
+        let columns = self.needs.tables.entry(table.to_owned()).or_default().columns.entry(privilege).or_default();
+        columns.is_whole = true;
+        self.grant(privilege.as_str(), table)
     }
 
     fn grant_on_column(&mut self, command: &str, column: &str, table: &str) -> Result<bool, SessionError> {
