@@ -199,7 +199,7 @@ pub struct SqlStep {
     pub files: Option<Spanned<Vec<Spanned<SpecText>>>>,
     /// One query, instead of files.
     pub query: Option<Spanned<SpecText>>,
-    /// The SQL dialect: `sqlite` or `duckdb`.
+    /// The SQL dialect: `sqlite`, `duckdb`, `postgres` or `mysql`.
     pub dialect: Spanned<Dialect>,
     /// Files with the statements that create the schema, in order.
     pub schema: Option<Vec<Spanned<RelPath>>>,
