@@ -63,6 +63,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod sql;
+mod sql_observability;
 mod sql_run;
 mod sql_steps;
 mod sql_verifiers;
@@ -164,6 +165,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         sql::CASES,
+        sql_observability::CASES,
         sql_run::CASES,
         ask::CASES,
         stress::CASES,
