@@ -215,12 +215,12 @@ impl AskRun<'_, '_> {
                 format!("the prompt needs about {needed} tokens, and {left} of {} are left", self.bounds.tokens);
             return Err(LoopEnd::new(AskEnd::Tokens, reason));
         }
-        (self.progress)(AskProgress::Prompting { number, attempts: self.bounds.attempts });
         self.audit.prompt(number, prompt).await?;
+        (self.progress)(AskProgress::Prompting { number, attempts: self.bounds.attempts });
         let answer = self.complete(number, prompt).await?;
         let tokens = answer.tokens(prompt);
-        self.audit.answer(number, &answer, tokens).await?;
         (self.progress)(AskProgress::Answered { number, tokens });
+        self.audit.answer(number, &answer, tokens).await?;
         let draft = AttemptDraft { number, tokens, begun };
         let statement = match read_statement(&answer.text) {
             // The end of a cut statement is missing, even if the rest looks complete.
@@ -255,6 +255,7 @@ impl AskRun<'_, '_> {
             Ok(Err(error)) => error,
             Err(_) => ProviderError::Deadline,
         };
+        (self.progress)(AskProgress::Unanswered { number, outcome: error.outcome() });
         self.audit.failed_answer(number, &error.to_string()).await?;
         // A late answer after a rejected statement means that the loop was too slow; a late first answer is a failure.
         let is_late = Instant::now() >= deadline && number > 1;

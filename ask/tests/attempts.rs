@@ -215,6 +215,8 @@ async fn late_first_answer_is_an_error_and_a_late_correction_ends_the_loop() {
         let outcome = ask(&EngineBackend, Arc::new(model), &settings, &shop_request(QUESTION)).await;
         assert_eq!(outcome.answer.end, end, "{}", outcome.answer.reason);
         assert_eq!(kinds(&outcome).last(), Some(&AuditKind::End));
+        let late = format!("attempt {}: no complete answer in time", answers + 1);
+        assert_eq!(outcome.steps.last(), Some(&late));
     }
 }
 
@@ -222,6 +224,7 @@ async fn late_first_answer_is_an_error_and_a_late_correction_ends_the_loop() {
 async fn failing_provider_is_an_error() {
     let outcome = ask_shop(&ScriptedModel::new(&[]), &shop_request(QUESTION)).await;
     assert_eq!((outcome.answer.verdict, outcome.answer.end), (AskVerdict::Error, AskEnd::Provider));
+    assert_eq!(outcome.steps.last().map(String::as_str), Some("attempt 1: the call of the model failed"));
     assert_eq!(outcome.answer.reason, "the answer of the model is empty");
     assert_eq!(outcome.answer.verdict.exit_code(), 5);
 }

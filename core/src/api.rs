@@ -1,6 +1,7 @@
 //! The types of the daemon's HTTP API, from which the OpenAPI document is generated, and functions that compute
 //! responses from the events of a run. Independent of the transport.
 
+mod ask_event;
 #[cfg(test)]
 mod body_tests;
 mod doctor;
@@ -12,6 +13,7 @@ mod problem;
 mod request;
 mod view;
 
+pub use ask_event::AskEvent;
 pub use doctor::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
 pub use exec::{ExecEvent, ExecSubmission, MAX_EXEC_OUTPUT_CHUNK, OutputStream, decode_hex};
 pub use logged_run::LoggedRun;

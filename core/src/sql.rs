@@ -19,7 +19,7 @@ pub use crate::sql::sql_policy::{
 pub use crate::sql::stage::StageName;
 pub use ask::{
     AskAnswer, AskAttempt, AskBounds, AskEnd, AskRequest, AskVerdict, AttemptOutcome, MAX_ASK_ATTEMPTS, MAX_ASK_TIME,
-    TokenCounts,
+    ModelCallOutcome, TokenCounts,
 };
 pub use described_schema::{
     DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,

@@ -1,14 +1,23 @@
-//! Translates a run into the spans of a distributed trace, as OpenTelemetry defines them.
+//! Translates runs, and requests about SQL, into the spans of a distributed trace, as OpenTelemetry defines them.
 //!
-//! The ids of spans are derived from the id of the run, so a step can get the id of its span before the span is
+//! The ids of a run's spans are derived from the id of the run, so a step can get the id of its span before the span is
 //! exported. This module sends nothing.
 
 mod run_spans;
+mod span_attributes;
+mod sql_spans;
+#[cfg(test)]
+mod sql_tests;
 #[cfg(test)]
 mod tests;
 mod trace_context;
 
-pub use run_spans::{AttributeValue, RunTimes, SpanAttribute, SpanEvent, TraceSpan, build_spans};
+pub use run_spans::{RunTimes, build_spans};
+pub use span_attributes::{AttributeValue, SpanAttribute, SpanEvent, TraceSpan};
+pub use sql_spans::{
+    AttemptRecord, QuestionRecord, SpanFrame, TracedAnswer, answer_span, attempt_span_id, question_spans,
+    refused_question_span, refused_span,
+};
 pub use trace_context::{
     MAX_TRACESTATE_BYTES, TRACEPARENT, TRACESTATE, TraceContext, TraceState, is_trace_variable, take_context,
 };
@@ -45,6 +54,19 @@ impl SpanId {
     /// Returns the bytes of the id.
     pub fn bytes(self) -> [u8; 8] {
         self.0
+    }
+
+    /// Derives the id of a span below this span from its kind and number.
+    fn derive_child(self, kind: &str, number: u32) -> Self {
+        let (own, number) = (u64::from_be_bytes(self.0).to_string(), number.to_string());
+        Self::from_digest(&hash_words(&["proctor.span", &own, kind, &number]))
+    }
+
+    fn from_digest(digest: &[u8; 32]) -> Self {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&digest[..8]);
+        // Zero means "no span". A digest that begins with eight zero bytes is practically impossible.
+        Self::new(bytes).unwrap_or(Self([1; 8]))
     }
 }
 
@@ -101,11 +123,7 @@ impl RunTrace {
     fn derive_span_id(&self, path: &[&str]) -> SpanId {
         let mut words = vec!["proctor.span", self.run.as_str()];
         words.extend(path);
-        let digest = hash_words(&words);
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&digest[..8]);
-        // Zero means "no span". A digest that begins with eight zero bytes is practically impossible.
-        SpanId::new(bytes).unwrap_or(SpanId([1; 8]))
+        SpanId::from_digest(&hash_words(&words))
     }
 }
 

@@ -2,6 +2,7 @@
 //! request uses its own connection; every wait has a deadline, and every response is bounded. The caller interprets
 //! the response.
 
+mod ask_client;
 mod connection;
 mod events;
 mod exec_client;
@@ -23,7 +24,8 @@ use proctor_core::api::{
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
-use proctor_core::sql::{AskAnswer, Judgement, MAX_ASK_TIME, SchemaAnswer, SchemaRequest, SqlRunAnswer, SqlRunRequest};
+use proctor_core::sql::{Judgement, SchemaAnswer, SchemaRequest, SqlRunAnswer, SqlRunRequest};
+use proctor_core::telemetry::TraceContext;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,6 +42,9 @@ pub use live_output::FollowedOutput;
 const WORK_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum size of a patch in bytes: the limit of the engine plus a margin.
 const MAX_PATCH: usize = 80 << 20;
+/// Headers with the span of the caller (W3C Trace Context).
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 /// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -47,6 +52,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     address: DaemonAddress,
+    /// The span of the caller, sent with each request about SQL.
+    trace: Option<TraceContext>,
 }
 
 /// Part of an output.
@@ -61,7 +68,13 @@ pub struct OutputPart {
 impl Client {
     /// Creates a client of the daemon at `place`. Sends nothing yet.
     pub fn new(place: DaemonAddress) -> Self {
-        Self { address: place }
+        Self { address: place, trace: None }
+    }
+
+    /// Returns a client whose requests about SQL are a part of this trace.
+    #[must_use]
+    pub fn in_trace(&self, trace: Option<TraceContext>) -> Self {
+        Self { address: self.address.clone(), trace }
     }
 
     /// Returns the location of the daemon.
@@ -245,15 +258,7 @@ impl Client {
     pub async fn judge_sql(&self, request: &proctor_core::sql::SqlRequest) -> Result<Judgement, ClientError> {
         // `WORK_TIMEOUT` includes the wait for a worker.
         let within = WORK_TIMEOUT + Duration::from_millis(request.limits.time_ms);
-        self.json(post_request("/v1/sql/verify", request)?, within).await
-    }
-
-    /// Asks a question to a database.
-    ///
-    /// # Errors
-    /// As [`Client::submit`].
-    pub async fn ask_sql(&self, request: &proctor_core::sql::AskRequest) -> Result<AskAnswer, ClientError> {
-        self.json(post_request("/v1/sql/ask", request)?, WORK_TIMEOUT + MAX_ASK_TIME).await
+        self.json(self.in_own_trace(post_request("/v1/sql/verify", request)?)?, within).await
     }
 
     /// Requests a judgement of SQL, and its rows if the verdict is `ok`.
@@ -262,7 +267,7 @@ impl Client {
     /// As [`Client::submit`].
     pub async fn run_sql(&self, request: &SqlRunRequest) -> Result<SqlRunAnswer, ClientError> {
         let within = WORK_TIMEOUT + Duration::from_millis(request.request.limits.time_ms);
-        self.json(post_request("/v1/sql/run", request)?, within).await
+        self.json(self.in_own_trace(post_request("/v1/sql/run", request)?)?, within).await
     }
 
     /// Requests the description of a schema.
@@ -271,7 +276,7 @@ impl Client {
     /// As [`Client::submit`].
     pub async fn describe_sql(&self, request: &SchemaRequest) -> Result<SchemaAnswer, ClientError> {
         let within = WORK_TIMEOUT + Duration::from_millis(request.limits.time_ms);
-        self.json(post_request("/v1/sql/schema", request)?, within).await
+        self.json(self.in_own_trace(post_request("/v1/sql/schema", request)?)?, within).await
     }
 
     /// Reports the controls that a sandbox enforces for a repository on the daemon's machine.
@@ -284,6 +289,19 @@ impl Client {
             pairs.push(("deep", true.to_string()));
         }
         self.get(&format!("/v1/doctor{}", query_string(&pairs)), WORK_TIMEOUT).await
+    }
+
+    /// Adds the headers of the client's trace to a request.
+    fn in_own_trace(&self, mut request: HttpRequest) -> Result<HttpRequest, ClientError> {
+        let Some(trace) = &self.trace else { return Ok(request) };
+        let parent = Some((TRACEPARENT, trace.traceparent()));
+        let state = trace.tracestate().map(|state| (TRACESTATE, state.to_owned()));
+        for (name, value) in parent.into_iter().chain(state) {
+            let value = HeaderValue::try_from(value)
+                .map_err(|_| ClientError::UnserializableRequest(format!("`{name}` is not a valid header")))?;
+            request.headers_mut().insert(name, value);
+        }
+        Ok(request)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, within: Duration) -> Result<T, ClientError> {

@@ -6,6 +6,7 @@
 
 mod accept_loop;
 mod app_state;
+mod ask_response;
 mod byte_range;
 mod client_stream;
 mod connection;

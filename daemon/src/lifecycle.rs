@@ -228,9 +228,9 @@ impl DaemonStart {
 /// Returns the receiver of spans. Invalid settings do not prevent the start.
 fn span_target(settings: &ResolvedSettings, environment: &ProcessEnvironment) -> Option<ExportTarget> {
     match ExportTarget::resolve(&settings.operator.telemetry, &environment.env, "proctord") {
-        Ok(target) => target.inspect(|target| info!(receiver = target.receiver(), "spans of runs are exported")),
+        Ok(target) => target.inspect(|target| info!(receiver = target.receiver(), "spans are exported")),
         Err(error) => {
-            warn!("spans of runs are not exported: {error}");
+            warn!("spans are not exported: {error}");
             None
         }
     }

@@ -4,7 +4,10 @@
 mod exposition_format;
 mod label_sets;
 mod process_metrics;
+mod question_metrics;
 mod sql_metrics;
+#[cfg(test)]
+pub(crate) mod sql_tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
 use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::Verdict;
-use proctor_core::sql::SqlVerdict;
+use proctor_core::sql::Judgement;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,8 +26,8 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 
 use label_sets::{
-    ConnectionRefusalLabels, FinishedRunLabels, RefusedSubmissionLabels, ReloadLabels, RequestLabels, RouteLabels,
-    SpanLabels, StateLabels, StepLabels, SubmissionLabels,
+    ConnectionRefusalLabels, RefusedSubmissionLabels, ReloadLabels, RequestLabels, RouteLabels, SpanLabels,
+    StateLabels, StepLabels, SubmissionLabels, VerdictLabels,
 };
 
 pub use exposition_format::TextFormat;
@@ -39,13 +42,14 @@ struct MetricSet {
     registry: Registry,
     submitted: Family<SubmissionLabels, Counter>,
     refused_submissions: Family<RefusedSubmissionLabels, Counter>,
-    finished: Family<FinishedRunLabels, Counter>,
+    finished: Family<VerdictLabels, Counter>,
     run_wait: Histogram,
     run_duration: Histogram,
-    run_execution: Family<FinishedRunLabels, Histogram, fn() -> Histogram>,
+    run_execution: Family<VerdictLabels, Histogram, fn() -> Histogram>,
     steps: Family<StepLabels, Histogram, fn() -> Histogram>,
     runs: Family<StateLabels, Gauge>,
     judgements: sql_metrics::SqlMetrics,
+    questions: question_metrics::QuestionMetrics,
     requests: Family<RequestLabels, Counter>,
     response_times: Family<RouteLabels, Histogram, fn() -> Histogram>,
     refused_connections: Family<ConnectionRefusalLabels, Counter>,
@@ -133,6 +137,7 @@ impl Metrics {
             steps: Family::new_with_constructor(run_time_histogram as fn() -> Histogram),
             runs: Family::default(),
             judgements: sql_metrics::SqlMetrics::new(),
+            questions: question_metrics::QuestionMetrics::new(),
             requests: Family::default(),
             response_times: Family::new_with_constructor(response_time_histogram as fn() -> Histogram),
             refused_connections: Family::default(),
@@ -207,7 +212,7 @@ impl Metrics {
     /// Counts a finished run; `run_duration` counts from its request, and `run_execution` from its start, if it
     /// started.
     pub fn observe_run_end(&self, view: &RunView, verdict: Verdict, took: Duration, executed: Option<Duration>) {
-        let finish = FinishedRunLabels { verdict: verdict.as_str() };
+        let finish = VerdictLabels { verdict: verdict.as_str() };
         self.0.finished.get_or_create(&finish).inc();
         self.0.run_duration.observe(took.as_secs_f64());
         if let Some(executed) = executed {
@@ -230,9 +235,9 @@ impl Metrics {
         self.0.judgements.observe_start(waited);
     }
 
-    /// Counts a judgement of SQL; `run_duration` excludes the queue time.
-    pub fn observe_judgement(&self, verdict: SqlVerdict, took: Duration) {
-        self.0.judgements.observe_end(verdict, took);
+    /// Counts a judgement of SQL and its findings; `took` excludes the queue time.
+    pub fn observe_judgement(&self, judgement: &Judgement, took: Duration) {
+        self.0.judgements.observe_end(judgement, took);
     }
 
     /// Counts an SQL request that the queue refused.
@@ -250,7 +255,7 @@ impl Metrics {
         self.0.reloads.get_or_create(&ReloadLabels { result }).inc();
     }
 
-    /// Counts spans of runs by the result of their export.
+    /// Counts spans by the result of their export.
     pub fn count_spans(&self, result: SpanResult, count: u64) {
         let result = match result {
             SpanResult::Exported => "exported",
@@ -302,6 +307,7 @@ impl MetricSet {
         let help = "Duration of steps, steps that judge SQL, and toolchain checks, by outcome";
         to.register_with_unit("proctor_step_duration", help, Unit::Seconds, self.steps.clone());
         self.judgements.register(to);
+        self.questions.register(to);
         to.register("proctor_http_requests", "Answered requests", self.requests.clone());
         let help = "Time until the head of an answer was ready; a long poll waits on purpose";
         to.register_with_unit("proctor_http_request_duration", help, Unit::Seconds, self.response_times.clone());
@@ -322,7 +328,7 @@ impl MetricSet {
             Unit::Seconds,
             self.reloaded_at.clone(),
         );
-        let help = "Spans of runs for OpenTelemetry, by the result of their export";
+        let help = "Spans for OpenTelemetry, by the result of their export";
         to.register("proctor_otlp_spans", help, self.spans.clone());
         to.register("proctor_panics", "Panics that were caught", self.panics.clone());
         let help = "1 if the daemon accepts new runs: it is not shutting down, and can write to its state directory";
@@ -431,29 +437,6 @@ mod tests {
     }
 
     #[test]
-    fn measures_judgements_of_sql_apart_from_their_wait() {
-        use proctor_core::api::ProblemType;
-        let metrics = Metrics::new(0);
-        metrics.observe_sql_start(Duration::from_secs(3));
-        metrics.observe_judgement(SqlVerdict::Reject, Duration::from_secs(1));
-        for kind in [ProblemType::TooManyRequests, ProblemType::Unavailable, ProblemType::Unavailable] {
-            metrics.count_refused_sql(&Problem::new(kind, "x"));
-        }
-        let text = encode_metrics(&metrics);
-        for line in [
-            "proctor_sql_judgements_total{verdict=\"reject\"} 1",
-            "proctor_sql_judgement_seconds_sum{verdict=\"reject\"} 1.0",
-            "proctor_sql_wait_seconds_sum 3.0",
-            "proctor_sql_refused_total{reason=\"full\"} 1",
-            "proctor_sql_refused_total{reason=\"late\"} 2",
-            "proctor_sql_requests{state=\"queued\"} 3",
-            "proctor_sql_requests{state=\"running\"} 4",
-        ] {
-            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
-        }
-    }
-
-    #[test]
     fn separates_sql_steps_from_commands() {
         let (metrics, mut view) = (Metrics::new(0), view());
         let step = |sql: &str| {
@@ -479,7 +462,7 @@ mod tests {
         let metrics = Metrics::new(1_500);
         metrics.count_submission(How::Queued);
         metrics.count_panic();
-        metrics.observe_judgement(SqlVerdict::Ok, Duration::from_millis(1));
+        sql_tests::observe_one_of_each(&metrics);
         metrics.count_refused_sql(&Problem::new(proctor_core::api::ProblemType::Unavailable, "x"));
         metrics.observe_response(None, "GET", 200, Duration::from_millis(1));
         let text = encode_as(&metrics, TextFormat::Prometheus);

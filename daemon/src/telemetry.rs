@@ -1,14 +1,19 @@
-//! Exports runs as spans of distributed traces, with OTLP over HTTP.
+//! Exports runs, and requests about SQL, as spans of distributed traces, with OTLP over HTTP.
 //!
-//! Runs never wait for the export: the owner of runs puts the id of a finished run into a bounded queue, and a task
-//! reads the run from its log, converts it and sends it. Spans that cannot be queued or sent are counted and dropped.
+//! Nothing waits for the export. The owner of runs puts the id of a finished run into a bounded queue, and an answered
+//! request about SQL puts its spans there. A task reads the runs from their logs, converts the spans and sends them.
+//! Spans that cannot be queued or sent are counted and dropped.
 
+mod active_span;
 mod export_target;
 mod exporter;
 mod otlp;
 mod otlp_sender;
+#[cfg(test)]
+pub(crate) mod tests;
 mod traced_run;
 
+pub use active_span::RequestSpan;
 pub use export_target::{ExportTarget, ExportTargetError};
 pub use exporter::Telemetry;
 pub(crate) use exporter::{EndedRun, FINAL_EXPORT_TIMEOUT};
@@ -43,7 +48,10 @@ pub async fn export(
 ) -> Result<(), ExportError> {
     let sender = otlp_sender::OtlpSender::new(&target)?;
     let sender = std::sync::Arc::new(sender);
-    let spans = build_spans(record, times, trace).into_iter().map(|span| otlp::encode_span(span, trace)).collect();
+    let spans = build_spans(record, times, trace)
+        .into_iter()
+        .map(|span| otlp::encode_span(span, trace.trace(), trace.parent()))
+        .collect();
     for request in otlp::encode_requests(&target, spans) {
         match sender.send(request.bytes).await {
             otlp_sender::SendResult::Accepted { rejected: 0 } => {}

@@ -692,6 +692,36 @@ class SqlAskBounds(TypedDict, total=False):
     tokens: Optional[int]
 
 
+class SqlAskEventAlive(TypedDict):
+    """The loop continues. The daemon sends a line at least every 15 s."""
+
+    event: Literal["alive"]
+
+
+class SqlAskEventFailed(TypedDict):
+    """The daemon could not answer the question."""
+
+    event: Literal["failed"]
+    # The reason.
+    problem: Problem
+
+
+class SqlAskEventFinished(TypedDict):
+    """The question was answered or given up."""
+
+    # The answer.
+    answer: SqlAskAnswer
+    event: Literal["finished"]
+
+
+class SqlAskEventStep(TypedDict):
+    """The loop has begun a step."""
+
+    event: Literal["step"]
+    # A description in Proctor's own words. It contains no text of the model or the database.
+    message: str
+
+
 class _SqlAskRequestRequired(TypedDict):
     # The SQL dialect.
     dialect: Dialect
@@ -1252,6 +1282,9 @@ class Watched(_WatchedRequired, total=False):
 
 # A declared report and its state after the step.
 ReportEvidence = Union[ReportEvidenceRead, ReportEvidenceMissing, ReportEvidenceRefused]
+# One line of the response to `POST /v1/sql/ask?progress=true`. The last line is `finished` or `failed`; a response
+# without either is incomplete.
+SqlAskEvent = Union[SqlAskEventStep, SqlAskEventAlive, SqlAskEventFinished, SqlAskEventFailed]
 # How the process of an attempt ended. The outcome is computed from this, not from the exit code.
 Termination = Union[
     TerminationExited,

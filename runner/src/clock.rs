@@ -37,6 +37,12 @@ impl Clock {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Returns the current time in nanoseconds since 1970.
+    pub fn now_ns(self) -> u64 {
+        let since = (self.0)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Returns a run id for the current time: it sorts by time, and `random` makes it unique.
     ///
     /// # Errors
@@ -65,6 +71,7 @@ mod tests {
         let clock = Clock::from_fn(fixed);
         assert_eq!(clock.now_text(), "2026-01-02T03:04:05.678Z");
         assert_eq!(clock.now_ms(), 1_767_323_045_678);
+        assert_eq!(clock.now_ns(), 1_767_323_045_678_000_000);
         assert_eq!(clock.run_id(0xab).expect("an id").as_str(), "20260102T030405Z-000000ab");
     }
 }

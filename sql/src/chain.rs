@@ -142,7 +142,7 @@ fn safety_unchecked_warning() -> SqlDiagnostic {
         .with_advice("Request it before you run the statement.")
 }
 
-fn elapsed_micros(since: Instant) -> u64 {
+pub(crate) fn elapsed_micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -9,8 +9,8 @@ use proctor_core::model::enforcement::Tolerated;
 use proctor_core::record::evidence::escape_output;
 use proctor_core::spec::VerifierSettings;
 use proctor_core::sql::{
-    Dialect, Judgement, Percent, SqlCode, SqlDiagnostic, SqlLineIndex, SqlPolicy, SqlRequest, SqlSeverity, SqlVerdict,
-    StageName, StageRecord, StageState, StatementView,
+    Dialect, Judgement, Percent, SqlCode, SqlDiagnostic, SqlLineIndex, SqlPolicy, SqlRequest, SqlSeverity, SqlTiming,
+    SqlVerdict, StageName, StageRecord, StageState, StatementView,
 };
 use proctor_sandbox::Launcher;
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,12 @@ impl CustomVerifiers {
             }
             let (record, findings) = match skip_reason(&judgement, verifier.after) {
                 Some(reason) => (StageRecord::new(StageName::Custom, StageState::Skipped, Some(reason)), Vec::new()),
-                None => self.run(index, request, &judgement).await,
+                None => {
+                    let begun = Instant::now();
+                    let result = self.run(index, request, &judgement).await;
+                    add_duration(&mut judgement.timing, chain::elapsed_micros(begun));
+                    result
+                }
             };
             let record = StageRecord { verifier: Some(verifier.name.clone()), ..record };
             judgement = chain::with_verifier(request, judgement, verifier.after, record, findings);
@@ -120,6 +125,9 @@ impl CustomVerifiers {
             let verifier = self.settings.iter().find(|verifier| Some(&verifier.name) == record.verifier.as_ref());
             let after = verifier.map_or(StageName::Semantic, |verifier| verifier.after);
             last = chain::with_verifier(request, last, after, record.clone(), std::mem::take(&mut findings));
+        }
+        for (_, micros) in earlier.timing.stages_us.iter().filter(|(stage, _)| *stage == StageName::Custom) {
+            add_duration(&mut last.timing, *micros);
         }
         last
     }
@@ -174,6 +182,12 @@ impl CustomVerifiers {
         .await??;
         read_findings(&output, request, &self.settings[index].name)
     }
+}
+
+/// Adds the duration of a verifier, in microseconds.
+fn add_duration(timing: &mut SqlTiming, micros: u64) {
+    timing.stages_us.push((StageName::Custom, micros));
+    timing.total_us = timing.total_us.saturating_add(micros);
 }
 
 /// Returns the reason why a verifier makes no sense after these stages.

@@ -64,6 +64,7 @@ mod skill_order;
 mod spec;
 mod sql;
 mod sql_external;
+mod sql_observability;
 mod sql_run;
 mod sql_steps;
 mod sql_verifiers;
@@ -166,6 +167,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         spec::CASES,
         sql::CASES,
         sql_external::CASES,
+        sql_observability::CASES,
         sql_run::CASES,
         ask::CASES,
         stress::CASES,

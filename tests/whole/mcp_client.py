@@ -3,6 +3,7 @@
 argv[1] is {"server": {"command": [...], "env": {...}, "cwd": DIR} or {"socket": PATH}, "mode": MODE, "steps": [...]}.
 A step is a list: ["tools"], ["call", NAME, ARGUMENTS], ["call_off", NAME, ARGUMENTS] (cancelled once a step
 runs), ["call_off_shared", NAME, ARGUMENTS] (the same, after another call has joined the same run),
+["call_in_trace", NAME, ARGUMENTS, TRACEPARENT],
 ["newest"] (the newest run), ["resources"], ["templates"], ["read", URI]. Each result is an object; an
 exception is {"raised": TEXT}. In a string of a step, "$N.PATH" refers to a value of the N-th result.
 """
@@ -71,6 +72,9 @@ async def take(client, step):
             return plain(await client.list_tools())
         case "call":
             return await call(client, *rest)
+        case "call_in_trace":
+            name, arguments, traceparent = rest
+            return plain(await client.call_tool(name, arguments, meta={"traceparent": traceparent}))
         case "call_off":
             return await call_off(client, *rest, shared=False)
         case "call_off_shared":

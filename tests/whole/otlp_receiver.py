@@ -1,6 +1,7 @@
 """Receives spans by OTLP over HTTP, and decodes them with the official protobuf messages of OpenTelemetry.
 
-Prints the port first. For each request, it prints a line of JSON, followed by a line `received ID` for each run.
+Prints the port first. For each request, it prints a line of JSON, followed by a line `received ID` for each run, and a
+line `received span NAME` for each span.
 argv[1] selects the response: `ok`, `busy` (503), `nonsense` (an HTML page), `redirect`, or `hang` (no response).
 """
 
@@ -60,7 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         resources = decoded(body)
         runs = [one["attributes"].get("proctor.run.id") for of in resources for one in of["spans"]]
         lines = [json.dumps({"path": self.path, "headers": headers, "resources": resources})]
-        print("\n".join(lines + [f"received {run}" for run in runs if run]), flush=True)
+        lines += [f"received {run}" for run in runs if run]
+        lines += [f"received span {one['name']}" for of in resources for one in of["spans"]]
+        print("\n".join(lines), flush=True)
         if MODE == "hang":
             threading.Event().wait()
         status, kind, answer = {

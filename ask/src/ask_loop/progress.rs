@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use proctor_core::sql::{Judgement, SqlSeverity, SqlVerdict, TokenCounts};
+use proctor_core::sql::{Judgement, ModelCallOutcome, SqlSeverity, SqlVerdict, TokenCounts};
 use proctor_core::text::humanize::count;
 
 use crate::answer_reader::UnreadableAnswer;
@@ -32,6 +32,13 @@ pub enum AskProgress {
         number: u32,
         /// The tokens of the attempt.
         tokens: TokenCounts,
+    },
+    /// The model gave no answer.
+    Unanswered {
+        /// The attempt.
+        number: u32,
+        /// The result of the call.
+        outcome: ModelCallOutcome,
     },
     /// The answer contains no clear statement.
     Unreadable {
@@ -91,6 +98,10 @@ impl fmt::Display for AskProgress {
                 let about = if tokens.estimated { "about " } else { "" };
                 write!(f, "attempt {number}: answered, {about}{} tokens", tokens.total())
             }
+            Self::Unanswered { number, outcome: ModelCallOutcome::TimedOut } => {
+                write!(f, "attempt {number}: no complete answer in time")
+            }
+            Self::Unanswered { number, .. } => write!(f, "attempt {number}: the call of the model failed"),
             Self::Unreadable { number, why } => write!(f, "attempt {number}: {why}"),
             Self::Judging { number } => write!(f, "attempt {number}: judging the statement"),
             Self::Judged { number, verdict: SqlVerdict::Ok, warnings: 0, .. } => write!(f, "attempt {number}: ok"),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use proctor_core::sql::ModelCallOutcome;
 use proctor_core::text::digest::Sha256Hex;
 
 use super::http_client::HttpError;
@@ -40,6 +41,19 @@ pub enum ProviderError {
     /// The time was over.
     #[error("the model gave no complete answer in time")]
     Deadline,
+}
+
+impl ProviderError {
+    /// Returns the outcome of the call, for metrics and traces.
+    pub fn outcome(&self) -> ModelCallOutcome {
+        match self {
+            Self::Deadline => ModelCallOutcome::TimedOut,
+            Self::Empty | Self::Format { .. } | Self::Command(CommandError::NotAnAnswer(_)) => {
+                ModelCallOutcome::Malformed
+            }
+            Self::Key(_) | Self::Http(_) | Self::Command(_) | Self::Recorded(_) => ModelCallOutcome::Failed,
+        }
+    }
 }
 
 /// The reason why a program gave no answer.
@@ -118,4 +132,23 @@ pub enum RecordedError {
         /// The hash of the actual prompt.
         found: Sha256Hex,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcome_separates_late_malformed_and_failed_calls() {
+        let not_json = serde_json::from_str::<u8>("x").expect_err("no JSON");
+        for (error, outcome) in [
+            (ProviderError::Deadline, ModelCallOutcome::TimedOut),
+            (ProviderError::Empty, ModelCallOutcome::Malformed),
+            (ProviderError::Command(CommandError::NotAnAnswer(not_json)), ModelCallOutcome::Malformed),
+            (ProviderError::Command(CommandError::NoLauncher), ModelCallOutcome::Failed),
+            (ProviderError::Http(HttpError::Url), ModelCallOutcome::Failed),
+        ] {
+            assert_eq!(error.outcome(), outcome, "{error}");
+        }
+    }
 }

@@ -111,6 +111,11 @@ fn response_object(answer: &SuccessResponse, response_schemas: &mut SchemaGenera
         ResponseContent::JsonLines(schema) => {
             json!({ "text/x-ndjson": { "schema": json_lines_schema(&schema(response_schemas)) } })
         }
+        ResponseContent::JsonOrLines(document, line) => {
+            let document = document(response_schemas);
+            let lines = json_lines_schema(&line(response_schemas));
+            json!({ "application/json": { "schema": document }, "text/x-ndjson": { "schema": lines } })
+        }
         ResponseContent::Bytes => json!({ "text/plain": text, "application/octet-stream": {} }),
         ResponseContent::NoContent => return json!({ "description": answer.condition }),
     };

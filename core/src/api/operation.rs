@@ -8,8 +8,8 @@ mod parameter_schemas;
 use schemars::{Schema, SchemaGenerator};
 
 use super::{
-    DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, PlanAnswer, PlanAsked, Readiness, RunPage, RunState,
-    RunSubmission, RunView, Submitted, Watched,
+    AskEvent, DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, PlanAnswer, PlanAsked, Readiness, RunPage,
+    RunState, RunSubmission, RunView, Submitted, Watched,
 };
 use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
@@ -119,12 +119,21 @@ pub enum ResponseContent {
     EventStream(SchemaFn),
     /// Lines of JSON values, streamed.
     JsonLines(SchemaFn),
+    /// A JSON document, or lines of JSON values if the request asks for them.
+    JsonOrLines(SchemaFn, SchemaFn),
     /// Raw output bytes: plain text if they are UTF-8.
     Bytes,
     /// No content.
     NoContent,
 }
 
+const TRACEPARENT_PARAMETER: Parameter = header_parameter(
+    "traceparent",
+    schema_for::<String>,
+    "The span of the caller (W3C Trace Context); ignored if invalid.",
+);
+const TRACESTATE_PARAMETER: Parameter =
+    header_parameter("tracestate", schema_for::<String>, "Vendor data for the trace context; ignored if invalid.");
 const RUN_ID_PARAMETER: Parameter = path_parameter("id", schema_for::<RunId>, "The run.");
 
 impl OperationDescription {
@@ -146,16 +155,8 @@ impl OperationDescription {
                      1 to 255 visible ASCII characters and no spaces; any other value results in 400, and a key that \
                      was used for another request in 409.",
                 ),
-                header_parameter(
-                    "traceparent",
-                    schema_for::<String>,
-                    "The span of the caller (W3C Trace Context); ignored if invalid.",
-                ),
-                header_parameter(
-                    "tracestate",
-                    schema_for::<String>,
-                    "Vendor data for the trace context; ignored if invalid.",
-                ),
+                TRACEPARENT_PARAMETER,
+                TRACESTATE_PARAMETER,
             ],
             body: request_body::<RunSubmission>(),
             responses: &[
@@ -436,7 +437,7 @@ impl OperationDescription {
             description: "Runs in a sandboxed worker and changes nothing. The answer also covers rejected \
                           statements and statements that could not be checked: only `ok` is a pass. A `database` is \
                           opened only for the daemon's own user.",
-            parameters: &[],
+            parameters: &[TRACEPARENT_PARAMETER, TRACESTATE_PARAMETER],
             body: request_body::<SqlRequest>(),
             responses: &[json_response::<Judgement>(200, "The judgement of the statement.")],
         },
@@ -450,7 +451,7 @@ impl OperationDescription {
                           `safety`. Only if the verdict is `ok` is it run, and the rows are returned within the \
                           limits. A write is undone, unless `commit` is true: then the effects on `database` are \
                           kept. A `database` is opened only for the daemon's own user.",
-            parameters: &[],
+            parameters: &[TRACEPARENT_PARAMETER, TRACESTATE_PARAMETER],
             body: request_body::<SqlRunRequest>(),
             responses: &[json_response::<SqlRunAnswer>(200, "The judgement, and the result if the verdict is `ok`.")],
         },
@@ -462,7 +463,7 @@ impl OperationDescription {
             summary: "Describe the schema of a database",
             description: "Tables, columns, keys, comments and, on request, sample values with personal data masked. \
                           Changes nothing. A `database` is opened only for the daemon's own user.",
-            parameters: &[],
+            parameters: &[TRACEPARENT_PARAMETER, TRACESTATE_PARAMETER],
             body: request_body::<SchemaRequest>(),
             responses: &[json_response::<SchemaAnswer>(200, "The schema, or the reason why there is none.")],
         },
@@ -476,9 +477,22 @@ impl OperationDescription {
                           present only if the statement was judged `ok` and ran; its effects are rolled back. The \
                           answer also covers questions that were given up. A `database` is opened only for the \
                           daemon's own user.",
-            parameters: &[],
+            parameters: &[
+                query_parameter(
+                    "progress",
+                    boolean,
+                    "True to receive the steps of the loop as lines of JSON, and the answer in the last line.",
+                ),
+                TRACEPARENT_PARAMETER,
+                TRACESTATE_PARAMETER,
+            ],
             body: request_body::<AskRequest>(),
-            responses: &[json_response::<AskAnswer>(200, "The answer, or the attempts that failed.")],
+            responses: &[SuccessResponse {
+                status: 200,
+                condition: "The answer, or the attempts that failed. With `progress`: `step` for each step, `alive` at \
+                            intervals, and `finished` or `failed` at the end.",
+                content: ResponseContent::JsonOrLines(schema_for::<AskAnswer>, schema_for::<AskEvent>),
+            }],
         },
         Self {
             operation: Operation::AskDoctor,

@@ -211,6 +211,34 @@ impl AttemptOutcome {
     }
 }
 
+/// The result of one call of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ModelCallOutcome {
+    /// The model gave a text. Its statement may still be wrong.
+    Answered,
+    /// The answer is empty, or not in the format of the provider.
+    Malformed,
+    /// There was no complete answer in time.
+    TimedOut,
+    /// The provider refused the call, or could not be reached.
+    Failed,
+    /// The question was abandoned during the call.
+    Cancelled,
+}
+
+impl ModelCallOutcome {
+    /// Returns the name in metrics and traces.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Malformed => "malformed",
+            Self::TimedOut => "timed_out",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// Numbers of tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlAskTokens")]

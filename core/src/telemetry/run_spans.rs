@@ -5,7 +5,8 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::{RunTrace, SpanId};
+use super::span_attributes::SpanAttributes;
+use super::{AttributeValue, RunTrace, SpanAttribute, SpanEvent, TraceSpan};
 use crate::decision::verdict::Verdict;
 use crate::model::names::{RunId, StepName};
 use crate::model::outcome::{Outcome, Termination};
@@ -15,54 +16,6 @@ use crate::record::run_record::{AttemptSpan, RunRecord, SkillRecord, Span as Str
 /// Maximum number of attempts of a step that become events of its span.
 const MAX_ATTEMPTS: usize = 32;
 const NANOS_PER_MS: u64 = 1_000_000;
-
-/// A span, without its trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceSpan {
-    /// The id of the span.
-    pub id: SpanId,
-    /// The parent span. For the run, this is the span of the caller, if there is one.
-    pub parent: Option<SpanId>,
-    /// The name of the span, of low cardinality.
-    pub name: String,
-    /// Start time, in nanoseconds since 1970.
-    pub start_ns: u64,
-    /// End time, in nanoseconds since 1970.
-    pub end_ns: u64,
-    /// The attributes of the span.
-    pub attributes: Vec<SpanAttribute>,
-    /// Events in the span.
-    pub events: Vec<SpanEvent>,
-    /// The reason why it failed; `None` if it succeeded.
-    pub error: Option<String>,
-}
-
-/// An event in a span.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpanEvent {
-    /// The name of the event.
-    pub name: &'static str,
-    /// The time of the event, in nanoseconds since 1970.
-    pub at_ns: u64,
-    /// The attributes of the event.
-    pub attributes: Vec<SpanAttribute>,
-}
-
-/// The name and the value of an attribute.
-pub type SpanAttribute = (&'static str, AttributeValue);
-
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AttributeValue {
-    /// A text.
-    Text(String),
-    /// Several texts.
-    Texts(Vec<String>),
-    /// A number.
-    Number(i64),
-    /// A boolean.
-    Flag(bool),
-}
 
 /// The times of a run, and other facts that its record lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,33 +233,7 @@ impl RunTrace {
     }
 }
 
-/// Collects attributes.
-#[derive(Default)]
-struct SpanAttributes(Vec<SpanAttribute>);
-
 impl SpanAttributes {
-    fn push_text(&mut self, name: &'static str, value: &str) {
-        self.0.push((name, AttributeValue::Text(value.to_owned())));
-    }
-
-    fn push_optional_text(&mut self, name: &'static str, value: Option<&str>) {
-        self.0.extend(value.map(|value| (name, AttributeValue::Text(value.to_owned()))));
-    }
-
-    fn push_number(&mut self, name: &'static str, value: u64) {
-        self.0.push((name, AttributeValue::Number(i64::try_from(value).unwrap_or(i64::MAX))));
-    }
-
-    fn push_optional_number(&mut self, name: &'static str, value: Option<u64>) {
-        if let Some(value) = value {
-            self.push_number(name, value);
-        }
-    }
-
-    fn push_flag(&mut self, name: &'static str, value: bool) {
-        self.0.push((name, AttributeValue::Flag(value)));
-    }
-
     fn add_run_start(&mut self, started: &Started) {
         self.push_optional_text("proctor.changeset.id", started.changeset_id.as_ref().map(|id| id.as_str()));
         self.push_text("proctor.spec.sha256", started.spec_sha256.as_str());

@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::CONTENT_TYPE;
 use proctor_core::api::{ExecEvent, Problem, ProblemType};
 use proctor_core::model::names::ExecId;
 use proctor_core::spec::quoted;
@@ -16,11 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::app_state::AppState;
 use super::request_head::RequestHead;
-use super::response::HandlerResult;
+use super::response::{HandlerResult, NDJSON_CONTENT_TYPE};
 use crate::service::ExecSession;
-
-/// Content type of JSON lines.
-const NDJSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-ndjson");
 
 /// Runs a command.
 ///

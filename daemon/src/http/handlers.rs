@@ -23,7 +23,7 @@ use super::limits::MAX_SQL_BODY;
 use super::query_parameters::{invalid_request, parse_duration, parse_number};
 use super::request_head::RequestHead;
 use super::response::{HandlerResult, JSON_CONTENT_TYPE, bytes_response, json_response};
-use super::{event_stream, exec_response, output_response};
+use super::{ask_response, event_stream, exec_response, output_response};
 use crate::history::RunFilter;
 use crate::metrics::{SampledValues, TextFormat};
 use crate::runs::SerializedRun;
@@ -209,22 +209,30 @@ async fn gate(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
 
 async fn judge_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
     let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
-    json_response(StatusCode::OK, &app.service.judge_sql(head.caller, request).await?)
+    let span = app.service.start_span(|| trace_context(head));
+    json_response(StatusCode::OK, &app.service.judge_sql(head.caller, request, span).await?)
 }
 
 async fn ask_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
+    let with_progress = head.query.parse_with("progress", "`true` or `false`", |text| text.parse::<bool>().ok())?;
     let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
-    json_response(StatusCode::OK, &app.service.ask_sql(head.caller, request, |_| {}).await?)
+    let span = app.service.start_span(|| trace_context(head));
+    if with_progress == Some(true) {
+        return ask_response::start_question(app, head.caller, request, span).await;
+    }
+    json_response(StatusCode::OK, &app.service.ask_sql(head.caller, request, span, |_| {}).await?)
 }
 
 async fn run_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
     let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
-    json_response(StatusCode::OK, &app.service.run_sql(head.caller, request).await?)
+    let span = app.service.start_span(|| trace_context(head));
+    json_response(StatusCode::OK, &app.service.run_sql(head.caller, request, span).await?)
 }
 
 async fn describe_sql(app: &AppState, head: &RequestHead, body: Body) -> HandlerResult {
     let request = head.read_json_limited(body, MAX_SQL_BODY).await?;
-    json_response(StatusCode::OK, &app.service.describe_sql(head.caller, request).await?)
+    let span = app.service.start_span(|| trace_context(head));
+    json_response(StatusCode::OK, &app.service.describe_sql(head.caller, request, span).await?)
 }
 
 async fn doctor(app: &AppState, head: &RequestHead) -> HandlerResult {

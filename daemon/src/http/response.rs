@@ -10,6 +10,8 @@ use serde::Serialize;
 
 /// Content type of JSON.
 pub(super) const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+/// Content type of JSON lines.
+pub(super) const NDJSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/x-ndjson");
 /// Content type of problems.
 pub(super) const PROBLEM_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 /// Default value of `Retry-After` in seconds, for problems without an estimate.

@@ -6,6 +6,7 @@ use proctor_core::sql::{
     AskAnswer, AskBounds, AskEnd, AskRequest, AskVerdict, Dialect, Percent, SqlAllow, SqlPolicy, SqlResourceLimits,
     SqlSeverity, one_or_many,
 };
+use proctor_core::telemetry::TraceContext;
 use rmcp::RoleServer;
 use rmcp::model::CallToolResult;
 use rmcp::service::RequestContext;
@@ -149,20 +150,26 @@ pub(super) struct AskToolAnswer {
 pub(super) async fn call<B: Backend>(
     backend: &B,
     arguments: Ask,
+    trace: Option<TraceContext>,
     context: &RequestContext<RoleServer>,
 ) -> Option<Result<CallToolResult, Problem>> {
     let (sender, mut steps) = unbounded_channel();
     let mut progress = ProgressSender::new(context, ProgressCounter::new(0, 0));
-    let asking = backend.ask_sql(arguments.into_request(), sender);
+    let asking = backend.ask_sql(arguments.into_request(), trace, sender);
     tokio::pin!(asking);
-    loop {
+    let answer = loop {
         tokio::select! {
             biased;
             () = context.ct.cancelled() => return None,
             Some(step) = steps.recv() => progress.send_line(&step).await,
-            answer = &mut asking => return Some(answer.map(|answer| call_result(&answer))),
+            answer = &mut asking => break answer,
         }
+    };
+    // The last steps may have arrived together with the answer.
+    while let Ok(step) = steps.try_recv() {
+        progress.send_line(&step).await;
     }
+    Some(answer.map(|answer| call_result(&answer)))
 }
 
 fn call_result(answer: &AskAnswer) -> CallToolResult {

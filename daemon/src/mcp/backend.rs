@@ -70,21 +70,34 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Validates a spec and resolves one of its profiles.
     fn plan(&self, request: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
 
-    /// Judges SQL.
-    fn judge_sql(&self, request: SqlRequest) -> impl Future<Output = Result<Judgement, Problem>> + Send;
+    /// Judges SQL. As for the other requests about SQL, its span becomes part of `trace`, if given.
+    fn judge_sql(
+        &self,
+        request: SqlRequest,
+        trace: Option<TraceContext>,
+    ) -> impl Future<Output = Result<Judgement, Problem>> + Send;
 
-    /// Answers a question to a database. `progress` receives the steps, if they are known before the answer.
+    /// Answers a question to a database. `progress` receives the steps.
     fn ask_sql(
         &self,
         request: AskRequest,
+        trace: Option<TraceContext>,
         progress: UnboundedSender<String>,
     ) -> impl Future<Output = Result<AskAnswer, Problem>> + Send;
 
     /// Judges SQL, and runs it if the verdict is `ok`.
-    fn run_sql(&self, request: SqlRunRequest) -> impl Future<Output = Result<SqlRunAnswer, Problem>> + Send;
+    fn run_sql(
+        &self,
+        request: SqlRunRequest,
+        trace: Option<TraceContext>,
+    ) -> impl Future<Output = Result<SqlRunAnswer, Problem>> + Send;
 
     /// Describes the schema of a database.
-    fn describe_sql(&self, request: SchemaRequest) -> impl Future<Output = Result<SchemaAnswer, Problem>> + Send;
+    fn describe_sql(
+        &self,
+        request: SchemaRequest,
+        trace: Option<TraceContext>,
+    ) -> impl Future<Output = Result<SchemaAnswer, Problem>> + Send;
 
     /// Reports whether a tree is verified.
     fn gate(&self, request: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
@@ -136,21 +149,27 @@ impl Backend for (Arc<Service>, Caller) {
         self.0.plan(self.1, request).await
     }
 
-    async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
-        self.0.judge_sql(self.1, request).await
+    async fn judge_sql(&self, request: SqlRequest, trace: Option<TraceContext>) -> Result<Judgement, Problem> {
+        self.0.judge_sql(self.1, request, self.0.start_span(|| trace)).await
     }
 
-    async fn ask_sql(&self, request: AskRequest, progress: UnboundedSender<String>) -> Result<AskAnswer, Problem> {
+    async fn ask_sql(
+        &self,
+        request: AskRequest,
+        trace: Option<TraceContext>,
+        progress: UnboundedSender<String>,
+    ) -> Result<AskAnswer, Problem> {
+        let span = self.0.start_span(|| trace);
         // The receiver ends with the call; then no caller reads the steps.
-        self.0.ask_sql(self.1, request, move |step| drop(progress.send(step.to_string()))).await
+        self.0.ask_sql(self.1, request, span, move |step| drop(progress.send(step.to_string()))).await
     }
 
-    async fn run_sql(&self, request: SqlRunRequest) -> Result<SqlRunAnswer, Problem> {
-        self.0.run_sql(self.1, request).await
+    async fn run_sql(&self, request: SqlRunRequest, trace: Option<TraceContext>) -> Result<SqlRunAnswer, Problem> {
+        self.0.run_sql(self.1, request, self.0.start_span(|| trace)).await
     }
 
-    async fn describe_sql(&self, request: SchemaRequest) -> Result<SchemaAnswer, Problem> {
-        self.0.describe_sql(self.1, request).await
+    async fn describe_sql(&self, request: SchemaRequest, trace: Option<TraceContext>) -> Result<SchemaAnswer, Problem> {
+        self.0.describe_sql(self.1, request, self.0.start_span(|| trace)).await
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {

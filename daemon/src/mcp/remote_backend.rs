@@ -97,22 +97,27 @@ impl Backend for RemoteBackend {
         self.client.plan(&request).await.map_err(into_problem)
     }
 
-    async fn judge_sql(&self, request: SqlRequest) -> Result<Judgement, Problem> {
-        self.client.judge_sql(&request).await.map_err(into_problem)
+    async fn judge_sql(&self, request: SqlRequest, trace: Option<TraceContext>) -> Result<Judgement, Problem> {
+        self.client.in_trace(trace).judge_sql(&request).await.map_err(into_problem)
     }
 
-    async fn ask_sql(&self, request: AskRequest, progress: UnboundedSender<String>) -> Result<AskAnswer, Problem> {
-        // The daemon answers once, at the end.
-        let _ = progress.send("waiting for the daemon".to_owned());
-        self.client.ask_sql(&request).await.map_err(into_problem)
+    async fn ask_sql(
+        &self,
+        request: AskRequest,
+        trace: Option<TraceContext>,
+        progress: UnboundedSender<String>,
+    ) -> Result<AskAnswer, Problem> {
+        // The receiver ends with the call; then no caller reads the steps.
+        let forward = move |step| drop(progress.send(step));
+        self.client.in_trace(trace).ask_sql(&request, forward).await.map_err(into_problem)
     }
 
-    async fn run_sql(&self, request: SqlRunRequest) -> Result<SqlRunAnswer, Problem> {
-        self.client.run_sql(&request).await.map_err(into_problem)
+    async fn run_sql(&self, request: SqlRunRequest, trace: Option<TraceContext>) -> Result<SqlRunAnswer, Problem> {
+        self.client.in_trace(trace).run_sql(&request).await.map_err(into_problem)
     }
 
-    async fn describe_sql(&self, request: SchemaRequest) -> Result<SchemaAnswer, Problem> {
-        self.client.describe_sql(&request).await.map_err(into_problem)
+    async fn describe_sql(&self, request: SchemaRequest, trace: Option<TraceContext>) -> Result<SchemaAnswer, Problem> {
+        self.client.in_trace(trace).describe_sql(&request).await.map_err(into_problem)
     }
 
     async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {

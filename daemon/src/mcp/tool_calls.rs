@@ -102,13 +102,13 @@ impl<B: Backend> ToolCall<'_, B> {
 
     async fn sql(&self, arguments: Option<JsonObject>) -> ToolCallResult {
         let request: tool_input::Sql = parse_arguments(arguments)?;
-        let judgement = self.backend.judge_sql(request.into_request()).await?;
+        let judgement = self.backend.judge_sql(request.into_request(), self.trace_context()).await?;
         Ok(sql_answer::call_result(&judgement))
     }
 
     async fn ask(&self, arguments: Option<JsonObject>) -> ToolCallResult {
         let arguments = parse_arguments(arguments)?;
-        match ask_tool::call(self.backend, arguments, self.context).await {
+        match ask_tool::call(self.backend, arguments, self.trace_context(), self.context).await {
             Some(result) => Ok(result?),
             None => Ok(error_result("NOT ANSWERED: the call was cancelled.".to_owned())),
         }
@@ -116,13 +116,13 @@ impl<B: Backend> ToolCall<'_, B> {
 
     async fn sql_run(&self, arguments: Option<JsonObject>) -> ToolCallResult {
         let request: tool_input::SqlRun = parse_arguments(arguments)?;
-        let answer = self.backend.run_sql(request.into_request()).await?;
+        let answer = self.backend.run_sql(request.into_request(), self.trace_context()).await?;
         Ok(sql_data_answer::rows_result(&answer))
     }
 
     async fn sql_schema(&self, arguments: Option<JsonObject>) -> ToolCallResult {
         let request: tool_input::SqlSchema = parse_arguments(arguments)?;
-        let answer = self.backend.describe_sql(request.into_request()).await?;
+        let answer = self.backend.describe_sql(request.into_request(), self.trace_context()).await?;
         Ok(sql_data_answer::schema_result(&answer))
     }
 

@@ -25,7 +25,7 @@ pub(super) struct StepLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct FinishedRunLabels {
+pub(super) struct VerdictLabels {
     pub(super) verdict: &'static str,
 }
 

@@ -18,7 +18,10 @@ use proctor_core::sql::{
 use proctor_runner::{Clock, Launcher};
 
 use super::Service;
+use super::judgement_count::JudgementCount;
+use super::question_observer::{QuestionFacts, QuestionObserver, QuestionSpan};
 use crate::caller::Caller;
+use crate::telemetry::RequestSpan;
 
 /// The directory of the audit trail, in the state directory.
 const AUDIT_DIRECTORY: &str = "ask";
@@ -134,22 +137,28 @@ impl Service {
         self: &Arc<Self>,
         caller: Caller,
         request: AskRequest,
+        span: RequestSpan,
         mut progress: impl FnMut(AskProgress) + Send,
     ) -> Result<AskAnswer, Problem> {
         check_request(&request)?;
         self.check_sql(caller, request.database.as_deref(), &request.limits)?;
         let operator = Arc::clone(&self.operator.borrow());
-        let (name, settings) =
-            operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(&request))?;
-        let _permit = self.ask.active.enter(caller, operator.ask.max_concurrent)?;
-        let (name, settings) = (name.to_owned(), settings.clone());
-        let (service, config) = (Arc::clone(self), Arc::clone(&operator));
-        let opening = tokio::task::spawn_blocking(move || {
-            let provider = service.ask.provider(&name, &settings, &config)?;
-            Ok::<_, Problem>((provider, service.ask.trail(&config.ask)?))
-        });
-        let (provider, trail) = opening.await.map_err(|error| super::task_panicked(&error))??;
-        let backend = QueuedBackend { service: Arc::clone(self), caller };
+        let (provider, trail, _permit) = match self.open_question(caller, &request, &operator).await {
+            Ok(opened) => opened,
+            Err(problem) => {
+                span.refuse_question(&problem);
+                return Err(problem);
+            }
+        };
+        let span = QuestionSpan::new(span);
+        let facts = QuestionFacts {
+            dialect: request.dialect,
+            policy: request.policy,
+            provider: provider.name.clone(),
+            model: provider.model.clone(),
+        };
+        let mut observer = QuestionObserver::new(self.metrics.clone(), Arc::clone(&span), facts);
+        let backend = QueuedBackend { service: Arc::clone(self), caller, span };
         let asker = Asker {
             backend: &backend,
             provider: &provider,
@@ -158,7 +167,33 @@ impl Service {
             clock: Clock::system(),
             caller: format!("uid {}", caller.uid),
         };
-        Ok(asker.ask(&request, &mut progress).await)
+        let mut observe = |step| {
+            observer.apply(step);
+            progress(step);
+        };
+        let answer = asker.ask(&request, &mut observe).await;
+        observer.finish(&answer);
+        Ok(answer)
+    }
+
+    /// Opens the provider and the audit trail of a question.
+    async fn open_question(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: &AskRequest,
+        operator: &Arc<OperatorConfig>,
+    ) -> Result<(NamedProvider, Arc<Mutex<AuditTrail>>, AskPermit), Problem> {
+        let (name, settings) =
+            operator.ask.provider(request.provider.as_deref()).ok_or_else(|| no_provider(request))?;
+        let permit = self.ask.active.enter(caller, operator.ask.max_concurrent)?;
+        let (name, settings) = (name.to_owned(), settings.clone());
+        let (service, config) = (Arc::clone(self), Arc::clone(operator));
+        let opening = tokio::task::spawn_blocking(move || {
+            let provider = service.ask.provider(&name, &settings, &config)?;
+            Ok::<_, Problem>((provider, service.ask.trail(&config.ask)?))
+        });
+        let (provider, trail) = opening.await.map_err(|error| super::task_panicked(&error))??;
+        Ok((provider, trail, permit))
     }
 }
 
@@ -184,26 +219,29 @@ fn no_provider(request: &AskRequest) -> Problem {
 struct QueuedBackend {
     service: Arc<Service>,
     caller: Caller,
+    span: Arc<QuestionSpan>,
 }
 
 impl SqlBackend for QueuedBackend {
     fn describe<'a>(&'a self, request: &'a SchemaRequest) -> BoxFuture<'a, SchemaAnswer> {
         Box::pin(async move {
-            let answer = self.service.describe_sql(self.caller, request.clone()).await;
+            let answer = self.service.describe_sql(self.caller, request.clone(), self.span.start_child()).await;
             answer.unwrap_or_else(|problem| unanswered_schema(request, problem.detail))
         })
     }
 
     fn judge<'a>(&'a self, request: &'a SqlRequest) -> BoxFuture<'a, Judgement> {
         Box::pin(async move {
-            let answer = self.service.judge_sql(self.caller, request.clone()).await;
+            let answer = self.service.judge_sql(self.caller, request.clone(), self.span.start_child()).await;
             answer.unwrap_or_else(|problem| unanswered_judgement(request, problem.detail))
         })
     }
 
     fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
         Box::pin(async move {
-            let answer = self.service.run_sql(self.caller, request.clone()).await;
+            // The loop has had this statement judged, so the judgement before the run is the same one again.
+            let (span, count) = (self.span.start_child(), JudgementCount::Repeated);
+            let answer = self.service.run_statement(self.caller, request.clone(), span, count).await;
             answer.unwrap_or_else(|problem| unanswered_run(request, problem.detail))
         })
     }

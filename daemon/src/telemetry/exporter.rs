@@ -1,11 +1,14 @@
-//! Task that exports finished runs from a bounded queue. Nothing waits for it except the shutdown of the daemon, for
-//! a limited time.
+//! Task that exports finished runs and requests from a bounded queue. Nothing waits for it except the shutdown of the
+//! daemon, for a limited time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use opentelemetry_proto::tonic::trace::v1::Span;
 use proctor_core::api::RunView;
 use proctor_core::model::names::RunId;
+use proctor_core::telemetry::{TraceContext, TraceId, TraceSpan};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +21,10 @@ use crate::history::History;
 use crate::metrics::{Metrics, SpanResult};
 use crate::throttle::Throttle;
 
-/// Maximum number of runs waiting for export. Spans of further runs are dropped.
-const QUEUE_CAPACITY: usize = 256;
+/// Number of places in the queue that only runs use. Spans of further runs are dropped.
+const RUN_CAPACITY: usize = 256;
+/// Maximum number of requests about SQL waiting for export. Spans of further requests are dropped.
+pub(super) const SQL_CAPACITY: usize = 1024;
 /// Delays before a request is sent again.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// Minimum interval between two log records about failed exports.
@@ -27,13 +32,41 @@ const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Time that the shutdown of the daemon waits for the last spans.
 pub(crate) const FINAL_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Exporter of finished runs.
+/// Exporter of finished runs and requests.
 pub struct Telemetry {
-    queue: mpsc::Sender<EndedRun>,
+    queue: mpsc::Sender<FinishedWork>,
     target: watch::Sender<Option<Arc<ExportTarget>>>,
+    /// Whether there is a target. Reading it takes no lock.
+    is_enabled: AtomicBool,
     metrics: Metrics,
     stopping: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Work whose spans wait for export.
+#[derive(Debug)]
+pub(super) enum FinishedWork {
+    Run(EndedRun),
+    Sql(FinishedSpans),
+}
+
+impl FinishedWork {
+    /// Returns the number of spans, counted if they are dropped.
+    fn span_count(&self) -> u64 {
+        match self {
+            Self::Run(run) => run.spans,
+            Self::Sql(finished) => finished.spans.len() as u64,
+        }
+    }
+}
+
+/// The spans of a finished request about SQL.
+#[derive(Debug)]
+pub(super) struct FinishedSpans {
+    pub(super) trace: TraceId,
+    /// The span of the caller, if the caller named one.
+    pub(super) caller: Option<TraceContext>,
+    pub(super) spans: Vec<TraceSpan>,
 }
 
 /// A run that has ended.
@@ -63,7 +96,8 @@ impl EndedRun {
 impl Telemetry {
     /// Starts the task. It reads runs from `history` and sends them to `target`, if there is one.
     pub(crate) fn start(history: History, target: Option<ExportTarget>, metrics: Metrics) -> Arc<Self> {
-        let (queue, inbox) = mpsc::channel(QUEUE_CAPACITY);
+        let (queue, inbox) = mpsc::channel(RUN_CAPACITY + SQL_CAPACITY);
+        let is_enabled = AtomicBool::new(target.is_some());
         let target = watch::Sender::new(target.map(Arc::new));
         let stopping = CancellationToken::new();
         let exporter = SpanExporter {
@@ -75,17 +109,31 @@ impl Telemetry {
             sender: None,
         };
         let task = Mutex::new(Some(tokio::spawn(exporter.run(inbox))));
-        Arc::new(Self { queue, target, metrics, stopping, task })
+        Arc::new(Self { queue, target, is_enabled, metrics, stopping, task })
     }
 
-    /// Returns whether runs are exported.
+    /// Creates an exporter without a task, and returns the receiver of its queue.
+    #[cfg(test)]
+    pub(super) fn without_task(
+        target: Option<ExportTarget>,
+        metrics: Metrics,
+    ) -> (Arc<Self>, mpsc::Receiver<FinishedWork>) {
+        let (queue, inbox) = mpsc::channel(RUN_CAPACITY + SQL_CAPACITY);
+        let is_enabled = AtomicBool::new(target.is_some());
+        let (target, stopping, task) =
+            (watch::Sender::new(target.map(Arc::new)), CancellationToken::new(), Mutex::default());
+        (Arc::new(Self { queue, target, is_enabled, metrics, stopping, task }), inbox)
+    }
+
+    /// Returns whether spans are exported.
     pub(crate) fn is_enabled(&self) -> bool {
-        self.target.borrow().is_some()
+        self.is_enabled.load(Ordering::Relaxed)
     }
 
     /// Changes the target.
     pub(crate) fn set_target(&self, target: Option<ExportTarget>) {
         let target = target.map(Arc::new);
+        self.is_enabled.store(target.is_some(), Ordering::Relaxed);
         self.target.send_if_modified(|known| {
             let is_new = *known != target;
             *known = target;
@@ -95,13 +143,26 @@ impl Telemetry {
 
     /// Queues a run for export. Never waits: if the queue is full, the spans of the run are dropped.
     pub(crate) fn queue_run(&self, run: EndedRun) {
-        if !self.is_enabled() {
-            return;
+        if self.is_enabled() {
+            self.queue(FinishedWork::Run(run));
         }
-        if let Err(mpsc::error::TrySendError::Full(run) | mpsc::error::TrySendError::Closed(run)) =
-            self.queue.try_send(run)
+    }
+
+    /// Queues the spans of a request for export. Never waits, and leaves the places of runs free.
+    pub(super) fn queue_spans(&self, finished: FinishedSpans) {
+        let work = FinishedWork::Sql(finished);
+        if self.queue.capacity() > RUN_CAPACITY {
+            self.queue(work);
+        } else {
+            self.metrics.count_spans(SpanResult::Dropped, work.span_count());
+        }
+    }
+
+    fn queue(&self, work: FinishedWork) {
+        if let Err(mpsc::error::TrySendError::Full(work) | mpsc::error::TrySendError::Closed(work)) =
+            self.queue.try_send(work)
         {
-            self.metrics.count_spans(SpanResult::Dropped, run.spans);
+            self.metrics.count_spans(SpanResult::Dropped, work.span_count());
         }
     }
 
@@ -128,23 +189,23 @@ struct SpanExporter {
 }
 
 impl SpanExporter {
-    async fn run(mut self, mut inbox: mpsc::Receiver<EndedRun>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<FinishedWork>) {
         loop {
-            let run = tokio::select! {
+            let work = tokio::select! {
                 biased;
-                run = inbox.recv() => run,
+                work = inbox.recv() => work,
                 () = self.stopping.cancelled() => None,
             };
-            let Some(run) = run else { return };
-            self.export(run, &mut inbox).await;
+            let Some(work) = work else { return };
+            self.export(work, &mut inbox).await;
         }
     }
 
-    /// Exports a run together with the queued runs that fit into the same request.
-    async fn export(&mut self, first: EndedRun, inbox: &mut mpsc::Receiver<EndedRun>) {
-        // The export may have been disabled since the run was queued.
+    /// Exports finished work together with queued work that fits into the same request.
+    async fn export(&mut self, first: FinishedWork, inbox: &mut mpsc::Receiver<FinishedWork>) {
+        // The export may have been disabled since the work was queued.
         let Some(target) = self.target.borrow_and_update().clone() else {
-            return self.metrics.count_spans(SpanResult::Dropped, first.spans);
+            return self.metrics.count_spans(SpanResult::Dropped, first.span_count());
         };
         let mut spans = self.spans(first).await;
         while spans.len() < otlp::MAX_SPANS
@@ -157,13 +218,22 @@ impl SpanExporter {
         }
     }
 
+    async fn spans(&self, work: FinishedWork) -> Vec<Span> {
+        match work {
+            FinishedWork::Run(run) => self.run_spans(run).await,
+            FinishedWork::Sql(FinishedSpans { trace, caller, spans }) => {
+                spans.into_iter().map(|span| otlp::encode_span(span, trace, caller.as_ref())).collect()
+            }
+        }
+    }
+
     /// Returns the spans of a run. Returns none if the caller's trace is not sampled or the log cannot be read.
-    async fn spans(&self, run: EndedRun) -> Vec<opentelemetry_proto::tonic::trace::v1::Span> {
+    async fn run_spans(&self, run: EndedRun) -> Vec<Span> {
         let (history, EndedRun { id, queued, spans: count }) = (self.history.clone(), run);
         let read = tokio::task::spawn_blocking(move || {
             let read = TracedRun::read(&history, &id).map_err(|error| error.to_string())?;
             let Some((trace, spans)) = read.and_then(|run| run.spans(queued)) else { return Ok(Vec::new()) };
-            Ok(spans.into_iter().map(|span| otlp::encode_span(span, &trace)).collect())
+            Ok(spans.into_iter().map(|span| otlp::encode_span(span, trace.trace(), trace.parent())).collect())
         });
         let read = read.await.unwrap_or_else(|error| Err(format!("it ended badly: {error}")));
         read.unwrap_or_else(|why| {
@@ -216,7 +286,7 @@ impl SpanExporter {
         if let Some(suppressed) = self.failures.admit(()) {
             tracing::warn!(
                 suppressed,
-                "spans of runs were not exported: {why}; hint: check the receiver of `OTEL_EXPORTER_OTLP_ENDPOINT` or `telemetry.endpoint`; runs are not affected"
+                "spans were not exported: {why}; hint: check the receiver of `OTEL_EXPORTER_OTLP_ENDPOINT` or `telemetry.endpoint`; runs and judgements are not affected"
             );
         }
     }

@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::{Event, SpanKind};
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as Proto, SpanFlags, Status};
-use proctor_core::telemetry::{AttributeValue, RunTrace, SpanAttribute, SpanEvent, TraceSpan};
+use proctor_core::telemetry::{AttributeValue, SpanAttribute, SpanEvent, TraceContext, TraceId, TraceSpan};
 use prost::Message as _;
 
 use super::export_target::ExportTarget;
@@ -27,17 +27,17 @@ pub(super) struct OtlpRequest {
     pub spans: u64,
 }
 
-/// Converts a span to protobuf.
-pub(super) fn encode_span(span: TraceSpan, trace: &RunTrace) -> Proto {
-    let is_root = span.id == trace.run_span();
-    let remote = if is_root && trace.parent().is_some() { SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
+/// Converts a span of a trace to protobuf. `caller` is the span of the caller, if the caller named one.
+pub(super) fn encode_span(span: TraceSpan, trace: TraceId, caller: Option<&TraceContext>) -> Proto {
+    let has_remote_parent = span.parent.is_some() && span.parent == caller.map(TraceContext::span);
+    let remote = if has_remote_parent { SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
     let message = span.error.clone().unwrap_or_default();
     let code = if span.error.is_some() { StatusCode::Error } else { StatusCode::Unset };
     Proto {
-        trace_id: trace.trace().bytes().to_vec(),
+        trace_id: trace.bytes().to_vec(),
         span_id: span.id.bytes().to_vec(),
         parent_span_id: span.parent.map(|parent| parent.bytes().to_vec()).unwrap_or_default(),
-        trace_state: trace.parent().and_then(|parent| parent.tracestate()).unwrap_or_default().to_owned(),
+        trace_state: caller.and_then(TraceContext::tracestate).unwrap_or_default().to_owned(),
         flags: SAMPLED | SpanFlags::ContextHasIsRemoteMask as u32 | remote,
         name: span.name,
         kind: SpanKind::Internal.into(),

@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::http::curl;
+use super::mcp::run_sdk;
+use super::mcp_servers::{daemon_stdio_server, in_process_server, socket_server};
 use crate::environment::TestEnvironment;
-use crate::needs::{CaseDefinition, Needs, case};
+use crate::needs::{CaseDefinition, NEEDS_MCP_SDK, Needs, case};
 use crate::process::FinishedProcess;
 use crate::{machine, schemas};
 
@@ -26,9 +28,11 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("ask::command_runs_in_a_sandbox", command_runs_in_sandbox).needs(NEEDS_PYTHON),
     case("ask::key_of_a_provider_stays_secret", key_stays_secret).needs(NEEDS_CURL),
     case("ask::http_uses_only_configured_providers", http_uses_configured_providers).needs(NEEDS_CURL),
+    case("ask::http_streams_each_step", http_streams_steps).needs(NEEDS_CURL),
+    case("ask::tools_report_each_step_as_progress", tools_report_steps).needs(NEEDS_MCP_SDK),
 ];
 
-const KEY: &str = "sk-do-not-show-this";
+pub(super) const MODEL_KEY: &str = "sk-do-not-show-this";
 const QUESTION: &str = "What is the name of each customer in Paris?";
 const RIGHT: &str = "SELECT name FROM customers WHERE city = 'Paris'";
 const SCHEMA: &str = "
@@ -180,7 +184,7 @@ print(json.dumps({'text': text, 'input_tokens': 7, 'output_tokens': 3}))
         "[ask.providers.mine]\napi = 'command'\ncommand = ['{program}', '{}']\nkey = {{ variable = 'MODEL_KEY' }}\n",
         trail.display()
     ));
-    env.set_caller_var("MODEL_KEY", KEY);
+    env.set_caller_var("MODEL_KEY", MODEL_KEY);
     env.set_caller_var("CALLER", "seen");
     ask_recorded(env, &[RIGHT], &[]).exits(0);
     let run = ask(env, &["--format", "json"]).exits(0);
@@ -204,7 +208,7 @@ print(json.dumps({'text': text, 'input_tokens': 7, 'output_tokens': 3}))
 }
 
 /// A server of chat completions that gives these answers in order. Returns its URL and the requests that it received.
-fn start_model(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
+pub(super) fn start_model(answers: Vec<String>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
     let requests = Arc::new(Mutex::new(Vec::new()));
@@ -238,9 +242,9 @@ fn is_complete(request: &[u8]) -> bool {
     body.len() >= length.unwrap_or(0)
 }
 
-fn configure(env: &TestEnvironment, url: &str) {
+pub(super) fn configure_model(env: &TestEnvironment, url: &str) {
     let key = env.root().join("model-key");
-    machine::write(&key, KEY);
+    machine::write(&key, MODEL_KEY);
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("sets the mode");
     env.write_operator_config(&format!(
         "[ask.providers.local]\napi = 'openai'\nurl = '{url}'\nmodel = 'm'\nkey = {{ file = '{}' }}\n",
@@ -257,32 +261,32 @@ fn assert_no_key(directory: &Path) {
             assert_no_key(&path);
         } else if kind.is_file() {
             let bytes = std::fs::read(&path).expect("reads");
-            let found = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+            let found = bytes.windows(MODEL_KEY.len()).any(|window| window == MODEL_KEY.as_bytes());
             assert!(!found, "{} contains the key", path.display());
         }
     }
 }
 
 fn key_stays_secret(env: &TestEnvironment) {
-    let (url, requests) = start_model(vec![format!("SELECT '{KEY}', x FROM customers"), RIGHT.to_owned()]);
-    configure(env, &url);
+    let (url, requests) = start_model(vec![format!("SELECT '{MODEL_KEY}', x FROM customers"), RIGHT.to_owned()]);
+    configure_model(env, &url);
     machine::write(&env.root().join("schema.sql"), SCHEMA);
     env.give_to_actor(env.root());
     let run = ask(env, &[]).exits(0);
-    assert!(!format!("{}{}", run.stdout, run.stderr).contains(KEY), "{run}");
+    assert!(!format!("{}{}", run.stdout, run.stderr).contains(MODEL_KEY), "{run}");
     let requests = requests.lock().expect("not poisoned");
     assert_eq!(requests.len(), 2);
-    assert!(requests.iter().all(|request| request.contains(&format!("Bearer {KEY}"))));
+    assert!(requests.iter().all(|request| request.contains(&format!("Bearer {MODEL_KEY}"))));
     assert_no_key(&env.state_dir());
     let key = env.root().join("model-key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("sets the mode");
     let run = ask(env, &[]).exits(2).prints_to_stderr(&["other users may read", "0600"]);
-    assert!(!run.stderr.contains(KEY), "{run}");
+    assert!(!run.stderr.contains(MODEL_KEY), "{run}");
 }
 
 fn http_uses_configured_providers(env: &TestEnvironment) {
     let (url, _) = start_model(vec!["SELECT nmae FROM customers".to_owned(), RIGHT.to_owned()]);
-    configure(env, &url);
+    configure_model(env, &url);
     let daemon = env.start_ready_daemon();
     let request = |more: &Value| {
         let mut body = json!({ "question": QUESTION, "dialect": "sqlite", "schema": SCHEMA });
@@ -299,4 +303,66 @@ fn http_uses_configured_providers(env: &TestEnvironment) {
     let state = env.state_dir();
     drop(daemon);
     assert_no_key(&state);
+}
+
+/// The steps of a question whose first statement is rejected.
+const STEPS: [&str; 9] = [
+    "reading the schema",
+    "the schema has 1 table",
+    "attempt 1 of 4: waiting for the model",
+    "attempt 1: answered, about",
+    "attempt 1: judging the statement",
+    "attempt 1: rejected, errors: 1",
+    "attempt 2 of 4: waiting for the model",
+    "attempt 2: answered, about",
+    "attempt 2: judging the statement",
+];
+
+/// Asserts that the messages are [`STEPS`], followed by the judgement and the run of the second statement.
+#[track_caller]
+fn assert_steps(messages: &[&str]) {
+    let expected = STEPS.iter().chain(&["attempt 2: ok", "attempt 2: running the statement"]);
+    assert_eq!(messages.len(), STEPS.len() + 2, "{messages:?}");
+    for (message, start) in messages.iter().zip(expected) {
+        assert!(message.starts_with(start), "{start}: {messages:?}");
+    }
+}
+
+fn http_streams_steps(env: &TestEnvironment) {
+    let (url, _) = start_model(vec!["SELECT nmae FROM customers".to_owned(), RIGHT.to_owned()]);
+    configure_model(env, &url);
+    let daemon = env.start_ready_daemon();
+    let request = |more: &Value, path: &str| {
+        let mut body = json!({ "question": QUESTION, "dialect": "sqlite", "schema": SCHEMA });
+        more.as_object().expect("a map").iter().for_each(|(key, value)| body[key] = value.clone());
+        curl(env, &["--no-buffer", "--json", &body.to_string(), path])
+    };
+    let response = request(&json!({}), "/v1/sql/ask?progress=true").assert_status(200);
+    assert_eq!(response.header("content-type"), Some("text/x-ndjson"), "{response:?}");
+    let events: Vec<Value> = response.body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (last, steps) = events.split_last().expect("events");
+    assert_steps(&steps.iter().filter_map(|event| event["message"].as_str()).collect::<Vec<&str>>());
+    assert_eq!((&last["event"], &last["answer"]["verdict"]), (&json!("finished"), &json!("answered")));
+    assert_eq!(last["answer"]["result"]["rows"], json!([["Bob"], ["Cyd"]]));
+    // A question that is refused has the usual status.
+    request(&json!({ "provider": "other" }), "/v1/sql/ask?progress=true").assert_problem(422, "unprocessable");
+    request(&json!({}), "/v1/sql/ask?progress=maybe").assert_problem(400, "invalid-request");
+    daemon.stop().exits(0);
+}
+
+fn tools_report_steps(env: &TestEnvironment) {
+    let answers = ["SELECT nmae FROM customers", RIGHT].repeat(3).into_iter().map(str::to_owned).collect();
+    let (url, _) = start_model(answers);
+    configure_model(env, &url);
+    let daemon = env.start_ready_daemon();
+    let script = json!([["call", "sql_ask", { "question": QUESTION, "schema": SCHEMA }]]);
+    for server in [daemon_stdio_server(env), socket_server(env), in_process_server(env)] {
+        let answers = run_sdk(env, &server, "auto", &script).answers;
+        assert_eq!(answers[0]["structuredContent"]["verdict"], "answered", "{answers:?}");
+        let progress = answers[0]["progress"].as_array().expect("a list");
+        assert_steps(&progress.iter().filter_map(|update| update[2].as_str()).collect::<Vec<&str>>());
+        let done: Vec<f64> = progress.iter().filter_map(|update| update[0].as_f64()).collect();
+        assert!(done.is_sorted_by(|before, after| before < after), "{done:?}");
+    }
+    daemon.stop().exits(0);
 }

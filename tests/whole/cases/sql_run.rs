@@ -1,22 +1,25 @@
 //! Tests statements whose rows are returned, and schemas: from the command line and over HTTP, for root and for an
 //! ordinary user. The rows of the engines are tested in `sql`, and the tools for agents in `mcp`.
 
+use proctor_core::sql::DUCKDB_VARIABLE;
 use serde_json::{Value, json};
 
 use super::http::curl;
 use super::mcp::{answer_text, run_sdk};
 use super::mcp_servers::in_process_server;
 use crate::environment::{Repo, TestEnvironment};
-use crate::needs::{CaseDefinition, NEEDS_MCP_SDK, Needs, case};
-use crate::process::FinishedProcess;
-use crate::schemas;
+use crate::needs::{CaseDefinition, DUCKDB_LIBRARY, NEEDS_MCP_SDK, Needs, case};
+use crate::process::{FinishedProcess, RunningProcess};
 use crate::test_spec::TestSpec;
+use crate::{binaries, machine, schemas};
 
 const NEEDS_CURL: &[Needs] = &[Needs::Sandbox, Needs::Program("curl")];
+const NEEDS_DUCKDB: &[Needs] = &[Needs::Sandbox, Needs::Duckdb, Needs::Program("python3")];
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("sql_run::cli_keeps_effects_only_on_request", cli_keeps_effects_only_on_request),
     case("", cli_keeps_effects_only_on_request).unprivileged("sql_run::cli_keeps_effects_only_on_request_as_a_user"),
+    case("sql_run::cli_commits_to_a_duckdb_file", cli_commits_to_duckdb_file).needs(NEEDS_DUCKDB),
     case("sql_run::cli_describes_a_schema", cli_describes_schema),
     case("sql_run::daemon_runs_and_describes", daemon_runs_and_describes).needs(NEEDS_CURL),
     case("sql_run::tools_mark_rows_and_schemas_as_untrusted", tools_mark_rows_and_schemas).needs(NEEDS_MCP_SDK),
@@ -29,6 +32,12 @@ const SCHEMA: &str = "CREATE TABLE customers (
 );
 INSERT INTO customers VALUES (1, 'ann@example.org', 'gold'), (2, 'bo@example.org', 'tin');
 ";
+
+/// Creates a database without tables with the library.
+const CREATE_DUCKDB_FILE: &str = "import ctypes, sys
+library, database = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
+assert library.duckdb_open(sys.argv[2].encode(), ctypes.byref(database)) == 0
+library.duckdb_close(ctypes.byref(database))";
 
 /// Runs a statement on the database `shop/shop.db` of a repository.
 fn run(repo: &Repo<'_>, env: &TestEnvironment, sql: &str, more: &[&str]) -> FinishedProcess {
@@ -72,6 +81,36 @@ fn cli_keeps_effects_only_on_request(env: &TestEnvironment) {
     run(&repo, env, "DELETE FROM customers WHERE id = 1", &["--commit"]).exits(5);
     let limited = run(&repo, env, read, &["--limit", "rows=1"]).exits(0);
     limited.prints(&["(1 row and more)"]).prints_to_stderr(&["more rows than the limits"]);
+}
+
+fn cli_commits_to_duckdb_file(env: &TestEnvironment) {
+    let library = binaries::client_program(DUCKDB_LIBRARY);
+    env.set_caller_var(DUCKDB_VARIABLE, library.to_str().expect("a path"));
+    let repo = env.repo(&TestSpec::from_script("true"));
+    // Unlike SQLite, DuckDB does not accept an empty file as a database.
+    let directory = repo.path().join("shop");
+    std::fs::create_dir(&directory).expect("made");
+    let mut create = machine::command("python3");
+    create.args(["-c", CREATE_DUCKDB_FILE]).arg(&library).arg(directory.join("shop.db"));
+    RunningProcess::start(create).wait().exits(0);
+    env.give_to_actor(&directory);
+    let duckdb = |sql: &str, more: &[&str]| run(&repo, env, sql, &[&["--dialect", "duckdb"], more].concat());
+    let created = duckdb(SCHEMA, &["--policy", "migrate", "--commit"]).exits(0);
+    created.prints_to_stderr(&["2 changed rows, kept"]);
+    let tier = "SELECT tier FROM customers WHERE id = 1";
+    let update = "UPDATE customers SET tier = 'none' WHERE id = 1 RETURNING tier";
+    let undone = parse_answer(&duckdb(update, &["--policy", "write", "--format", "json"]).exits(0));
+    let result = &undone["result"];
+    assert_eq!((&result["rows"], &result["committed"]), (&json!([["none"]]), &json!(false)));
+    duckdb(tier, &[]).exits(0).prints(&["gold"]);
+    duckdb(update, &["--policy", "write", "--commit"]).exits(0).prints_to_stderr(&["1 changed row, kept"]);
+    duckdb(tier, &[]).exits(0).prints(&["none"]);
+    let all = duckdb("DELETE FROM customers", &["--policy", "write", "--commit"]).exits(1);
+    all.prints_to_stderr(&["rejected"]);
+    let again = duckdb("INSERT INTO customers VALUES (2, 'x', 'tin')", &["--policy", "write", "--commit"]).exits(1);
+    again.prints_to_stderr(&["rejected"]);
+    let rows = duckdb("SELECT id, email FROM customers ORDER BY id", &["--format", "csv"]).exits(0);
+    assert_eq!(rows.stdout, "id,email\n1,ann@example.org\n2,bo@example.org\n");
 }
 
 fn cli_describes_schema(env: &TestEnvironment) {

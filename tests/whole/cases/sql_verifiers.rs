@@ -67,10 +67,22 @@ fn state_of<'a>(judgement: &'a Value, name: &str) -> &'a str {
     record["state"].as_str().expect("a state")
 }
 
+/// Asserts that the durations of the stages include one of a verifier, which is a part of the total.
+#[track_caller]
+fn assert_timed(judgement: &Value) {
+    let timing = &judgement["timing"];
+    let stages = timing["stages_us"].as_array().expect("stages");
+    let custom: Vec<u64> =
+        stages.iter().filter(|pair| pair[0] == "custom").filter_map(|pair| pair[1].as_u64()).collect();
+    let [micros] = custom.as_slice() else { panic!("one duration: {timing}") };
+    assert!(*micros > 0 && timing["total_us"].as_u64() >= Some(*micros), "{timing}");
+}
+
 fn findings_decide(env: &TestEnvironment) {
     let config = verifier(env, "pii", NO_EMAIL, "");
     let (code, judgement) = judge(env, &config, "SELECT id FROM people", &[]);
     assert_eq!((code, state_of(&judgement, "pii")), (Some(0), "passed"), "{judgement}");
+    assert_timed(&judgement);
     let (code, judgement) = judge(env, &config, "SELECT email FROM people", &[]);
     assert_eq!((code, state_of(&judgement, "pii")), (Some(1), "rejected"), "{judgement}");
     let found = judgement["diagnostics"].as_array().expect("findings").last().expect("one");
@@ -124,6 +136,7 @@ fn rejected_statement_is_not_run(env: &TestEnvironment) {
     let (code, answer) = run("SELECT name FROM people");
     assert_eq!((code, &answer["result"]["rows"]), (Some(0), &json!([["Ada"]])), "{answer}");
     assert_eq!(state_of(&answer["judgement"], "pii"), "passed", "{answer}");
+    assert_timed(&answer["judgement"]);
     assert_eq!(answer["judgement"]["diagnostics"][0]["code"], "custom_finding", "{answer}");
 }
 

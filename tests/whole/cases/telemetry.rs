@@ -43,14 +43,14 @@ const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 const MAX_UNDELAYED: Duration = Duration::from_secs(8);
 
 /// A receiver of spans.
-struct OtlpReceiver {
+pub(super) struct OtlpReceiver {
     running: RunningProcess,
     endpoint: String,
 }
 
 impl OtlpReceiver {
     /// Starts a receiver with this kind of answers.
-    fn start(env: &TestEnvironment, response_kind: &str) -> Self {
+    pub(super) fn start(env: &TestEnvironment, response_kind: &str) -> Self {
         let mut command = machine::client_command(OPENTELEMETRY_PYTHON);
         command.args(["-c", include_str!("../otlp_receiver.py"), response_kind]).env("HOME", env.home_dir());
         let mut running = RunningProcess::start(command);
@@ -66,17 +66,32 @@ impl OtlpReceiver {
         text.lines().skip(1).filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    fn stop(self) {
+    /// Waits for a request that contains a span with this name, and returns all requests so far.
+    pub(super) fn wait_for_span(&mut self, name: &str) -> Vec<Value> {
+        self.wait_for_requests(&format!("span {name}\n"))
+    }
+
+    /// Returns the address for the exporter.
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    pub(super) fn stop(self) {
         self.running.signal(rustix::process::Signal::KILL);
         self.running.wait();
     }
 }
 
+/// Returns the spans of requests.
+pub(super) fn all_spans(requests: &[Value]) -> Vec<Value> {
+    let resources = requests.iter().flat_map(|request| request["resources"].as_array().expect("resources"));
+    resources.flat_map(|resource| resource["spans"].as_array().expect("spans")).cloned().collect()
+}
+
 /// Returns the spans of requests by name.
 fn spans_by_name(requests: &[Value]) -> BTreeMap<String, Value> {
-    let resources = requests.iter().flat_map(|request| request["resources"].as_array().expect("resources"));
-    let spans = resources.flat_map(|resource| resource["spans"].as_array().expect("spans"));
-    spans.map(|span| (span["name"].as_str().expect("a name").to_owned(), span.clone())).collect()
+    let spans = all_spans(requests).into_iter();
+    spans.map(|span| (span["name"].as_str().expect("a name").to_owned(), span)).collect()
 }
 
 /// Returns a skill whose first step prints its trace context and whose second step fails.
@@ -234,10 +249,7 @@ fn daemon_exports_requested_runs(env: &TestEnvironment) {
     assert_eq!(spans_by_name(&requests)["proctor run"]["attributes"]["proctor.run.id"], run.as_str());
     wait_for_span_count(env, &mut daemon, "exported", 12);
     let ended = daemon.stop().exits(0);
-    assert!(
-        !ended.all_output().contains("hush-hush") && ended.all_output().contains("spans of runs are exported"),
-        "{ended}"
-    );
+    assert!(!ended.all_output().contains("hush-hush") && ended.all_output().contains("spans are exported"), "{ended}");
     receiver.stop();
 }
 
@@ -288,7 +300,7 @@ fn hanging_receiver_does_not_delay_run(env: &TestEnvironment) {
         assert_eq!(run_with_headers(&daemon, env, &repo, "")["verdict"], "failed");
     }
     assert!(began.elapsed() < MAX_UNDELAYED, "{:?}", began.elapsed());
-    daemon.process.wait_for_stderr("spans of runs were not exported");
+    daemon.process.wait_for_stderr("spans were not exported");
     daemon.process.wait_until(|| exported_span_count(env, "failed").is_some());
     let ended = daemon.stop().exits(0);
     assert!(ended.all_output().contains("no answer in time"), "{ended}");
@@ -340,7 +352,7 @@ fn spec_cannot_enable_export(env: &TestEnvironment) {
     receiver.stop();
 }
 
-/// Checks the metrics with Prometheus's own tool, after a passed, a failed and a refused run.
+/// Checks the metrics with Prometheus's own tool, after a passed, a failed and a refused run, and a rejected statement.
 fn promtool_accepts_metrics(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("grep -q good src/lib.rs"));
     let daemon = env.start_ready_daemon();
@@ -349,6 +361,8 @@ fn promtool_accepts_metrics(env: &TestEnvironment) {
     assert_eq!(run_to_end(env, &repo, &json!({}))["verdict"], "passed");
     repo.write("spec/verification.yaml", "no spec\n");
     submit_run(env, &repo, &json!({})).assert_problem(422, "invalid-spec");
+    let statement = json!({ "sql": "SELECT nmae FROM t", "dialect": "sqlite", "schema": "CREATE TABLE t (name)" });
+    curl(env, &["--json", &statement.to_string(), "/v1/sql/verify"]).assert_status(200);
     let metrics = curl(env, &["/metrics"]).assert_status(200).body;
     let file = env.root().join("metrics.txt");
     machine::write(&file, &metrics);

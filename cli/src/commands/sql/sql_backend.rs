@@ -8,6 +8,7 @@ use proctor_core::spec::OperatorConfig;
 use proctor_core::sql::{
     DUCKDB_VARIABLE, Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlRequest, SqlRunAnswer, SqlRunRequest,
 };
+use proctor_core::telemetry::take_context;
 use proctor_daemon::client::Client;
 use proctor_sql::worker_pool::WorkerPool;
 
@@ -66,6 +67,8 @@ impl<'a> SqlBackend<'a> {
         let may_open =
             |daemon: &ReachableDaemon| source.database.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
         let daemon = daemon.filter(|daemon| args.backend.daemon.daemon || may_open(daemon));
+        let trace = take_context(&mut caller.env.clone());
+        let daemon = daemon.map(|found| ReachableDaemon { client: found.client.in_trace(trace), ..found });
         Ok(Self { args, caller, operator, daemon, workers: None })
     }
 

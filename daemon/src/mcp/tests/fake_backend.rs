@@ -92,25 +92,35 @@ impl Backend for FakeBackend {
         not_found()
     }
 
-    async fn judge_sql(&self, _: proctor_core::sql::SqlRequest) -> Result<proctor_core::sql::Judgement, Problem> {
+    async fn judge_sql(
+        &self,
+        _: proctor_core::sql::SqlRequest,
+        _: Option<TraceContext>,
+    ) -> Result<proctor_core::sql::Judgement, Problem> {
         not_found()
     }
 
     async fn ask_sql(
         &self,
         _: proctor_core::sql::AskRequest,
+        _: Option<TraceContext>,
         _: tokio::sync::mpsc::UnboundedSender<String>,
     ) -> Result<proctor_core::sql::AskAnswer, Problem> {
         not_found()
     }
 
-    async fn run_sql(&self, _: proctor_core::sql::SqlRunRequest) -> Result<proctor_core::sql::SqlRunAnswer, Problem> {
+    async fn run_sql(
+        &self,
+        _: proctor_core::sql::SqlRunRequest,
+        _: Option<TraceContext>,
+    ) -> Result<proctor_core::sql::SqlRunAnswer, Problem> {
         not_found()
     }
 
     async fn describe_sql(
         &self,
         _: proctor_core::sql::SchemaRequest,
+        _: Option<TraceContext>,
     ) -> Result<proctor_core::sql::SchemaAnswer, Problem> {
         not_found()
     }
