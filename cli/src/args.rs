@@ -49,8 +49,8 @@ pub(crate) use report_options::{ReportFileOption, ReportsArgs};
 pub(crate) use schema_name::SchemaName;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{
-    SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlRequestArgs, SqlResultFormat,
-    SqlProvisioner, SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
+    SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlProvisioner, SqlRequestArgs,
+    SqlResultFormat, SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
 };
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed

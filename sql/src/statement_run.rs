@@ -81,10 +81,9 @@ pub(crate) fn check_request(run: &SqlRunRequest) -> Result<(), String> {
 pub(crate) fn check_stages(request: &SqlRequest) -> Result<(), String> {
     match REQUIRED_STAGES.into_iter().find(|stage| !request.stages().contains(stage)) {
         None => Ok(()),
-        Some(missing) => Err(format!(
-            "a statement is run only after the stage `{}`, which was not requested",
-            missing.as_str()
-        )),
+        Some(missing) => {
+            Err(format!("a statement is run only after the stage `{}`, which was not requested", missing.as_str()))
+        }
     }
 }
 

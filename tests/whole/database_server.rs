@@ -38,11 +38,24 @@ impl Certificates {
             command.current_dir(&directory).args(words);
             RunningProcess::start(command).wait().exits(0);
         };
-        openssl(&[&["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Test"], &new_key[..]].concat());
+        openssl(
+            &[&["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Test"], &new_key[..]].concat(),
+        );
         openssl(&[&["req", "-keyout", "key.pem", "-out", "request", "-subj", "/CN=localhost"], &new_key[..]].concat());
         openssl(&[
-            "x509", "-req", "-in", "request", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile",
-            "extensions", "-out", "cert.pem",
+            "x509",
+            "-req",
+            "-in",
+            "request",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-extfile",
+            "extensions",
+            "-out",
+            "cert.pem",
         ]);
         Self { directory }
     }
@@ -81,7 +94,16 @@ impl DatabaseServer {
         machine::write(&directory.join("password"), "admin\n");
         machine::make_file_public(&directory.join("password"));
         let mut initdb = as_server_user(&program("initdb"));
-        initdb.arg("-D").arg(&data).args(["-U", "admin", "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        initdb.arg("-D").arg(&data).args([
+            "-U",
+            "admin",
+            "-A",
+            "scram-sha-256",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]);
         RunningProcess::start({
             initdb.arg("--pwfile").arg(directory.join("password"));
             initdb
@@ -109,7 +131,10 @@ impl DatabaseServer {
         let psql = |user: &str, password: &str, database: &str, sql: &str| {
             let mut command = machine::command(program("psql"));
             command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port.to_string()]);
-            command.args(["-U", user, "-d", database, "-c", sql]).env("PGPASSWORD", password).env("PGSSLMODE", "require");
+            command
+                .args(["-U", user, "-d", database, "-c", sql])
+                .env("PGPASSWORD", password)
+                .env("PGSSLMODE", "require");
             RunningProcess::start(command).wait().exits(0);
         };
         psql("admin", "admin", "postgres", &format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));

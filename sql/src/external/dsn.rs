@@ -68,7 +68,9 @@ pub enum DsnError {
     #[error("its {0} is not UTF-8")]
     NotUtf8(&'static str),
     /// The URL has an unknown parameter.
-    #[error("it has an unknown parameter `{0}`; known are `sslmode`, `sslrootcert`, and `host` or `socket` for a socket")]
+    #[error(
+        "it has an unknown parameter `{0}`; known are `sslmode`, `sslrootcert`, and `host` or `socket` for a socket"
+    )]
     UnknownParameter(String),
     /// A socket is not an absolute path.
     #[error("the socket `{0}` is not an absolute path")]
@@ -145,7 +147,8 @@ impl Dsn {
         let is_encrypted = parameters.tls.unwrap_or(!address.is_local());
         let tls = if is_encrypted { TlsMode::Verified { roots: parameters.roots } } else { TlsMode::Off };
         let password = url.password().map(|password| decode(password, "password")).transpose()?;
-        let from_variable = || PASSWORD_VARIABLES.iter().find(|(of, _)| *of == dialect).and_then(|(_, name)| variable(name));
+        let from_variable =
+            || PASSWORD_VARIABLES.iter().find(|(of, _)| *of == dialect).and_then(|(_, name)| variable(name));
         Ok(Self { dialect, address, user, password: password.or_else(from_variable), database, tls })
     }
 
@@ -278,7 +281,8 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        let dsn = Dsn::parse("mysql://u@h/d", |name| (name == "MYSQL_PWD").then(|| "hunter22".to_owned())).expect("a URL");
+        let dsn =
+            Dsn::parse("mysql://u@h/d", |name| (name == "MYSQL_PWD").then(|| "hunter22".to_owned())).expect("a URL");
         assert_eq!(dsn.password.as_deref(), Some("hunter22"));
         assert_eq!(format!("{dsn:?}"), "Dsn(mysql://u@h:3306/d)");
         assert_eq!(dsn.redact("access denied for hunter22"), "access denied for [redacted]");

@@ -34,7 +34,9 @@ pub enum TrustError {
     #[error("`{}` contains no certificate in PEM format", .0.display())]
     NoCertificate(PathBuf),
     /// The system has none.
-    #[error("the system has no file of trusted certificates; install `ca-certificates`, or name one with `sslrootcert`")]
+    #[error(
+        "the system has no file of trusted certificates; install `ca-certificates`, or name one with `sslrootcert`"
+    )]
     NoSystemFile,
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]

@@ -27,8 +27,7 @@ const PROGRAM_COLUMN: usize = 2;
 /// Reads the statements that create the schema.
 pub(crate) fn read_schema(dsn: &Dsn, deadline: Instant) -> Result<Vec<String>, String> {
     let connected = Session::connect_external(dsn, deadline);
-    let mut reader =
-        SchemaReader { session: connected.map_err(|error| connection_message(&error))?, dsn, deadline };
+    let mut reader = SchemaReader { session: connected.map_err(|error| connection_message(&error))?, dsn, deadline };
     reader.read().map_err(|error| mysql_errors::describe(&error))
 }
 
@@ -53,8 +52,7 @@ pub(crate) fn run(
     session.execute_batch(begin, deadline).map_err(internal)?;
     let mut result = ResultRows::default();
     for statement in statements {
-        let refused =
-            |error| RunFailure::Refused(mysql_errors::to_refusal(&error, statement.sql, &dsn.database));
+        let refused = |error| RunFailure::Refused(mysql_errors::to_refusal(&error, statement.sql, &dsn.database));
         let prepared = session.prepare(statement.sql, SqlMode::Strict, deadline).map_err(refused)?;
         let mut rows = RowBuffer::new(&request.limits);
         let ran = session

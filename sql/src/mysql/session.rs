@@ -174,9 +174,8 @@ impl Session {
         let runtime = runtime.map_err(SessionError::Runtime)?;
         // A cached statement would not be checked again.
         let options: Opts = builder.prefer_socket(false).stmt_cache_size(0).client_found_rows(true).into();
-        let connected = runtime.block_on(async {
-            tokio::time::timeout_at(deadline.into(), Conn::new(options.clone())).await
-        });
+        let connected =
+            runtime.block_on(async { tokio::time::timeout_at(deadline.into(), Conn::new(options.clone())).await });
         let connection = connected.map_err(|_| SessionError::TimedOut)??;
         Ok(Self { connection, runtime, options, flavor, settings: None, is_cancelled: false })
     }

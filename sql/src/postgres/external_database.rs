@@ -219,8 +219,14 @@ async fn output_of(command: Command) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>
     };
     // A program whose output is no longer read ends with an error.
     let (output, errors) = tokio::try_join!(
-        async { let mut output = output; read(&mut output).await },
-        async { let mut errors = errors; read(&mut errors).await }
+        async {
+            let mut output = output;
+            read(&mut output).await
+        },
+        async {
+            let mut errors = errors;
+            read(&mut errors).await
+        }
     )?;
     Ok((child.wait().await?, output, errors))
 }

@@ -74,6 +74,7 @@ fn run_worker(library: &Path) {
         starts_postgres: false,
         starts_mariadb: false,
         templates: ServerTemplates::default(),
+        socket_directory: None,
     };
     proctor_sql::worker::serve(&UnixStream::from(socket), options).expect("the parent listens");
 }

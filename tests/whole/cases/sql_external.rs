@@ -90,8 +90,7 @@ fn postgres_is_judged_and_run(env: &TestEnvironment) {
 
 /// Checks that an update of the tier of customer 2 is undone without `--commit`, and kept with it.
 fn assert_writes_are_undone_or_kept(run: &dyn Fn(&str, &[&str]) -> FinishedProcess) {
-    let (update, tier) =
-        ("UPDATE customers SET tier = 'none' WHERE id = 2", "SELECT tier FROM customers WHERE id = 2");
+    let (update, tier) = ("UPDATE customers SET tier = 'none' WHERE id = 2", "SELECT tier FROM customers WHERE id = 2");
     run(update, &[]).exits(1);
     run(update, &["--policy", "write"]).exits(0).prints_to_stderr(&["1 changed row, undone"]);
     run(tier, &[]).exits(0).prints(&["tin"]);

@@ -23,8 +23,8 @@ use proctor_sql::worker_pool::WorkerPool;
 use serde::Serialize;
 
 use super::request_input::{self, SqlSource, limits};
-use super::run_statement::external_run;
 use super::result_table;
+use super::run_statement::external_run;
 use super::worker_start::{start_launcher, start_workers_with};
 use crate::args::{OutputFormat, SqlAskArgs, StateArgs};
 use crate::caller::Caller;

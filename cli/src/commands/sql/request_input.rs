@@ -67,10 +67,8 @@ pub(super) async fn source(args: &SqlSourceArgs, caller: &Caller) -> Result<SqlS
         let reader = external.clone();
         let read = tokio::task::spawn_blocking(move || reader.read_schema(Instant::now() + SCHEMA_TIMEOUT));
         let schema = read.await.map_err(|error| CliError::Internal(error.to_string()))?;
-        let schema = schema.map_err(|error| CliError::Environment {
-            message: error.to_string(),
-            hint: EXTERNAL_HINT.to_owned(),
-        })?;
+        let schema = schema
+            .map_err(|error| CliError::Environment { message: error.to_string(), hint: EXTERNAL_HINT.to_owned() })?;
         return Ok(SqlSource { dialect: external.dialect(), schema, database: None, external: Some(external) });
     }
     let schema = args.schema.iter().map(|file| read_text(file, caller)).collect::<Result<_, _>>()?;

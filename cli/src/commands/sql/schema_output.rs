@@ -20,7 +20,8 @@ pub(super) async fn schema(args: &SqlSchemaArgs, caller: &Caller, screen: &mut S
     if source.schema.is_empty() && source.database.is_none() {
         return Err(CliError::Usage {
             message: "there is nothing to describe".to_owned(),
-            hint: "name a database with `--db` or `--dsn`, or statements that create a schema with `--schema`".to_owned(),
+            hint: "name a database with `--db` or `--dsn`, or statements that create a schema with `--schema`"
+                .to_owned(),
         });
     }
     request_input::refuse_samples(args.samples, &source)?;

@@ -64,8 +64,9 @@ impl<'a> SqlBackend<'a> {
         let wanted = BackendCriteria { options: &args.backend, operator: &operator, repo: Path::new("/") };
         let daemon = if is_library_named { None } else { select_backend(wanted, caller, screen).await? };
         // A daemon opens databases for its own user only.
-        let may_open =
-            |daemon: &ReachableDaemon| source.database.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw();
+        let may_open = |daemon: &ReachableDaemon| {
+            source.database.is_none() || daemon.health.uid == rustix::process::geteuid().as_raw()
+        };
         let daemon = daemon.filter(|daemon| args.backend.daemon.daemon || may_open(daemon));
         let trace = take_context(&mut caller.env.clone());
         let daemon = daemon.map(|found| ReachableDaemon { client: found.client.in_trace(trace), ..found });

@@ -3,12 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-/// Rewrites the schemas of all types. Closed lists of words become an `enum`, times get the format `date-time`, and
-/// each variant of a tagged type becomes a named schema with a discriminator.
+/// Rewrites the schemas of all types. Closed lists of words become an `enum`, times get the format `date-time`, items of
+/// any type get an object as their schema, and each variant of a tagged type becomes a named schema with a discriminator.
 pub(super) fn rewrite(schemas: &mut Map<String, Value>) {
     for schema in schemas.values_mut() {
         visit(schema, &mut rewrite_constants_as_enum);
         visit(schema, &mut mark_date_times);
+        visit(schema, &mut rewrite_any_items);
     }
     let names: Vec<String> = schemas.keys().cloned().collect();
     for name in names {
@@ -56,6 +57,13 @@ fn mark_date_times(schema: &mut Map<String, Value>) {
         if is_text && (name == "at" || name.ends_with("_at")) {
             property["format"] = "date-time".into();
         }
+    }
+}
+
+/// Replaces the schema `true` of items, which generators do not expect, with the equal schema `{}`.
+fn rewrite_any_items(schema: &mut Map<String, Value>) {
+    if schema.get("items") == Some(&Value::Bool(true)) {
+        schema.insert("items".to_owned(), json!({}));
     }
 }
 
@@ -137,6 +145,14 @@ mod tests {
             schemas["How"],
             json!({ "type": "string", "enum": ["a", "b"], "description": "How.\n\n- `a`: One." })
         );
+    }
+
+    #[test]
+    fn rewrites_items_of_any_type() {
+        let mut schemas = Map::new();
+        schemas.insert("Rows".to_owned(), json!({ "items": { "items": true, "type": "array" }, "type": "array" }));
+        rewrite(&mut schemas);
+        assert_eq!(schemas["Rows"], json!({ "items": { "items": {}, "type": "array" }, "type": "array" }));
     }
 
     #[test]
