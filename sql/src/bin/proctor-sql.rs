@@ -1,6 +1,7 @@
 //! Runs SQL engines in a separate process. `proctor-sql worker` answers requests over the socket on its standard
 //! output; `proctor-sql check` judges files as a step of a run; `proctor-sql postgres-template` and `mariadb-template`
-//! prepare a database server. `proctord`, `proctor` or a step's command starts it in a sandbox.
+//! prepare a database server. `proctord`, `proctor` or a step's command starts it in a sandbox. `proctor-sql external`
+//! performs one operation on an external server, outside of a sandbox.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 
 use proctor_core::sql::SqlRequest;
 use proctor_sql::child_worker::ChildWorker;
+use proctor_sql::external::{self, external_operations};
 use proctor_sql::mysql::{self, MariadbPrograms};
 use proctor_sql::postgres::{self, PostgresPrograms};
 use proctor_sql::server_files::ServerError;
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         Some("mariadb-template") => {
             write_template(|| mysql::write_template(&MariadbPrograms::find()?, std::io::stdout().lock()))
         }
+        Some(external::COMMAND) => external(),
         Some("check") => check(&args.next().unwrap_or_default(), args),
         Some("--version") => {
             println!("proctor-sql {}", env!("CARGO_PKG_VERSION"));
@@ -60,6 +63,17 @@ fn check(json: &str, mut args: impl Iterator<Item = String>) -> ExitCode {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
         // The output is closed: the parent process has exited.
         Err(_) => ExitCode::from(5),
+    }
+}
+
+/// Performs one operation on an external server, which standard input describes.
+fn external() -> ExitCode {
+    match external_operations::serve(std::io::stdin().lock(), std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str};
 use proctor_core::sql::Dialect;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 /// The variables with a password for URLs that contain none.
@@ -20,7 +21,7 @@ const TLS_ROOTS: &[&str] = &["sslrootcert", "ssl-ca"];
 const SOCKET: &[&str] = &["host", "socket"];
 
 /// The address of a database on a server, with the data to log in.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dsn {
     pub(crate) dialect: Dialect,
     pub(crate) address: ServerAddress,
@@ -31,7 +32,7 @@ pub struct Dsn {
 }
 
 /// The place where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ServerAddress {
     /// A host with a port.
     Tcp { host: String, port: u16 },
@@ -40,7 +41,7 @@ pub(crate) enum ServerAddress {
 }
 
 /// The protection of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TlsMode {
     /// The connection is not encrypted.
     Off,

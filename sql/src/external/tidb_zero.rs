@@ -10,12 +10,11 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use proctor_core::spec::TidbZeroSettings;
 use proctor_core::sql::{
-    Dialect, Judgement, SqlCode, SqlDiagnostic, SqlLineIndex, SqlRequest, SqlVerdict, StageName, StageRecord,
-    StageState,
+    Dialect, Judgement, SqlCode, SqlDiagnostic, SqlRequest, SqlVerdict, StageName, StageRecord, StageState,
 };
 use serde::{Deserialize, Serialize};
 use ureq::Agent;
@@ -23,21 +22,15 @@ use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig};
 
 use super::dsn::{Dsn, ServerAddress, TlsMode};
-use super::trusted_roots;
-use super::{RunFailure, refusal_message};
+use super::{ExternalDatabase, ExternalError, ScratchOutcome, trusted_roots};
 use crate::chain;
-use crate::engine::is_limit_code;
-use crate::mysql::external_database::ScratchDatabase;
 use crate::provisioner::{Provisioned, Provisioner};
 use crate::server_files::ServerError;
-use crate::stage::refusal_diagnostic;
 
 /// The name of the check in judgements.
 const NAME: &str = "tidb-zero";
 /// The time for one call of the API.
 const API_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time for the creation of a database with its schema.
-const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of an answer of the API, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 /// An instance that expires within this time is not used.
@@ -224,14 +217,18 @@ impl Provisioner for TidbZero {
 /// A service that checks statements, with its current instance.
 pub struct TidbChecker {
     servers: Provisioned<TidbZero>,
-    store: TidbZero,
+    settings: TidbZeroSettings,
+    store: PathBuf,
+    /// The path of `proctor-sql`.
+    program: PathBuf,
 }
 
 impl TidbChecker {
-    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user.
-    pub fn new(settings: TidbZeroSettings, store: PathBuf) -> Self {
-        let provisioner = || TidbZero::new(settings.clone(), store.clone());
-        Self { servers: Provisioned::new(provisioner()), store: provisioner() }
+    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user, and `program`
+    /// the path of `proctor-sql`.
+    pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf) -> Self {
+        let servers = Provisioned::new(TidbZero::new(settings.clone(), store.clone()));
+        Self { servers, settings, store, program }
     }
 
     /// Returns a judgement with the record and the finding of TiDB, and the database if it is kept. A statement that was
@@ -269,53 +266,39 @@ impl TidbChecker {
             return Err(format!("it has another dialect than `{}`", request.dialect.as_str()));
         }
         let instance = self.servers.server().map_err(|error| error.to_string())?;
-        let deadline = Instant::now() + SCHEMA_TIMEOUT;
-        let mut opened = ScratchDatabase::create(&instance.dsn, &request.schema, deadline);
-        let mut instance = instance;
-        if matches!(opened, Err(RunFailure::Connection(_))) {
-            // The service may have deleted the instance early.
-            self.store.forget();
-            self.servers = Provisioned::new(TidbZero::new(self.store.settings.clone(), self.store.store.clone()));
-            instance = self.servers.server().map_err(|error| error.to_string())?;
-            opened = ScratchDatabase::create(&instance.dsn, &request.schema, deadline);
-        }
-        let mut database = opened.map_err(|failure| failure_message(failure, &instance.dsn))?;
-        let refused = database.run(request);
-        let kept = match keeps_database {
-            true => Some(KeptDatabase {
-                url: instance.dsn.url_with_password(database.name()),
-                expires_at: humantime::format_rfc3339_seconds(instance.expires_at).to_string(),
-            }),
-            false => {
-                // What remains ends with the instance.
-                database.drop_database();
-                None
+        let (instance, ran) = match self.run_on(&instance, request, keeps_database) {
+            Err(ExternalError::Server { .. }) => {
+                // The service may have deleted the instance early.
+                let zero = TidbZero::new(self.settings.clone(), self.store.clone());
+                zero.forget();
+                self.servers = Provisioned::new(zero);
+                let instance = self.servers.server().map_err(|error| error.to_string())?;
+                let ran = self.run_on(&instance, request, keeps_database);
+                (instance, ran)
             }
+            ran => (instance, ran),
         };
-        match refused {
-            Ok(()) => Ok((None, kept)),
-            // A slow service does not speak against a statement.
-            Err((from, RunFailure::Refused(refusal)))
-                if !refusal.code.is_engine_problem() && !is_limit_code(refusal.code) =>
-            {
-                let mut found = refusal_diagnostic(request, StageName::Custom, &refusal, |place| {
-                    SqlLineIndex::new(&request.sql).span(&request.sql, from + place.start, from + place.end)
-                });
-                found.message = format!("TiDB: {}", refusal_message(&refusal, request));
-                Ok((Some(Box::new(found)), kept))
-            }
-            Err((_, failure)) => Err(failure_message(failure, &instance.dsn)),
-        }
+        let ScratchOutcome { finding, database } = ran.map_err(|error| error.to_string())?;
+        let kept = database.map(|database| KeptDatabase {
+            url: instance.dsn.url_with_password(&database),
+            expires_at: humantime::format_rfc3339_seconds(instance.expires_at).to_string(),
+        });
+        let finding = finding.map(|mut found| {
+            found.message = format!("TiDB: {}", found.message);
+            found
+        });
+        Ok((finding, kept))
     }
-}
 
-fn failure_message(failure: RunFailure, dsn: &Dsn) -> String {
-    let message = match failure {
-        RunFailure::Connection(message) | RunFailure::CommitUnknown(message) => message,
-        RunFailure::Refused(refusal) => refusal.message,
-        RunFailure::NotUndoable(tables) => format!("tables without transactions: {}", tables.join(", ")),
-    };
-    dsn.redact(&message)
+    fn run_on(
+        &self,
+        instance: &TidbInstance,
+        request: &SqlRequest,
+        keeps_database: bool,
+    ) -> Result<ScratchOutcome, ExternalError> {
+        let database = ExternalDatabase::new(instance.dsn.clone(), self.program.clone());
+        database.run_in_scratch_database(request.clone(), keeps_database)
+    }
 }
 
 /// Returns the message in the answer of the API, in front of which a separator stands.

@@ -55,7 +55,8 @@ impl KeptDatabases {
             Some(SqlProvisioner::TidbZero) => {
                 let state_dir = installation::state_dir(&args.backend.backend.state, caller)?;
                 proctor_client::installation::secure_state_dir(&state_dir)?;
-                let checker = TidbChecker::new(operator.sql.tidb_zero, state_dir.join(INSTANCE_FILE));
+                let program = installation::helpers(caller)?.sql;
+                let checker = TidbChecker::new(operator.sql.tidb_zero, state_dir.join(INSTANCE_FILE), program);
                 Ok(Self { checker: Some(checker), ..none })
             }
             None if !matches!(dialect, Dialect::Postgres | Dialect::Mysql) => Err(usage(

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proctor_ask::secret::read_key;
 use proctor_core::spec::KeySource;
@@ -13,7 +13,7 @@ use proctor_sql::external::dsn::Dsn;
 use crate::args::{SqlRequestArgs, SqlSourceArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
-use crate::installation::show;
+use crate::installation::{helpers, show};
 
 /// Largest text that is read, in bytes, whatever the requested limit.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -65,7 +65,7 @@ pub(super) fn request(args: &SqlRequestArgs, source: &SqlSource) -> Result<SqlRe
 pub(super) async fn source(args: &SqlSourceArgs, caller: &Caller) -> Result<SqlSource, CliError> {
     if let Some(external) = external_database(args, caller)? {
         let reader = external.clone();
-        let read = tokio::task::spawn_blocking(move || reader.read_schema(Instant::now() + SCHEMA_TIMEOUT));
+        let read = tokio::task::spawn_blocking(move || reader.read_schema(SCHEMA_TIMEOUT));
         let schema = read.await.map_err(|error| CliError::Internal(error.to_string()))?;
         let schema = schema
             .map_err(|error| CliError::Environment { message: error.to_string(), hint: EXTERNAL_HINT.to_owned() })?;
@@ -100,7 +100,7 @@ fn external_database(args: &SqlSourceArgs, caller: &Caller) -> Result<Option<Ext
             message: format!("`--dialect {}` contradicts the URL of the database", dialect.as_str()),
             hint: format!("omit `--dialect`, or write `--dialect {}`", dsn.dialect().as_str()),
         }),
-        _ => Ok(Some(ExternalDatabase::new(dsn))),
+        _ => Ok(Some(ExternalDatabase::new(dsn, helpers(caller)?.sql))),
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn external_run(
 ) -> SqlRunAnswer {
     let mut answer = SqlRunAnswer { version: VERSION, judgement: judgement.clone(), result: None, error: None };
     if judgement.verdict == SqlVerdict::Ok {
-        let ran = tokio::task::spawn_blocking(move || external.run(&request, &judgement)).await;
+        let ran = tokio::task::spawn_blocking(move || external.run(request, judgement)).await;
         match ran {
             Ok(Ok(result)) => answer.result = Some(result),
             Ok(Err(error)) => answer.error = Some(error.to_string()),
