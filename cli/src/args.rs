@@ -16,6 +16,7 @@ mod report_options;
 mod schema_name;
 mod shared_options;
 mod sql;
+mod sql_source;
 mod value_parsers;
 
 use std::path::PathBuf;
@@ -50,8 +51,9 @@ pub(crate) use schema_name::SchemaName;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{
     SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlProvisioner, SqlRequestArgs,
-    SqlResultFormat, SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlSourceArgs, SqlVerifyArgs,
+    SqlResultFormat, SqlRunArgs, SqlSchemaArgs, SqlSchemaFormat, SqlVerifyArgs,
 };
+pub(crate) use sql_source::SqlSourceArgs;
 
 /// Verifies a repository: runs its checks in a sandbox, detects changes to the tree, and records hashed
 /// evidence.

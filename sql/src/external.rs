@@ -6,6 +6,7 @@
 
 pub mod dsn;
 pub mod external_operations;
+pub(crate) mod external_run;
 pub mod tidb_zero;
 pub mod trusted_roots;
 

@@ -7,6 +7,8 @@
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
 
+mod kept_server;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,17 +29,18 @@ use proctor_sandbox::{
     EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError,
     SandboxEvent, SandboxReuse, ToolMount, Unsealed,
 };
-use tempfile::TempDir;
 
 use crate::custom_verifiers::CustomVerifiers;
-use crate::mysql::{self, MariadbPrograms};
-use crate::postgres::{self, PostgresPrograms};
+use crate::mysql::MariadbPrograms;
+use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
 use crate::statement_run;
 use crate::worker::WorkerOptions;
 use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
 use crate::worker_files::{MountedDatabase, MountedFile, WorkerKey};
 use crate::worker_request::{Unanswered, WorkerRequest};
+
+pub use kept_server::KeptServer;
 
 /// The memory that a worker needs in addition to its engine, in bytes.
 const MEMORY_OVERHEAD: u64 = 192 << 20;
@@ -117,21 +120,6 @@ struct PooledWorker {
     running: RunningSandbox,
     _layer: Layer<Unsealed>,
     _space: RunSpace,
-}
-
-/// A server with a database that other programs of the user reach. It ends when the value is dropped.
-pub struct KeptServer {
-    // Ends before its directory is removed.
-    _worker: Box<PooledWorker>,
-    _directory: TempDir,
-    url: String,
-}
-
-impl KeptServer {
-    /// Returns the URL of the database.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
 }
 
 /// The reason why no worker could be started.
@@ -237,41 +225,6 @@ impl WorkerPool {
     /// Describes a schema in a worker. If the future is dropped, the worker is killed.
     pub async fn describe_schema(self: &Arc<Self>, request: &SchemaRequest) -> SchemaAnswer {
         self.answer(request).await
-    }
-
-    /// Starts a server with a database that has the schema of a request, for other programs of the user.
-    ///
-    /// # Errors
-    /// The dialect has no server, or the schema cannot be set up.
-    pub async fn keep_database(self: &Arc<Self>, request: &SchemaRequest) -> Result<KeptServer, String> {
-        if !matches!(request.dialect, Dialect::Postgres | Dialect::Mysql) {
-            return Err(format!("`{}` has no server", request.dialect.as_str()));
-        }
-        // The server accepts every user who reaches its socket.
-        let private = std::fs::Permissions::from_mode(0o700);
-        let directory = tempfile::Builder::new().prefix("proctor-db-").permissions(private).tempdir();
-        let directory = directory.map_err(|error| format!("the directory of the socket cannot be created: {error}"))?;
-        let key = self.worker_key_async(request).await.map_err(|(_, why)| why)?;
-        let key = WorkerKey { sockets: Some(directory.path().to_owned()), ..key };
-        let pool = Arc::clone(self);
-        let started = run_blocking(move || pool.start_worker(&key)).await;
-        let mut worker = started.map_err(WorkerStartError::from).flatten().map_err(|error| error.to_string())?;
-        let begun = Instant::now();
-        match worker.connection.send_request(request).await {
-            Ok(SchemaAnswer { error: None, .. }) => {}
-            Ok(SchemaAnswer { error: Some(error), .. }) => return Err(error),
-            Err(silence) => {
-                let failure = run_blocking(move || worker.kill_and_diagnose(silence, begun)).await;
-                let failure = failure.unwrap_or_else(|broken| WorkerFailure::Died(broken.to_string()));
-                let (Unanswered::Failed(_, why) | Unanswered::Limit(_, why, _)) = failure.into_unanswered(request);
-                return Err(why);
-            }
-        }
-        let url = match request.dialect {
-            Dialect::Postgres => postgres::first_database_url(directory.path()),
-            _ => mysql::first_database_url(directory.path()),
-        };
-        Ok(KeptServer { _worker: worker, _directory: directory, url })
     }
 
     async fn answer<Q: WorkerRequest>(self: &Arc<Self>, request: &Q) -> Q::Answer {

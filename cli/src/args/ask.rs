@@ -7,7 +7,7 @@ use proctor_core::sql::{Percent, SqlPolicy};
 
 use super::output_format::OutputFormat;
 use super::shared_options::{OperatorArgs, StateArgs};
-use super::sql::SqlSourceArgs;
+use super::sql_source::SqlSourceArgs;
 use super::value_parsers::policy;
 
 /// The arguments of `proctor sql ask`.

@@ -13,6 +13,8 @@ use url::Url;
 
 /// The variables with a password for URLs that contain none.
 const PASSWORD_VARIABLES: &[(Dialect, &str)] = &[(Dialect::Postgres, "PGPASSWORD"), (Dialect::Mysql, "MYSQL_PWD")];
+/// The minimum length of a password that is removed from messages, in bytes.
+const MIN_REDACTED_BYTES: usize = 4;
 /// The names of the TLS mode, in the words of both families of servers.
 const TLS_MODE: &[&str] = &["sslmode", "ssl-mode"];
 /// The names of the file with trusted certificates.
@@ -168,10 +170,10 @@ impl Dsn {
         }
     }
 
-    /// Removes the password from a text.
+    /// Removes the password from a text. A very short one would also occur in other words.
     pub(crate) fn redact(&self, text: &str) -> String {
         match &self.password {
-            Some(password) if !password.is_empty() => text.replace(password, "[redacted]"),
+            Some(password) if password.len() >= MIN_REDACTED_BYTES => text.replace(password, "[redacted]"),
             _ => text.to_owned(),
         }
     }

@@ -9,6 +9,7 @@ use proctor_core::sql::{
 };
 
 use super::dsn::Dsn;
+use super::external_run::{JudgedStatement, RunFailure, TransactionEnd};
 use super::{ExternalAnswer, ExternalError, ExternalRequest, Operation, ScratchOutcome};
 use crate::engine::{EngineRefusal, is_limit_code};
 use crate::mysql::external_database::ScratchDatabase;
@@ -17,24 +18,6 @@ use crate::{lexer, mysql, postgres, statement_run};
 
 /// The time for the creation of a database with its schema.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A statement to run, with what its judgement found out.
-pub(crate) struct JudgedStatement<'a> {
-    pub(crate) sql: &'a str,
-    /// True if the statement only reads.
-    pub(crate) is_readonly: bool,
-}
-
-/// The effects of statements on an external database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TransactionEnd {
-    /// The statements only read.
-    ReadOnly,
-    /// The effects are undone.
-    Rollback,
-    /// The effects are kept.
-    Commit,
-}
 
 /// Performs the operation that a document names, and writes its answer.
 ///
@@ -87,7 +70,7 @@ fn run(dsn: &Dsn, run: &SqlRunRequest, judgement: &Judgement) -> Result<ResultRo
         Dialect::Postgres => postgres::external_database::run(dsn, request, &statements, end, deadline),
         _ => mysql::external_database::run(dsn, request, &statements, end, deadline),
     };
-    ran.map_err(|failure| failure.into_error(dsn, request))
+    ran.map_err(|failure| to_error(failure, dsn, request))
 }
 
 /// Runs the statements of a request in a new database with its schema. A slow server does not speak against a statement.
@@ -97,7 +80,7 @@ fn run_in_scratch_database(
     keeps_database: bool,
 ) -> Result<ScratchOutcome, ExternalError> {
     let created = ScratchDatabase::create(dsn, &request.schema, Instant::now() + SCHEMA_TIMEOUT);
-    let mut database = created.map_err(|failure| failure.into_error(dsn, request))?;
+    let mut database = created.map_err(|failure| to_error(failure, dsn, request))?;
     let ran = database.run(request);
     let name = keeps_database.then(|| database.name().to_owned());
     if !keeps_database {
@@ -111,7 +94,7 @@ fn run_in_scratch_database(
         {
             Some(Box::new(refused_statement(request, from, &refusal)))
         }
-        Err((_, failure)) => return Err(failure.into_error(dsn, request)),
+        Err((_, failure)) => return Err(to_error(failure, dsn, request)),
     };
     Ok(ScratchOutcome { finding, database: name })
 }
@@ -125,55 +108,20 @@ fn refused_statement(request: &SqlRequest, from: usize, refusal: &EngineRefusal)
     found
 }
 
-/// The reason why statements did not run to the end.
-#[derive(Debug)]
-pub(crate) enum RunFailure {
-    /// The server cannot be reached.
-    Connection(String),
-    /// The server refuses a statement.
-    Refused(EngineRefusal),
-    /// The effects of a write on these tables cannot be undone.
-    NotUndoable(Vec<String>),
-    /// Nobody knows whether the effects were kept.
-    CommitUnknown(String),
-}
-
-impl From<EngineRefusal> for RunFailure {
-    fn from(refusal: EngineRefusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl RunFailure {
-    fn into_error(self, dsn: &Dsn, request: &SqlRequest) -> ExternalError {
-        match self {
-            Self::Connection(message) => ExternalError::Server { dsn: dsn.to_string(), message: dsn.redact(&message) },
-            Self::Refused(refusal) => ExternalError::Statement(refusal_message(&refusal, request)),
-            Self::NotUndoable(tables) => {
-                let tables = tables.join("`, `");
-                ExternalError::Request(format!(
-                    "the effects could not be undone, because the database has tables without transactions: `{tables}`"
-                ))
-            }
-            Self::CommitUnknown(message) => ExternalError::CommitUnknown(dsn.redact(&message)),
+fn to_error(failure: RunFailure, dsn: &Dsn, request: &SqlRequest) -> ExternalError {
+    match failure {
+        RunFailure::Connection(message) => {
+            ExternalError::Server { dsn: dsn.to_string(), message: dsn.redact(&message) }
         }
-    }
-}
-
-/// Returns the message of an error with those of its causes, none of them twice.
-pub(crate) fn message_with_causes(error: &dyn std::error::Error) -> String {
-    let mut messages: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let message = error.to_string();
-        // Some errors repeat the message of their cause.
-        messages.retain(|known| !message.contains(known.as_str()));
-        if !messages.iter().any(|known| known.contains(&message)) {
-            messages.push(message);
+        RunFailure::Refused(refusal) => ExternalError::Statement(refusal_message(&refusal, request)),
+        RunFailure::NotUndoable(tables) => {
+            let tables = tables.join("`, `");
+            ExternalError::Request(format!(
+                "the effects could not be undone, because the database has tables without transactions: `{tables}`"
+            ))
         }
-        next = error.source();
+        RunFailure::CommitUnknown(message) => ExternalError::CommitUnknown(dsn.redact(&message)),
     }
-    messages.join(": ")
 }
 
 /// Checks that a request may run on an external database.

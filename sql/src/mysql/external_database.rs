@@ -12,7 +12,7 @@ use super::mysql_errors;
 use super::session::{Session, SessionError, SqlMode};
 use crate::engine::EngineRefusal;
 use crate::external::dsn::Dsn;
-use crate::external::external_operations::{self, JudgedStatement, RunFailure, TransactionEnd};
+use crate::external::external_run::{self, JudgedStatement, RunFailure, TransactionEnd};
 use crate::lexer::{self, SqlTokenKind};
 use crate::row_buffer::RowBuffer;
 
@@ -158,7 +158,7 @@ fn random_digits() -> String {
 /// Returns the message of a connection that was not made.
 fn connection_message(error: &SessionError) -> String {
     match error {
-        SessionError::Connection(error) => external_operations::message_with_causes(error),
+        SessionError::Connection(error) => external_run::message_with_causes(error),
         other => mysql_errors::describe(other),
     }
 }

@@ -17,7 +17,7 @@ use super::server::PostgresPrograms;
 use super::session::{Session, SessionError};
 use super::{postgres_errors, result_columns};
 use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
-use crate::external::external_operations::{self, JudgedStatement, RunFailure, TransactionEnd};
+use crate::external::external_run::{self, JudgedStatement, RunFailure, TransactionEnd};
 use crate::external::trusted_roots;
 use crate::row_buffer::RowBuffer;
 use crate::{lexer, server_files};
@@ -124,7 +124,7 @@ fn commit(session: &mut Session) -> Result<(), RunFailure> {
 /// Returns the message of a connection that was not made.
 fn connection_message(error: &SessionError) -> String {
     match error {
-        SessionError::Server(error) if error.as_db_error().is_none() => external_operations::message_with_causes(error),
+        SessionError::Server(error) if error.as_db_error().is_none() => external_run::message_with_causes(error),
         other => postgres_errors::describe(other),
     }
 }

@@ -1,0 +1,56 @@
+//! Describes statements that run on an external server, and how they end.
+
+use crate::engine::EngineRefusal;
+
+/// A statement to run, with what its judgement found out.
+pub(crate) struct JudgedStatement<'a> {
+    pub(crate) sql: &'a str,
+    /// True if the statement only reads.
+    pub(crate) is_readonly: bool,
+}
+
+/// The effects of statements on an external database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransactionEnd {
+    /// The statements only read.
+    ReadOnly,
+    /// The effects are undone.
+    Rollback,
+    /// The effects are kept.
+    Commit,
+}
+
+/// The reason why statements did not run to the end.
+#[derive(Debug)]
+pub(crate) enum RunFailure {
+    /// The server cannot be reached.
+    Connection(String),
+    /// The server refuses a statement.
+    Refused(EngineRefusal),
+    /// The effects of a write on these tables cannot be undone.
+    NotUndoable(Vec<String>),
+    /// Nobody knows whether the effects were kept.
+    CommitUnknown(String),
+}
+
+impl From<EngineRefusal> for RunFailure {
+    fn from(refusal: EngineRefusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Returns the message of an error with those of its causes, none of them twice.
+pub(crate) fn message_with_causes(error: &dyn std::error::Error) -> String {
+    let mut messages: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let message = error.to_string();
+        // Some errors repeat the message of their cause.
+        messages.retain(|known| !message.contains(known.as_str()));
+        if !messages.iter().any(|known| known.contains(&message)) {
+            messages.push(message);
+        }
+        next = error.source();
+    }
+    messages.join(": ")
+}
