@@ -21,6 +21,7 @@ mod session;
 mod statement_binding;
 mod statement_form;
 mod statement_tokens;
+mod unchecked_reads;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -315,8 +316,12 @@ impl SqlEngine for Mysql {
             routines: called.cloned().collect(),
         };
         let Some(probe) = &mut self.probe else { return Ok(()) };
+        // `EXPLAIN` of a view needs more privileges than the statement that it explains.
+        let sql = statement_form::explained(sql).unwrap_or(sql);
         let accepted = self.equivalents.get(sql).map_or(sql, String::as_str);
-        match probe.check_privileges(&self.server, &privileges, accepted, on.deadline) {
+        let reading = unchecked_reads::reading_equivalent(accepted);
+        let statements: Vec<&str> = [accepted].into_iter().chain(reading.as_deref()).collect();
+        match probe.check_privileges(&self.server, &privileges, &statements, on.deadline) {
             Ok(()) => Ok(()),
             Err(error) => Err(list_checks::refusal(&error, sql, &self.database)),
         }

@@ -86,6 +86,9 @@ impl Collector<'_> {
             if let Some(relation) = self.content.relations.get(relation) {
                 // The type of a row shows the names of all columns.
                 self.add_reads(relation, &[WHOLE_ROW]);
+                if relation.kind == RelationKind::View {
+                    self.add_definition(relation, depth);
+                }
             }
         }
         for relation in &facts.relations {
@@ -133,18 +136,34 @@ impl Collector<'_> {
             if used.permissions & !ACL_SELECT != 0 {
                 self.actions.insert(Action::Other(format!("it changes rows through the view `{name}`")));
             }
-            match &relation.definition {
-                Some(facts) => self.add_facts(facts, depth + 1),
-                None => {
-                    self.actions.insert(Action::Other(format!("the definition of the view `{name}` cannot be read")));
-                }
+            self.add_definition(relation, depth);
+        }
+    }
+
+    /// Adds everything that the definition of a view does.
+    fn add_definition(&mut self, view: &Relation, depth: usize) {
+        match &view.definition {
+            Some(facts) => self.add_facts(facts, depth + 1),
+            None => {
+                let message = format!("the definition of the view `{}` cannot be read", view.name);
+                self.actions.insert(Action::Other(message));
             }
         }
     }
 
     fn add_reads(&mut self, relation: &Relation, selected: &[i32]) {
         let table = &relation.name;
-        let columns = columns(relation, selected);
+        let mut columns = columns(relation, selected);
+        // A generated column shows the columns that it is computed from.
+        let sources = relation
+            .generated
+            .iter()
+            .filter(|(number, _)| relation.columns.get(number).is_some_and(|generated| columns.contains(generated)));
+        let sources: Vec<String> = sources
+            .flat_map(|(_, sources)| sources)
+            .filter_map(|source| relation.columns.get(source).cloned())
+            .collect();
+        columns.extend(sources);
         if columns.is_empty() {
             self.actions.insert(Action::Read { table: table.clone(), column: None });
         }

@@ -205,8 +205,11 @@ fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, sp
     let message = match named {
         // `DEFAULT VALUES`
         Some(insert) if insert.source.is_none() && insert.assignments.is_empty() => return None,
-        Some(insert) if !insert.columns.is_empty() => {
-            let names = insert.columns.iter().map(|name| lexer::unquote(&name.to_string()));
+        Some(insert) if !insert.columns.is_empty() || !insert.assignments.is_empty() => {
+            // `INSERT … SET a = 1` of MySQL names the columns in assignments.
+            let assigned = insert.assignments.iter().map(|assignment| assignment.target.to_string());
+            let named = insert.columns.iter().map(ToString::to_string).chain(assigned);
+            let names = named.map(|name| lexer::unquote(name.rsplit('.').next().unwrap_or(&name)));
             let column = names.into_iter().find(|name| !allow_lists::is_column_allowed(allow, table, name))?;
             format!("the column `{table}.{column}` is not on the list")
         }
