@@ -412,6 +412,8 @@ fn enforces_lists() {
         "UPDATE orders o JOIN (SELECT 5 AS amount) d USING (amount) SET o.customer_id = 1 WHERE o.id = 1",
         "INSERT INTO big (n) SELECT id FROM orders WHERE id = 1 ON DUPLICATE KEY UPDATE n = orders.amount",
         "INSERT INTO orders SET id = 1, amount = 2",
+        "INSERT INTO big (n) SELECT id FROM orders RETURNING (SELECT max(amount) FROM orders)",
+        "INSERT INTO orders (id) SELECT id FROM plain RETURNING amount",
     ] {
         let judgement = pool.judge(&with_lists(SqlPolicy::Write, "", "orders.id,orders.customer_id", sql));
         let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::ColumnRefused);
@@ -424,6 +426,8 @@ fn enforces_lists() {
     ] {
         pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.customer_id", sql), &[]);
     }
+    let all_columns = "orders.id,orders.customer_id,orders.amount,orders.paid";
+    pool.assert_codes(&with_lists(SqlPolicy::Write, "", all_columns, "REPLACE INTO orders (id) VALUES (1)"), &[]);
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
         ("orders", SqlPolicy::Write, "UPDATE orders JOIN secret USING (id) SET amount = 1 WHERE orders.id = 1"),

@@ -15,6 +15,10 @@ const SCHEMA: &str = "
     CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers(id), amount numeric, paid boolean);
     CREATE TABLE secret (id int PRIMARY KEY REFERENCES orders(id) ON DELETE CASCADE, pin text);
     CREATE TABLE computed (id int PRIMARY KEY, pin text, shown text GENERATED ALWAYS AS (pin || 'x') STORED);
+    CREATE TABLE parent (id int, note text);
+    CREATE TABLE child (pin text) INHERITS (parent);
+    CREATE TABLE parts (id int) PARTITION BY RANGE (id);
+    CREATE TABLE first_part PARTITION OF parts FOR VALUES FROM (1) TO (9);
     CREATE TABLE big (n int);
     INSERT INTO big SELECT generate_series(1, 3000);
     CREATE VIEW rich AS SELECT c.name, s.pin FROM customers c JOIN secret s ON s.id = c.id;
@@ -278,6 +282,9 @@ fn enforces_lists() {
         ("orders", "", "EXPLAIN SELECT id FROM orders"),
         ("", "computed.shown,computed.pin", "SELECT shown FROM computed"),
         ("customers,plain", "", "SELECT (NULL::plain).name"),
+        ("parent", "", "SELECT note FROM ONLY parent"),
+        ("parent,child", "", "SELECT note FROM parent"),
+        ("parts", "", "SELECT id FROM parts"),
     ] {
         pool.assert_codes(&with_lists(SqlPolicy::Read, tables, columns, sql), &[]);
     }
@@ -299,6 +306,8 @@ fn enforces_lists() {
         ("orders", "", "SELECT * FROM jsonb_populate_record(NULL::secret, '{}')"),
         ("orders", "", "SELECT ARRAY[NULL::secret]::text"),
         ("plain", "", "SELECT (NULL::plain).name"),
+        ("parent", "", "SELECT note FROM parent"),
+        ("", "child.id", "SELECT note FROM parent"),
         ("", "computed.shown", "SELECT shown FROM computed"),
         ("", "computed.id,computed.shown", "SELECT id FROM computed WHERE shown = 'x'"),
         ("orders", "", "SELECT (16384 + id)::oid::regclass::text FROM orders"),
@@ -316,9 +325,28 @@ fn enforces_lists() {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
         pool.assert_codes(&with_lists(SqlPolicy::Read, "orders", "", sql), expected);
     }
+    for sql in [
+        "INSERT INTO public.orders (id, paid) VALUES (1, true)",
+        "INSERT INTO orders DEFAULT VALUES",
+        "WITH made AS (INSERT INTO orders (id) VALUES (1) RETURNING id) INSERT INTO big (n) SELECT id FROM made",
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql), &[]);
+    }
+    for sql in [
+        "INSERT INTO orders VALUES (1)",
+        "WITH made AS (INSERT INTO orders (id, amount) VALUES (1, 2) RETURNING id) SELECT id FROM made",
+        "WITH made AS (INSERT INTO orders (amount) VALUES (2)) INSERT INTO orders (id) VALUES (1)",
+        "WITH made AS (INSERT INTO orders (id) VALUES (2)) INSERT INTO orders VALUES (1)",
+    ] {
+        pool.assert_codes(
+            &with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql),
+            &[SqlCode::ColumnRefused],
+        );
+    }
     pool.assert_codes(&with_lists(SqlPolicy::Migrate, "orders", "", "CREATE INDEX i ON orders (amount)"), &[]);
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
+        ("parent", SqlPolicy::Write, "DELETE FROM parent WHERE id = 1"),
         (
             "orders",
             SqlPolicy::Write,

@@ -5,9 +5,10 @@
 //! - the columns of a table whose rows `DELETE` with several tables removes, nor the order in which `DELETE` with one
 //!   table removes rows;
 //! - the new values of `UPDATE` with several tables;
-//! - the new values after `ON DUPLICATE KEY UPDATE` if the new rows come from a query.
+//! - the values of `RETURNING`, and the new values after `ON DUPLICATE KEY UPDATE`, if the new rows come from a query.
 //!
-//! `UPDATE` and `DELETE` have an equivalent query, which the server checks. The other columns are found by their names.
+//! `UPDATE`, `DELETE` and `RETURNING` have an equivalent query, which the server checks. The other columns are found by
+//! their names.
 
 use std::ops::Range;
 
@@ -28,6 +29,8 @@ pub(super) fn reading_equivalent(sql: &str) -> Option<String> {
         tokens.equivalent_of_delete(first)
     } else if tokens.is_word(0, "update") {
         tokens.equivalent_of_update(first)
+    } else if tokens.is_any(0, &["insert", "replace"]) {
+        tokens.equivalent_of_returning()
     } else {
         None
     }
@@ -69,7 +72,7 @@ pub(super) fn add_to(needs: &mut StatementNeeds, sql: &str, content: &DatabaseCo
 enum WantedColumn {
     /// The column with this name.
     Named(String),
-    /// Any column. The server folds letters outside of ASCII by rules of its own.
+    /// Any column: its name is unknown, or has letters outside of ASCII, which the server folds by rules of its own.
     Any,
 }
 
@@ -145,6 +148,28 @@ impl Tokens<'_> {
         Some(format!("SELECT {} FROM {tables} {rest}", values.join(" ")))
     }
 
+    /// Returns the query of the values that an INSERT returns whose new rows come from a query.
+    fn equivalent_of_returning(&self) -> Option<String> {
+        let returning = self.find_outside(1, &["returning"])?;
+        if !self.has_query_before(returning) {
+            return None;
+        }
+        Some(format!("SELECT {} FROM {}", self.text_of(returning + 1..self.all.len()), self.target()?.1))
+    }
+
+    /// Returns the name of the table to which an INSERT adds rows, and its text.
+    fn target(&self) -> Option<(String, &str)> {
+        let modifiers = [MODIFIERS, &["delayed", "high_priority", "into"]].concat();
+        let first = (1..self.all.len()).find(|at| !self.is_any(*at, &modifiers))?;
+        let (name, last) = self.dotted_name(first)?;
+        Some((name, self.text_of(first..last + 1)))
+    }
+
+    /// Reports whether the new rows of an INSERT come from a query. `end` is the token after them.
+    fn has_query_before(&self, end: usize) -> bool {
+        (1..end).any(|at| self.is_any(at, SOURCES) && !self.is_any(at, &["values"]))
+    }
+
     /// Returns the columns of each `USING (…)`.
     fn joined_columns(&self) -> Vec<(Option<String>, WantedColumn)> {
         let starts = (0..self.all.len()).filter(|at| self.is_word(*at, "using") && self.text(at + 1) == "(");
@@ -163,14 +188,16 @@ impl Tokens<'_> {
         else {
             return Vec::new();
         };
-        if !(0..start).any(|at| self.is_any(at, SOURCES) && !self.is_word(at, "values")) {
+        if !self.has_query_before(start) {
             return Vec::new();
         }
-        let target = (0..start).find(|at| self.is_word(*at, "into")).and_then(|into| self.dotted_name(into + 1));
-        let target = target.map(|(name, _)| name);
-        let named = (start + 3..self.all.len())
-            .filter(|at| self.is_name(*at) && !matches!(self.text(at + 1), "." | "("))
-            .map(|at| {
+        let end = self.find_outside(start, &["returning"]).unwrap_or(self.all.len());
+        if (start..end).any(|at| self.is_word(at, "select")) {
+            return vec![(None, WantedColumn::Any)];
+        }
+        let target = self.target().map(|(name, _)| name);
+        let named =
+            (start + 3..end).filter(|at| self.is_name(*at) && !matches!(self.text(at + 1), "." | "(")).map(|at| {
                 let before = |back: usize| at.checked_sub(back).map_or("", |before| self.text(before));
                 // `VALUES(a)`, and the `a` of `a = 1`.
                 let is_of_value = before(1) == "(" && at >= 2 && self.is_any(at - 2, &["value", "values"]);
@@ -219,6 +246,8 @@ mod tests {
                 "UPDATE IGNORE a AS x, b SET x.i = b.j, x.j = DEFAULT, x.k = DEFAULT(k) WHERE x.i = 1",
                 "SELECT x . i = b . j , x . j = NULL , x . k = DEFAULT ( k ) FROM a AS x, b WHERE x.i = 1",
             ),
+            ("REPLACE INTO `a` (i) SELECT 1 RETURNING i, (SELECT 1)", "SELECT i, (SELECT 1) FROM `a`"),
+            ("INSERT a SELECT 1 FROM b RETURNING *", "SELECT * FROM a"),
             ("UPDATE a JOIN b USING (i) SET a.j = 'x y'", "SELECT a . j = 'x y' FROM a JOIN b USING (i) "),
         ];
         for (sql, expected) in cases {
@@ -229,6 +258,7 @@ mod tests {
             "UPDATE a SET i = 1 WHERE j = 1",
             "SELECT 1 FROM a",
             "INSERT INTO a SELECT 1",
+            "INSERT INTO a VALUES (1) RETURNING i",
         ] {
             assert_eq!(reading_equivalent(sql), None, "{sql}");
         }
@@ -263,6 +293,8 @@ mod tests {
                 "INSERT INTO a (id) SELECT id FROM b ON DUPLICATE KEY UPDATE id = VALUES(id) + length(b.ssn)",
                 "a.id b.ssn",
             ),
+            ("INSERT INTO a (id) SELECT 1 ON DUPLICATE KEY UPDATE id = (SELECT 1 FROM b)", "a.id a.name b.id b.ssn"),
+            ("INSERT INTO a (id) SELECT 1 ON DUPLICATE KEY UPDATE id = 1 RETURNING name", "a.id"),
             ("INSERT INTO a (id) VALUES (1) ON DUPLICATE KEY UPDATE id = name", ""),
         ];
         for (sql, expected) in cases {

@@ -32,6 +32,10 @@ const GENERATED_QUERY: &str = "
         AND ((p.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND p.objid = d.oid)
             OR (p.classid = p.refclassid AND p.objid = a.attrelid AND p.objsubid = a.attnum))
     WHERE a.attgenerated <> ''";
+/// The tables that inherit from others. A partition counts as a part of its table.
+const CHILDREN_QUERY: &str = "
+    SELECT i.inhparent::text, i.inhrelid::text FROM pg_catalog.pg_inherits i
+    JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'f') AND NOT c.relispartition";
 const KEYS_QUERY: &str = "
     SELECT con.conrelid::text, a.attname::text, k.ord::text
     FROM pg_catalog.pg_constraint con CROSS JOIN LATERAL unnest(con.conkey) WITH ORDINALITY AS k(col, ord)
@@ -86,6 +90,8 @@ pub(super) struct Relation {
     pub(super) kind: RelationKind,
     /// The names of the columns, by number.
     pub(super) columns: BTreeMap<i32, String>,
+    /// The object ids of the tables that inherit from this one.
+    pub(super) children: Vec<u32>,
     /// The numbers of the columns that each generated column is computed from.
     pub(super) generated: BTreeMap<i32, BTreeSet<i32>>,
     /// What the definition of a view uses; `None` if it cannot be read.
@@ -215,6 +221,14 @@ impl DatabaseContent {
             });
         }
         self.catalog.tables = tables.into_values().collect();
+        for row in session.query_texts(CHILDREN_QUERY, deadline)? {
+            let [parent, child] = fields(&row);
+            if let (Ok(parent), Ok(child)) = (parent.parse::<u32>(), child.parse())
+                && let Some(relation) = self.relations.get_mut(&parent)
+            {
+                relation.children.push(child);
+            }
+        }
         for row in session.query_texts(GENERATED_QUERY, deadline)? {
             let [oid, column, source] = fields(&row);
             if let (Ok(oid), Ok(column), Ok(source)) = (oid.parse::<u32>(), column.parse(), source.parse())

@@ -132,6 +132,9 @@ impl Collector<'_> {
             self.actions.insert(Action::Delete(name.clone()));
         }
         self.add_triggers(relation, used.permissions);
+        if !used.is_only {
+            self.add_children(relation, used, depth);
+        }
         if relation.kind == RelationKind::View {
             if used.permissions & !ACL_SELECT != 0 {
                 self.actions.insert(Action::Other(format!("it changes rows through the view `{name}`")));
@@ -148,6 +151,26 @@ impl Collector<'_> {
                 let message = format!("the definition of the view `{}` cannot be read", view.name);
                 self.actions.insert(Action::Other(message));
             }
+        }
+    }
+
+    /// Adds the uses of the tables that inherit from a table: a statement uses them with it. Their columns have the same
+    /// names, but may have other numbers.
+    fn add_children(&mut self, parent: &Relation, used: &RelationUse, depth: usize) {
+        let (selected, updated) = (columns(parent, &used.selected), columns(parent, &used.updated));
+        for (oid, child) in parent.children.iter().filter_map(|oid| Some((*oid, self.content.relations.get(oid)?))) {
+            let numbers = |names: &BTreeSet<String>| {
+                let own = child.columns.iter().filter(|(_, name)| names.contains(*name));
+                own.map(|(number, _)| number + WHOLE_ROW).collect()
+            };
+            let inherited = RelationUse {
+                oid,
+                permissions: used.permissions & !ACL_INSERT,
+                selected: numbers(&selected),
+                updated: numbers(&updated),
+                ..RelationUse::default()
+            };
+            self.add_relation(&inherited, depth + 1);
         }
     }
 
