@@ -338,10 +338,7 @@ fn enforces_lists() {
         "WITH made AS (INSERT INTO orders (amount) VALUES (2)) INSERT INTO orders (id) VALUES (1)",
         "WITH made AS (INSERT INTO orders (id) VALUES (2)) INSERT INTO orders VALUES (1)",
     ] {
-        pool.assert_codes(
-            &with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql),
-            &[SqlCode::ColumnRefused],
-        );
+        pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql), &[SqlCode::ColumnRefused]);
     }
     pool.assert_codes(&with_lists(SqlPolicy::Migrate, "orders", "", "CREATE INDEX i ON orders (amount)"), &[]);
     for (tables, policy, sql) in [
