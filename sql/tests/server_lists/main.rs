@@ -125,7 +125,7 @@ fn run_corpus<O: Oracle>(dialect: Dialect, start: impl FnOnce(&Pool) -> O) {
     let engine = pool.judge(&base).audit.engine;
     let (mut judged, mut ok, mut failed, mut slips) = (0, 0, 0, Vec::new());
     let mut strict = StrictRefusals::default();
-    while judged < corpus::count(400) {
+    while judged < corpus::count(300) {
         let allow = corpus::random_lists(&mut numbers);
         oracle.prepare(&pool, &allow);
         for _ in 0..STATEMENTS_PER_LIST {
