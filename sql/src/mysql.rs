@@ -21,6 +21,7 @@ mod session;
 mod statement_binding;
 mod statement_form;
 mod statement_tokens;
+mod unchecked_reads;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -121,14 +122,12 @@ impl Mysql {
             let message = "MySQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
-        let running = server.server().map_err(|error| match error {
-            ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
-            other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
-        })?;
         let database = server_files::database_name(NEXT.fetch_add(1, Ordering::Relaxed));
-        running.create_database(&database).map_err(|error| {
-            EngineRefusal::new(SqlCode::EngineFailed, format!("the database cannot be created: {error}"))
-        })?;
+        let running =
+            server.prepared_server(|running| Ok(running.create_database(&database)?)).map_err(|error| match error {
+                ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
+                other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
+            })?;
         // From here on, dropping the engine removes the database.
         let mut engine = Self {
             session: None,
@@ -315,8 +314,12 @@ impl SqlEngine for Mysql {
             routines: called.cloned().collect(),
         };
         let Some(probe) = &mut self.probe else { return Ok(()) };
+        // `EXPLAIN` of a view needs more privileges than the statement that it explains.
+        let sql = statement_form::explained(sql).unwrap_or(sql);
         let accepted = self.equivalents.get(sql).map_or(sql, String::as_str);
-        match probe.check_privileges(&self.server, &privileges, accepted, on.deadline) {
+        let reading = unchecked_reads::reading_equivalent(accepted);
+        let statements: Vec<&str> = [accepted].into_iter().chain(reading.as_deref()).collect();
+        match probe.check_privileges(&self.server, &privileges, &statements, on.deadline) {
             Ok(()) => Ok(()),
             Err(error) => Err(list_checks::refusal(&error, sql, &self.database)),
         }

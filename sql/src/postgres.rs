@@ -114,14 +114,12 @@ impl Postgres {
             let message = "PostgreSQL judges no database file; send the schema instead";
             return Err(EngineRefusal::new(SqlCode::SchemaBroken, message));
         }
-        let running = server.server().map_err(|error| match error {
-            ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
-            other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
-        })?;
         let database = server_files::database_name(NEXT.fetch_add(1, Ordering::Relaxed));
-        running.create_database(&database).map_err(|error| {
-            EngineRefusal::new(SqlCode::EngineFailed, format!("the database cannot be created: {error}"))
-        })?;
+        let running =
+            server.prepared_server(|running| running.create_database(&database)).map_err(|error| match error {
+                ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
+                other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
+            })?;
         // From here on, dropping the engine removes the database.
         let mut engine = Self {
             session: None,

@@ -43,6 +43,24 @@ impl<P: Provisioner> Provisioned<P> {
         self.server = Some(server.clone());
         Ok(server)
     }
+
+    /// Returns a server after a preparation on it. If the preparation fails, it is tried once more on another server: a
+    /// server that was killed may refuse connections before it has ended.
+    ///
+    /// # Errors
+    /// There is no server, or the preparation fails.
+    pub(crate) fn prepared_server(
+        &mut self,
+        prepare: impl Fn(&P::Server) -> Result<(), ServerError>,
+    ) -> Result<P::Server, ServerError> {
+        let first = self.server()?;
+        if prepare(&first).is_ok() {
+            return Ok(first);
+        }
+        self.server = None;
+        let second = self.server()?;
+        prepare(&second).map(|()| second)
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +93,15 @@ mod tests {
         assert_eq!(provisioned.server().expect("a server").0, 1);
         first.1.set(true);
         assert_eq!(provisioned.server().expect("a server").0, 2);
+    }
+
+    #[test]
+    fn failed_preparation_is_tried_on_another_server() {
+        let mut provisioned = Provisioned::new(Numbers(Cell::new(0)));
+        let failure = || ServerError::NotReady { message: String::new() };
+        let second = provisioned.prepared_server(|server| if server.0 == 1 { Err(failure()) } else { Ok(()) });
+        assert_eq!(second.expect("a server").0, 2);
+        assert!(provisioned.prepared_server(|_| Err(failure())).is_err());
+        assert_eq!(provisioned.prepared_server(|_| Ok(())).expect("a server").0, 3);
     }
 }

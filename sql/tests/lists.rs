@@ -336,7 +336,7 @@ fn reports_tables_missed_by_authorizer() {
 fn database(changes: &[String]) -> Connection {
     let connection = Connection::open_in_memory().expect("opens");
     connection.execute_batch("PRAGMA foreign_keys = OFF").expect("a setting");
-    connection.execute_batch(&corpus::schema().join(";")).expect("a schema");
+    connection.execute_batch(&corpus::schema(Dialect::Sqlite).join(";")).expect("a schema");
     for change in changes {
         let done = connection.execute_batch(change);
         assert!(done.is_ok() || change.starts_with("CREATE VIEW"), "{change}: {done:?}");
@@ -410,7 +410,7 @@ fn no_corpus_statement_bypasses_lists() {
     const STATEMENTS_PER_LIST: usize = 25;
     let (mut numbers, mut grammar) =
         (RandomNumbers::new(corpus::seed()), Grammar::new(1_100 + corpus::seed(), Dialect::Sqlite));
-    let base = SqlRequest { schema: corpus::schema(), ..SqlRequest::new(Dialect::Sqlite, "SELECT 1") };
+    let base = SqlRequest { schema: corpus::schema(Dialect::Sqlite), ..SqlRequest::new(Dialect::Sqlite, "SELECT 1") };
     let mut engine = Sqlite::open(&base).expect("opens");
     assert_eq!(engine.catalog().tables.len(), OBJECTS.len());
     let stages = vec![StageName::Parse, StageName::Bind, StageName::Safety];

@@ -1,18 +1,14 @@
 //! Tests MySQL with MariaDB in workers in real sandboxes. Tests are skipped if sandboxes or the server are not
 //! available.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod pool;
 
-use libtest_mimic::{Arguments, Trial};
-use proctor_core::model::enforcement::Tolerated;
+use pool::{Pool, ServerTest};
 use proctor_core::sql::{
-    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
-    SqlRunRequest, SqlSeverity, SqlVerdict,
+    Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
+    SqlSeverity, SqlVerdict,
 };
-use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::mysql::MariadbPrograms;
-use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use serde_json::json;
 
 const SCHEMA: &str = "
@@ -49,82 +45,18 @@ fn main() {
         ("ends_expensive_statements", ends_expensive_statements),
         ("replaces_a_killed_server", replaces_a_killed_server),
     ];
-    let trial = |(name, test): (&str, fn())| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
+    let reason = MariadbPrograms::find().err().map(|missing| missing.to_string());
+    let unavailable_reason = reason.or_else(pool::sandbox_unavailable_reason);
+    let test = |(name, test): (&'static str, fn())| ServerTest {
+        name,
+        test,
+        server: "MariaDB",
+        unavailable_reason: unavailable_reason.clone(),
     };
-    let trials = match unavailable_reason() {
-        None => tests.into_iter().map(trial).collect(),
-        Some(reason) => {
-            eprintln!("{reason}");
-            let skipped = |(name, _)| {
-                let name = format!("{name} (skipped: needs a sandbox and MariaDB)");
-                Trial::test(name, || Ok(())).with_ignored_flag(true)
-            };
-            tests.into_iter().map(skipped).collect()
-        }
-    };
-    // One test kills every server of this process.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// Returns the reason why no server can be started in a sandbox here.
-fn unavailable_reason() -> Option<String> {
-    if let Err(missing) = MariadbPrograms::find() {
-        return Some(missing.to_string());
-    }
-    let state = tempfile::tempdir().expect("a directory");
-    let config = RunSpaceConfig {
-        disk_bytes: 1 << 20,
-        inodes: 1 << 10,
-        tolerated: Tolerated::default(),
-        reuse: SandboxReuse::Never,
-        caches: None,
-    };
-    RunSpace::create(&launcher(state.path()), config).err().map(|error| format!("no sandbox can be made here: {error}"))
-}
-
-fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_proctor-sql"))
-}
-
-fn launcher(state: &Path) -> Arc<Launcher> {
-    let helper = program().with_file_name("proctor-sandbox");
-    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
-    let config = HostConfig { helper, state_dir: state.join("state"), home: state.join("home") };
-    Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"))
-}
-
-/// A pool with one worker.
-struct Pool {
-    state: tempfile::TempDir,
-    workers: Arc<WorkerPool>,
-    runtime: tokio::runtime::Runtime,
+    pool::run_tests(tests.into_iter().map(test).collect())
 }
 
 impl Pool {
-    fn start() -> Self {
-        let state = tempfile::tempdir().expect("a directory");
-        let launcher = launcher(state.path());
-        let config = WorkerPoolConfig {
-            program: program(),
-            duckdb: None,
-            max_idle: 1,
-            tolerated: Tolerated::default(),
-            verifiers: Vec::new(),
-        };
-        let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-        Self { state, workers, runtime }
-    }
-
-    fn judge(&self, request: &SqlRequest) -> Judgement {
-        self.runtime.block_on(self.workers.judge(request))
-    }
-
     #[track_caller]
     fn rows(&self, request: SqlRequest) -> ResultRows {
         let request = SqlRunRequest { request, commit: false };
@@ -140,12 +72,6 @@ impl Pool {
         assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
         let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
         assert_eq!(judgement.verdict, verdict, "{}: {:#?}", request.sql, judgement.diagnostics);
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.workers.release();
     }
 }
 
@@ -465,6 +391,10 @@ fn enforces_lists() {
         ("orders", "", "DESCRIBE secret"),
         ("orders", "", "EXPLAIN SELECT 1 FROM secret"),
         ("orders", "", "SELECT id FROM orders ORDER BY (SELECT max(pin) FROM secret)"),
+        ("", "customers.id", "SELECT 1 FROM (SELECT 'gold' AS tier) g JOIN customers USING (tier)"),
+        ("", "customers.id", "SELECT g.tier FROM (SELECT 'gold' AS tier) g NATURAL JOIN customers"),
+        ("", "customers.id", "SELECT 1 FROM customers c JOIN customers d USING (id, tier)"),
+        ("", "secret.pin", "SELECT 1 FROM orders JOIN secret USING (id)"),
     ] {
         let judgement = pool.judge(&with_lists(SqlPolicy::Read, tables, columns, sql));
         let is_of_lists =
@@ -472,6 +402,32 @@ fn enforces_lists() {
         assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
+    for sql in [
+        "DELETE o FROM orders o JOIN plain p ON p.id = o.customer_id WHERE o.paid = 1",
+        "DELETE FROM o USING orders o JOIN plain p ON p.id = o.amount",
+        "DELETE o FROM orders o JOIN (SELECT 5 AS amount) d USING (amount)",
+        "DELETE o FROM orders o NATURAL JOIN (SELECT 5 AS amount) d",
+        "DELETE FROM orders WHERE id = 1 ORDER BY amount LIMIT 1",
+        "UPDATE orders o JOIN plain p ON p.id = o.id SET o.customer_id = o.amount WHERE o.id = 1",
+        "UPDATE orders o JOIN (SELECT 5 AS amount) d USING (amount) SET o.customer_id = 1 WHERE o.id = 1",
+        "INSERT INTO big (n) SELECT id FROM orders WHERE id = 1 ON DUPLICATE KEY UPDATE n = orders.amount",
+        "INSERT INTO orders SET id = 1, amount = 2",
+        "INSERT INTO big (n) SELECT id FROM orders RETURNING (SELECT max(amount) FROM orders)",
+        "INSERT INTO orders (id) SELECT id FROM plain RETURNING amount",
+    ] {
+        let judgement = pool.judge(&with_lists(SqlPolicy::Write, "", "orders.id,orders.customer_id", sql));
+        let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::ColumnRefused);
+        assert!(found.is_some() && judgement.verdict == SqlVerdict::Reject, "{sql}: {judgement:#?}");
+    }
+    for sql in [
+        "INSERT INTO orders SET id = 1, `customer_id` = 2",
+        "UPDATE orders o JOIN plain p ON p.id = o.id SET o.customer_id = DEFAULT WHERE o.id = 1",
+        "EXPLAIN SELECT p.id FROM orders JOIN plain p USING (id)",
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.customer_id", sql), &[]);
+    }
+    let all_columns = "orders.id,orders.customer_id,orders.amount,orders.paid";
+    pool.assert_codes(&with_lists(SqlPolicy::Write, "", all_columns, "REPLACE INTO orders (id) VALUES (1)"), &[]);
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
         ("orders", SqlPolicy::Write, "UPDATE orders JOIN secret USING (id) SET amount = 1 WHERE orders.id = 1"),

@@ -1,23 +1,24 @@
 //! Tests PostgreSQL in workers in real sandboxes. Tests are skipped if sandboxes or the server are not available.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod pool;
 
-use libtest_mimic::{Arguments, Trial};
-use proctor_core::model::enforcement::Tolerated;
+use pool::{Pool, ServerTest};
 use proctor_core::sql::{
-    Dialect, Judgement, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits,
-    SqlRunRequest, SqlVerdict,
+    Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
+    SqlVerdict,
 };
-use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, SandboxReuse};
 use proctor_sql::postgres::PostgresPrograms;
-use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use serde_json::json;
 
 const SCHEMA: &str = "
     CREATE TABLE customers (id serial PRIMARY KEY, name text NOT NULL, tier text, born date);
     CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers(id), amount numeric, paid boolean);
     CREATE TABLE secret (id int PRIMARY KEY REFERENCES orders(id) ON DELETE CASCADE, pin text);
+    CREATE TABLE computed (id int PRIMARY KEY, pin text, shown text GENERATED ALWAYS AS (pin || 'x') STORED);
+    CREATE TABLE parent (id int, note text);
+    CREATE TABLE child (pin text) INHERITS (parent);
+    CREATE TABLE parts (id int) PARTITION BY RANGE (id);
+    CREATE TABLE first_part PARTITION OF parts FOR VALUES FROM (1) TO (9);
     CREATE TABLE big (n int);
     INSERT INTO big SELECT generate_series(1, 3000);
     CREATE VIEW rich AS SELECT c.name, s.pin FROM customers c JOIN secret s ON s.id = c.id;
@@ -43,82 +44,18 @@ fn main() {
         ("ends_expensive_statements", ends_expensive_statements),
         ("replaces_a_killed_server", replaces_a_killed_server),
     ];
-    let trial = |(name, test): (&str, fn())| {
-        Trial::test(name, move || {
-            test();
-            Ok(())
-        })
+    let reason = PostgresPrograms::find().err().map(|missing| missing.to_string());
+    let unavailable_reason = reason.or_else(pool::sandbox_unavailable_reason);
+    let test = |(name, test): (&'static str, fn())| ServerTest {
+        name,
+        test,
+        server: "PostgreSQL",
+        unavailable_reason: unavailable_reason.clone(),
     };
-    let trials = match unavailable_reason() {
-        None => tests.into_iter().map(trial).collect(),
-        Some(reason) => {
-            eprintln!("{reason}");
-            let skipped = |(name, _)| {
-                Trial::test(format!("{name} (skipped: needs a sandbox and PostgreSQL)"), || Ok(()))
-                    .with_ignored_flag(true)
-            };
-            tests.into_iter().map(skipped).collect()
-        }
-    };
-    // One test kills every server of this process.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// Returns the reason why no server can be started in a sandbox here.
-fn unavailable_reason() -> Option<String> {
-    if let Err(missing) = PostgresPrograms::find() {
-        return Some(missing.to_string());
-    }
-    let state = tempfile::tempdir().expect("a directory");
-    let config = RunSpaceConfig {
-        disk_bytes: 1 << 20,
-        inodes: 1 << 10,
-        tolerated: Tolerated::default(),
-        reuse: SandboxReuse::Never,
-        caches: None,
-    };
-    RunSpace::create(&launcher(state.path()), config).err().map(|error| format!("no sandbox can be made here: {error}"))
-}
-
-fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_proctor-sql"))
-}
-
-fn launcher(state: &Path) -> Arc<Launcher> {
-    let helper = program().with_file_name("proctor-sandbox");
-    assert!(helper.exists(), "`{}` is not built: `cargo build --workspace --bins`", helper.display());
-    let config = HostConfig { helper, state_dir: state.join("state"), home: state.join("home") };
-    Arc::new(Launcher::start(Host::new(config).expect("a host")).expect("a launcher"))
-}
-
-/// A pool with one worker.
-struct Pool {
-    state: tempfile::TempDir,
-    workers: Arc<WorkerPool>,
-    runtime: tokio::runtime::Runtime,
+    pool::run_tests(tests.into_iter().map(test).collect())
 }
 
 impl Pool {
-    fn start() -> Self {
-        let state = tempfile::tempdir().expect("a directory");
-        let launcher = launcher(state.path());
-        let config = WorkerPoolConfig {
-            program: program(),
-            duckdb: None,
-            max_idle: 1,
-            tolerated: Tolerated::default(),
-            verifiers: Vec::new(),
-        };
-        let workers = Arc::new(WorkerPool::new(launcher, config).expect("workers"));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-        Self { state, workers, runtime }
-    }
-
-    fn judge(&self, request: &SqlRequest) -> Judgement {
-        self.runtime.block_on(self.workers.judge(request))
-    }
-
     #[track_caller]
     fn rows(&self, request: SqlRequest) -> ResultRows {
         let request = SqlRunRequest { request, commit: false };
@@ -135,12 +72,6 @@ impl Pool {
         assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
         let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
         assert_eq!(judgement.verdict, verdict, "{}: {:#?}", request.sql, judgement.diagnostics);
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.workers.release();
     }
 }
 
@@ -349,6 +280,11 @@ fn enforces_lists() {
         ("", "customers.id,customers.name", "SELECT name FROM customers WHERE id = $1"),
         ("old.orders", "", "SELECT id FROM old.orders"),
         ("orders", "", "EXPLAIN SELECT id FROM orders"),
+        ("", "computed.shown,computed.pin", "SELECT shown FROM computed"),
+        ("customers,plain", "", "SELECT (NULL::plain).name"),
+        ("parent", "", "SELECT note FROM ONLY parent"),
+        ("parent,child", "", "SELECT note FROM parent"),
+        ("parts", "", "SELECT id FROM parts"),
     ] {
         pool.assert_codes(&with_lists(SqlPolicy::Read, tables, columns, sql), &[]);
     }
@@ -369,6 +305,11 @@ fn enforces_lists() {
         ("orders", "", "SELECT (NULL::secret).*"),
         ("orders", "", "SELECT * FROM jsonb_populate_record(NULL::secret, '{}')"),
         ("orders", "", "SELECT ARRAY[NULL::secret]::text"),
+        ("plain", "", "SELECT (NULL::plain).name"),
+        ("parent", "", "SELECT note FROM parent"),
+        ("", "child.id", "SELECT note FROM parent"),
+        ("", "computed.shown", "SELECT shown FROM computed"),
+        ("", "computed.id,computed.shown", "SELECT id FROM computed WHERE shown = 'x'"),
         ("orders", "", "SELECT (16384 + id)::oid::regclass::text FROM orders"),
         ("orders", "", "SELECT relname FROM pg_class"),
         ("orders", "", "SELECT table_name FROM information_schema.tables"),
@@ -384,9 +325,25 @@ fn enforces_lists() {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
         pool.assert_codes(&with_lists(SqlPolicy::Read, "orders", "", sql), expected);
     }
+    for sql in [
+        "INSERT INTO public.orders (id, paid) VALUES (1, true)",
+        "INSERT INTO orders DEFAULT VALUES",
+        "WITH made AS (INSERT INTO orders (id) VALUES (1) RETURNING id) INSERT INTO big (n) SELECT id FROM made",
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql), &[]);
+    }
+    for sql in [
+        "INSERT INTO orders VALUES (1)",
+        "WITH made AS (INSERT INTO orders (id, amount) VALUES (1, 2) RETURNING id) SELECT id FROM made",
+        "WITH made AS (INSERT INTO orders (amount) VALUES (2)) INSERT INTO orders (id) VALUES (1)",
+        "WITH made AS (INSERT INTO orders (id) VALUES (2)) INSERT INTO orders VALUES (1)",
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql), &[SqlCode::ColumnRefused]);
+    }
     pool.assert_codes(&with_lists(SqlPolicy::Migrate, "orders", "", "CREATE INDEX i ON orders (amount)"), &[]);
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
+        ("parent", SqlPolicy::Write, "DELETE FROM parent WHERE id = 1"),
         (
             "orders",
             SqlPolicy::Write,

@@ -35,7 +35,8 @@ const CAMPAIGNS: [Campaign; 6] = [
     Campaign { variables: &[("PROCTOR_CRASH_POINTS", "all")], arguments: &["--test", "whole", "--", "crash::"] },
     Campaign { variables: &[("PROCTOR_HOSTILE_RUNS", "500")], arguments: &["--test", "whole", "--", "stress::"] },
 ];
-const SQL_CORPUS: &[&str] = &["--test", "lists", "--test", "duckdb", "--", "corpus", "--nocapture"];
+const SQL_CORPUS: &[&str] =
+    &["--test", "lists", "--test", "duckdb", "--test", "server_lists", "--", "corpus", "--nocapture"];
 
 /// Builds all programs and tests, runs the tests, and prints the counts as the last line. The exit code is a failure
 /// if cargo fails, if a test fails, or if no test ran.

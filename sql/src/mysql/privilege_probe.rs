@@ -112,15 +112,15 @@ impl PrivilegeProbe {
         Ok(search.needs)
     }
 
-    /// Prepares a statement with exactly the given privileges.
+    /// Prepares statements with exactly the given privileges.
     ///
     /// # Errors
-    /// A privilege is missing, or the server refuses the statement.
+    /// A privilege is missing, or the server refuses a statement.
     pub(super) fn check_privileges(
         &mut self,
         server: &Server,
         privileges: &GivenPrivileges,
-        sql: &str,
+        statements: &[&str],
         deadline: Instant,
     ) -> Result<(), SessionError> {
         self.revoke_all(server, deadline)?;
@@ -130,7 +130,7 @@ impl PrivilegeProbe {
         for routine in &privileges.routines {
             self.grant_execution(server, routine, deadline)?;
         }
-        self.session.prepare(sql, SqlMode::Strict, deadline).map(drop)
+        statements.iter().try_for_each(|sql| self.session.prepare(sql, SqlMode::Strict, deadline).map(drop))
     }
 
     /// Grants the execution of a function or procedure.

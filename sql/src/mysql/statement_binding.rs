@@ -14,6 +14,7 @@ use super::privilege_probe::{ColumnPrivilege, PrivilegeProbe, StatementNeeds, Ta
 use super::server::Server;
 use super::session::{Prepared, Session, SessionError, SqlMode};
 use super::statement_form::{self, FormKind};
+use super::unchecked_reads;
 use crate::engine::{Action, BoundStatement, EngineRefusal};
 
 /// The maximum nesting of views.
@@ -154,11 +155,15 @@ impl StatementBinder<'_> {
     }
 
     fn row_actions_at(&mut self, sql: &str, depth: usize) -> Result<BTreeSet<Action>, EngineRefusal> {
-        let needs = self.probe.find_needs(self.server, self.content, sql, self.deadline);
-        let needs = needs.map_err(|error| mysql_errors::to_internal_refusal(&error, self.database))?;
-        let mut actions = direct_actions(&needs, self.content);
-        for view in needs.tables.keys().filter(|table| self.content.views.contains_key(*table)) {
-            actions.extend(self.view_actions(view, depth)?);
+        let mut actions = BTreeSet::new();
+        for text in [sql].into_iter().chain(unchecked_reads::reading_equivalent(sql).as_deref()) {
+            let needs = self.probe.find_needs(self.server, self.content, text, self.deadline);
+            let mut needs = needs.map_err(|error| mysql_errors::to_internal_refusal(&error, self.database))?;
+            unchecked_reads::add_to(&mut needs, text, self.content);
+            actions.extend(direct_actions(&needs, self.content));
+            for view in needs.tables.keys().filter(|table| self.content.views.contains_key(*table)) {
+                actions.extend(self.view_actions(view, depth)?);
+            }
         }
         Ok(actions)
     }

@@ -64,6 +64,14 @@ pub(super) fn classify(sql: &str) -> StatementForm<'_> {
     StatementForm { kind, actions }
 }
 
+/// Returns the statement that EXPLAIN or DESCRIBE explains.
+pub(super) fn explained(sql: &str) -> Option<&str> {
+    match Tokens::new(sql).kind().0 {
+        FormKind::Explain { inner, .. } => Some(inner),
+        _ => None,
+    }
+}
+
 /// Returns the functions that an expression of the schema calls, and the columns that it may name.
 pub(super) fn expression_parts(sql: &str) -> (BTreeSet<Action>, BTreeSet<String>) {
     let tokens = Tokens::new(sql);

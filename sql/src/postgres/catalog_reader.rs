@@ -21,6 +21,21 @@ const RELATIONS_QUERY: &str = "
     LEFT JOIN pg_catalog.pg_type t ON t.oid = c.reltype
     LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND ";
+/// The columns that each generated column is computed from. Versions 14 and older record the dependency of the column,
+/// later ones that of its expression.
+const GENERATED_QUERY: &str = "
+    SELECT a.attrelid::text, a.attnum::text, p.refobjsubid::text
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    JOIN pg_catalog.pg_depend p ON p.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+        AND p.refobjid = a.attrelid AND p.refobjsubid > 0 AND p.refobjsubid <> a.attnum
+        AND ((p.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND p.objid = d.oid)
+            OR (p.classid = p.refclassid AND p.objid = a.attrelid AND p.objsubid = a.attnum))
+    WHERE a.attgenerated <> ''";
+/// The tables that inherit from others. A partition counts as a part of its table.
+const CHILDREN_QUERY: &str = "
+    SELECT i.inhparent::text, i.inhrelid::text FROM pg_catalog.pg_inherits i
+    JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'f') AND NOT c.relispartition";
 const KEYS_QUERY: &str = "
     SELECT con.conrelid::text, a.attname::text, k.ord::text
     FROM pg_catalog.pg_constraint con CROSS JOIN LATERAL unnest(con.conkey) WITH ORDINALITY AS k(col, ord)
@@ -75,6 +90,10 @@ pub(super) struct Relation {
     pub(super) kind: RelationKind,
     /// The names of the columns, by number.
     pub(super) columns: BTreeMap<i32, String>,
+    /// The object ids of the tables that inherit from this one.
+    pub(super) children: Vec<u32>,
+    /// The numbers of the columns that each generated column is computed from.
+    pub(super) generated: BTreeMap<i32, BTreeSet<i32>>,
     /// What the definition of a view uses; `None` if it cannot be read.
     pub(super) definition: Option<StatementFacts>,
     /// True if a rule replaces changes of the rows.
@@ -202,6 +221,22 @@ impl DatabaseContent {
             });
         }
         self.catalog.tables = tables.into_values().collect();
+        for row in session.query_texts(CHILDREN_QUERY, deadline)? {
+            let [parent, child] = fields(&row);
+            if let (Ok(parent), Ok(child)) = (parent.parse::<u32>(), child.parse())
+                && let Some(relation) = self.relations.get_mut(&parent)
+            {
+                relation.children.push(child);
+            }
+        }
+        for row in session.query_texts(GENERATED_QUERY, deadline)? {
+            let [oid, column, source] = fields(&row);
+            if let (Ok(oid), Ok(column), Ok(source)) = (oid.parse::<u32>(), column.parse(), source.parse())
+                && let Some(relation) = self.relations.get_mut(&oid)
+            {
+                relation.generated.entry(column).or_default().insert(source);
+            }
+        }
         Ok(())
     }
 

@@ -38,11 +38,20 @@ pub(super) fn check_privileges(
         match allow_lists::allowed_columns(allow, &relation.name) {
             None => grants.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {LISTED_ROLE}")),
             Some(listed) => {
+                let is_listed = |number: &i32| {
+                    let column = relation.columns.get(number);
+                    column.is_some_and(|column| listed.iter().any(|listed| listed.eq_ignore_ascii_case(column)))
+                };
+                // A generated column shows the columns that it is computed from.
+                let is_shown = |number: &i32| {
+                    is_listed(number)
+                        && relation.generated.get(number).is_none_or(|sources| sources.iter().all(is_listed))
+                };
                 let columns = relation
                     .columns
-                    .values()
-                    .filter(|column| listed.iter().any(|listed| listed.eq_ignore_ascii_case(column)))
-                    .map(|column| quote_identifier(column))
+                    .iter()
+                    .filter(|(number, _)| is_shown(number))
+                    .map(|(_, column)| quote_identifier(column))
                     .collect::<Vec<_>>()
                     .join(", ");
                 if !columns.is_empty() {

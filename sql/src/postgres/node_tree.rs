@@ -38,6 +38,8 @@ pub(super) struct RelationUse {
     pub(super) inserted: Vec<i32>,
     /// The numbers of the columns that are updated.
     pub(super) updated: Vec<i32>,
+    /// True if the tables that inherit from the relation are left out (`ONLY`).
+    pub(super) is_only: bool,
 }
 
 /// Permission bits of PostgreSQL, from `nodes/parsenodes.h`.
@@ -109,6 +111,7 @@ pub(super) fn read(text: &str) -> Option<StatementFacts> {
 fn read_value(node: &mut OpenNode<'_>, value: &str, facts: &mut StatementFacts) {
     let number = || value.parse::<u32>().ok();
     match node.field {
+        "inh" => node.relation.is_only = value == "false",
         "relid" => node.relation.oid = number().unwrap_or_default(),
         "requiredPerms" => {
             node.has_permissions = true;
@@ -211,6 +214,7 @@ mod tests {
             selected: vec![8, 9],
             inserted: Vec::new(),
             updated: vec![10],
+            is_only: false,
         };
         assert_eq!(facts.relations, [customers]);
         assert_eq!(facts.functions, BTreeSet::from([871, 2803]));

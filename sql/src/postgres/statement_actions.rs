@@ -86,6 +86,9 @@ impl Collector<'_> {
             if let Some(relation) = self.content.relations.get(relation) {
                 // The type of a row shows the names of all columns.
                 self.add_reads(relation, &[WHOLE_ROW]);
+                if relation.kind == RelationKind::View {
+                    self.add_definition(relation, depth);
+                }
             }
         }
         for relation in &facts.relations {
@@ -129,22 +132,61 @@ impl Collector<'_> {
             self.actions.insert(Action::Delete(name.clone()));
         }
         self.add_triggers(relation, used.permissions);
+        if !used.is_only {
+            self.add_children(relation, used, depth);
+        }
         if relation.kind == RelationKind::View {
             if used.permissions & !ACL_SELECT != 0 {
                 self.actions.insert(Action::Other(format!("it changes rows through the view `{name}`")));
             }
-            match &relation.definition {
-                Some(facts) => self.add_facts(facts, depth + 1),
-                None => {
-                    self.actions.insert(Action::Other(format!("the definition of the view `{name}` cannot be read")));
-                }
+            self.add_definition(relation, depth);
+        }
+    }
+
+    /// Adds everything that the definition of a view does.
+    fn add_definition(&mut self, view: &Relation, depth: usize) {
+        match &view.definition {
+            Some(facts) => self.add_facts(facts, depth + 1),
+            None => {
+                let message = format!("the definition of the view `{}` cannot be read", view.name);
+                self.actions.insert(Action::Other(message));
             }
+        }
+    }
+
+    /// Adds the uses of the tables that inherit from a table: a statement uses them with it. Their columns have the same
+    /// names, but may have other numbers.
+    fn add_children(&mut self, parent: &Relation, used: &RelationUse, depth: usize) {
+        let (selected, updated) = (columns(parent, &used.selected), columns(parent, &used.updated));
+        for (oid, child) in parent.children.iter().filter_map(|oid| Some((*oid, self.content.relations.get(oid)?))) {
+            let numbers = |names: &BTreeSet<String>| {
+                let own = child.columns.iter().filter(|(_, name)| names.contains(*name));
+                own.map(|(number, _)| number + WHOLE_ROW).collect()
+            };
+            let inherited = RelationUse {
+                oid,
+                permissions: used.permissions & !ACL_INSERT,
+                selected: numbers(&selected),
+                updated: numbers(&updated),
+                ..RelationUse::default()
+            };
+            self.add_relation(&inherited, depth + 1);
         }
     }
 
     fn add_reads(&mut self, relation: &Relation, selected: &[i32]) {
         let table = &relation.name;
-        let columns = columns(relation, selected);
+        let mut columns = columns(relation, selected);
+        // A generated column shows the columns that it is computed from.
+        let sources = relation
+            .generated
+            .iter()
+            .filter(|(number, _)| relation.columns.get(number).is_some_and(|generated| columns.contains(generated)));
+        let sources: Vec<String> = sources
+            .flat_map(|(_, sources)| sources)
+            .filter_map(|source| relation.columns.get(source).cloned())
+            .collect();
+        columns.extend(sources);
         if columns.is_empty() {
             self.actions.insert(Action::Read { table: table.clone(), column: None });
         }

@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use proctor_core::sql::{SqlBatch, SqlCode, SqlDiagnostic, SqlPolicy, SqlSpan, StageName};
-use sqlparser::ast::{self, Expr, FromTable, SetExpr};
+use proctor_core::sql::{Dialect, SqlBatch, SqlCode, SqlDiagnostic, SqlPolicy, SqlSpan, StageName};
+use sqlparser::ast::{self, AssignmentTarget, Expr, FromTable, SetExpr};
 
 use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, StatementKind};
 use crate::lexer::{self, SqlTokenKind};
 use crate::stage::{ChainContext, SqlStage, StageError};
-use crate::stages::statement_tree::{find_insert, parse_tree};
+use crate::stages::statement_tree::{find_inserts, parse_tree};
 use crate::stages::{filter_truth, rewrite_extent, statement_binding};
 
 const STAGE: StageName = StageName::Safety;
@@ -199,26 +199,45 @@ fn check_metadata(case: &ChainContext<'_>, source: &str, table: Option<&str>, sp
 fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, span: SqlSpan) -> Option<SqlDiagnostic> {
     let allow = &case.request.allow;
     allow_lists::allowed_columns(allow, table)?;
-    let named = case.statements[index].tree.as_ref().and_then(find_insert).filter(
-        |insert| matches!(&insert.table, ast::TableObject::TableName(name) if is_same_table(&name.to_string(), table)),
-    );
-    let message = match named {
-        // `DEFAULT VALUES`
-        Some(insert) if insert.source.is_none() && insert.assignments.is_empty() => return None,
-        Some(insert) if !insert.columns.is_empty() => {
-            let names = insert.columns.iter().map(|name| lexer::unquote(&name.to_string()));
-            let column = names.into_iter().find(|name| !allow_lists::is_column_allowed(allow, table, name))?;
+    let inserts = case.statements[index].tree.as_ref().map(find_inserts).unwrap_or_default();
+    let is_into_table = |insert: &&ast::Insert| {
+        let dialect = case.request.dialect;
+        matches!(&insert.table, ast::TableObject::TableName(name) if is_same_table(&name.to_string(), table, dialect))
+    };
+    let names = inserts.into_iter().filter(is_into_table).map(inserted_columns).collect::<Option<Vec<_>>>();
+    let message = match names.filter(|names| !names.is_empty()) {
+        Some(names) => {
+            let mut names = names.into_iter().flatten();
+            let column = names.find(|name| !allow_lists::is_column_allowed(allow, table, name))?;
             format!("the column `{table}.{column}` is not on the list")
         }
-        _ => format!("it adds rows to `{table}` without naming their columns, but not all columns are on the list"),
+        None => format!("it adds rows to `{table}` without naming their columns, but not all columns are on the list"),
     };
     let found = SqlDiagnostic::error(STAGE, SqlCode::ColumnRefused, message).with_span(Some(span)).with_subject(table);
     Some(found.with_advice("Name the columns of the new row, and only columns on the list."))
 }
 
+/// Returns the columns that an INSERT names; `None` if it sets columns without naming them.
+fn inserted_columns(insert: &ast::Insert) -> Option<Vec<String>> {
+    // `INSERT … SET a = 1` of MySQL names the columns in assignments.
+    let assigned = insert.assignments.iter().map(|assignment| match &assignment.target {
+        AssignmentTarget::ColumnName(name) => name.0.last().map(ToString::to_string),
+        AssignmentTarget::Tuple(_) => None,
+    });
+    let names: Vec<String> =
+        insert.columns.iter().map(|name| Some(name.to_string())).chain(assigned).collect::<Option<_>>()?;
+    // `DEFAULT VALUES` sets none.
+    let is_named = !names.is_empty() || insert.source.is_none();
+    is_named.then(|| names.iter().map(|name| lexer::unquote(name)).collect())
+}
+
 /// Reports whether a name in the text is that of a table.
-fn is_same_table(written: &str, table: &str) -> bool {
+fn is_same_table(written: &str, table: &str, dialect: Dialect) -> bool {
     let parts: Vec<String> = written.split('.').map(lexer::unquote).collect();
+    let parts: &[String] = match &parts[..] {
+        [schema, rest @ ..] if dialect == Dialect::Postgres && schema == "public" && !rest.is_empty() => rest,
+        all => all,
+    };
     let written = parts.join(".");
     allow_lists::strip_main_schema(&written).eq_ignore_ascii_case(allow_lists::strip_main_schema(table))
 }
@@ -273,7 +292,12 @@ fn check_table_or_column(
         return Some(table_refusal(table, span));
     }
     let (column, listed) = (column?, allow_lists::allowed_columns(allow, table)?);
-    (!listed.iter().any(|allowed| allowed.eq_ignore_ascii_case(column))).then(|| {
+    let is_listed = |name: &str| listed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
+    let is_allowed = match case.engine.catalog().table(table) {
+        Some(of_schema) if column == "*" => of_schema.columns.iter().all(|column| is_listed(&column.name)),
+        _ => is_listed(column),
+    };
+    (!is_allowed).then(|| {
         let message = match column {
             "*" => format!("it rewrites whole rows of `{table}`, but not all of its columns are on the list"),
             _ => format!("the column `{table}.{column}` is not on the list"),

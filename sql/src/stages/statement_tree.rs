@@ -46,3 +46,18 @@ pub(super) fn find_insert(tree: &ast::Statement) -> Option<&ast::Insert> {
         _ => None,
     }
 }
+
+/// Returns every INSERT of a statement: its own, and those in common table expressions.
+pub(super) fn find_inserts(tree: &ast::Statement) -> Vec<&ast::Insert> {
+    let with = match tree {
+        ast::Statement::Explain { statement, .. } => return find_inserts(statement),
+        ast::Statement::Query(query) => query.with.as_ref(),
+        _ => None,
+    };
+    let expressions = with.into_iter().flat_map(|with| &with.cte_tables);
+    let inner = expressions.filter_map(|expression| match &*expression.query.body {
+        SetExpr::Insert(inner) => find_insert(inner),
+        _ => None,
+    });
+    find_insert(tree).into_iter().chain(inner).collect()
+}

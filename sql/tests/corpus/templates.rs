@@ -29,7 +29,7 @@ pub(super) const COMMON_TEMPLATES: &[&str] = &[
     "INSERT INTO orders (id, total) SELECT 77, count(*) FROM %t AS x WHERE x.%c IS NOT NULL",
     "INSERT INTO orders (id, total) VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET total = (SELECT count(*) FROM %f)",
     "INSERT INTO orders (id, total) VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET total = 3 WHERE orders.state = 'new'",
-    "DELETE FROM lines WHERE id IN (SELECT x.id FROM %t AS x WHERE x.%c IS NOT NULL)",
+    "DELETE FROM items WHERE id IN (SELECT x.id FROM %t AS x WHERE x.%c IS NOT NULL)",
 ];
 
 /// Templates for SQLite.

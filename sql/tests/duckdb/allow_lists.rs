@@ -300,7 +300,7 @@ fn run(connection: &Connection, sql: &str) -> Result<Vec<String>, DuckDbError> {
 fn database(library: &Library, changes: &[String]) -> Result<Connection, Failed> {
     let settings = [("autoinstall_known_extensions", "false"), ("threads", "1"), ("memory_limit", "256MB")];
     let connection = library.open(None, &settings)?.connect()?;
-    for part in corpus::schema() {
+    for part in corpus::schema(Dialect::Duckdb) {
         run(&connection, &part)?;
     }
     for change in changes {
@@ -366,7 +366,7 @@ fn no_corpus_statement_bypasses_lists() -> Result<(), Failed> {
                 policy: SqlPolicy::Write,
                 allow: allow.clone(),
                 stages: Some(stages.clone()),
-                schema: corpus::schema(),
+                schema: corpus::schema(Dialect::Duckdb),
                 ..SqlRequest::new(Dialect::Duckdb, sql.as_str())
             };
             let judgement = worker.judge(&request);
