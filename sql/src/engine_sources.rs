@@ -1,6 +1,6 @@
 //! Opens engines from what a worker has: DuckDB's library, and the servers that it starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proctor_core::sql::{Dialect, SqlCode, SqlRequest};
 use proctor_duckdb::LibraryNotFound;
@@ -31,9 +31,9 @@ impl EngineSources {
     pub(crate) fn with_sockets(
         duckdb: Result<PathBuf, LibraryNotFound>,
         templates: ServerTemplates,
-        socket_directory: Option<PathBuf>,
+        socket_directory: Option<&Path>,
     ) -> Self {
-        let files = |template| ServerFiles { template, socket_directory: socket_directory.clone() };
+        let files = |template| ServerFiles { template, socket_directory: socket_directory.map(Path::to_owned) };
         Self {
             duckdb,
             postgres: Provisioned::new(LocalPostgres::new(PostgresPrograms::find(), files(templates.postgres))),

@@ -140,7 +140,7 @@ impl ChainContext<'_> {
 
     /// Converts a refusal of a statement that starts at byte `from` of the text to a finding.
     pub fn refusal_finding(&self, stage: StageName, refusal: &EngineRefusal, from: usize) -> SqlDiagnostic {
-        refusal_diagnostic(&self.request, stage, refusal, |place| self.span(from + place.start..from + place.end))
+        refusal_diagnostic(self.request, stage, refusal, |place| self.span(from + place.start..from + place.end))
     }
 }
 

@@ -297,7 +297,8 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     // The library is loaded and the server is started before the first request arrives. If that fails, each request
     // that needs them gets the error.
     let _library = options.duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
-    let mut sources = EngineSources::with_sockets(options.duckdb, options.templates, options.socket_directory);
+    let mut sources =
+        EngineSources::with_sockets(options.duckdb, options.templates, options.socket_directory.as_deref());
     if options.starts_postgres {
         let _ = sources.postgres.server();
     }

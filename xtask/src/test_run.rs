@@ -2,6 +2,7 @@
 //! campaigns. The last line has the counts of passed, failed and skipped tests. This file calls cargo; `test_counts`
 //! counts the results.
 
+mod machine_needs;
 mod test_counts;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -39,12 +40,24 @@ const SQL_CORPUS: &[&str] =
     &["--test", "lists", "--test", "duckdb", "--test", "server_lists", "--", "corpus", "--nocapture"];
 
 /// Builds all programs and tests, runs the tests, and prints the counts as the last line. The exit code is a failure
-/// if cargo fails, if a test fails, or if no test ran.
+/// if cargo fails, if a test fails, or if no test ran. Unit tests that need what this machine lacks are skipped.
 ///
 /// # Errors
 /// Cargo cannot be started, or its output cannot be read or written.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<ExitCode> {
-    build_then(root, |counts| run_and_count(cargo(root, &TEST_ALL).args(arguments), counts))
+    build_then(root, |counts| {
+        let mut tests = cargo(root, &TEST_ALL);
+        tests.args(arguments);
+        // A selection of tests is the caller's own.
+        if arguments.is_empty() {
+            tests.arg("--");
+            for (name, reason) in machine_needs::unavailable_tests() {
+                tests.args(["--skip", name]);
+                counts.skip(name, reason);
+            }
+        }
+        run_and_count(&mut tests, counts)
+    })
 }
 
 /// Runs all tests at the long level, the sandbox tests with the release helper, and the campaigns. Continues after a

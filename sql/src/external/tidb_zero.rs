@@ -83,7 +83,11 @@ pub struct TidbZero {
     settings: TidbZeroSettings,
     /// The file with the last instance.
     store: PathBuf,
+    now: Now,
 }
+
+/// Returns the time of day.
+pub type Now = fn() -> SystemTime;
 
 /// A database that remains on an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,8 +100,8 @@ pub struct KeptDatabase {
 
 impl TidbZero {
     /// Creates a value that has requested nothing. `store` is a file in a directory of the current user.
-    pub fn new(settings: TidbZeroSettings, store: PathBuf) -> Self {
-        Self { settings, store }
+    pub fn new(settings: TidbZeroSettings, store: PathBuf, now: Now) -> Self {
+        Self { settings, store, now }
     }
 
     /// Returns the stored instance, if it is one of this API.
@@ -210,7 +214,7 @@ impl Provisioner for TidbZero {
     }
 
     fn is_usable(&self, server: &TidbInstance) -> bool {
-        SystemTime::now() + EXPIRY_MARGIN < server.expires_at
+        (self.now)() + EXPIRY_MARGIN < server.expires_at
     }
 }
 
@@ -221,14 +225,15 @@ pub struct TidbChecker {
     store: PathBuf,
     /// The path of `proctor-sql`.
     program: PathBuf,
+    now: Now,
 }
 
 impl TidbChecker {
     /// Creates a value that has requested nothing. `store` is a file in a directory of the current user, and `program`
     /// the path of `proctor-sql`.
-    pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf) -> Self {
-        let servers = Provisioned::new(TidbZero::new(settings.clone(), store.clone()));
-        Self { servers, settings, store, program }
+    pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf, now: Now) -> Self {
+        let servers = Provisioned::new(TidbZero::new(settings.clone(), store.clone(), now));
+        Self { servers, settings, store, program, now }
     }
 
     /// Returns a judgement with the record and the finding of TiDB, and the database if it is kept. A statement that was
@@ -269,7 +274,7 @@ impl TidbChecker {
         let (instance, ran) = match self.run_on(&instance, request, keeps_database) {
             Err(ExternalError::Server { .. }) => {
                 // The service may have deleted the instance early.
-                let zero = TidbZero::new(self.settings.clone(), self.store.clone());
+                let zero = TidbZero::new(self.settings.clone(), self.store.clone(), self.now);
                 zero.forget();
                 self.servers = Provisioned::new(zero);
                 let instance = self.servers.server().map_err(|error| error.to_string())?;
@@ -315,9 +320,14 @@ fn api_message(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    /// 2026-01-01.
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600)
+    }
+
     fn zero(store: &Path) -> TidbZero {
         let settings = TidbZeroSettings { url: "https://zero.example.org/v1beta1".to_owned(), certificates: None };
-        TidbZero::new(settings, store.join("tidb-zero.json"))
+        TidbZero::new(settings, store.join("tidb-zero.json"), now)
     }
 
     fn connection() -> ApiConnection {
@@ -334,7 +344,7 @@ mod tests {
         assert_eq!(stored.dsn.to_string(), "mysql://x.root@gw.example.org:4000/information_schema");
         assert_eq!(stored.dsn.tls, TlsMode::Verified { roots: None });
         assert!(zero.is_usable(&stored));
-        let soon = SystemTime::now() + EXPIRY_MARGIN / 2;
+        let soon = now() + EXPIRY_MARGIN / 2;
         zero.store(connection(), humantime::format_rfc3339(soon).to_string());
         assert!(!zero.is_usable(&zero.stored().expect("an instance")));
     }
@@ -345,7 +355,7 @@ mod tests {
         let zero = zero(directory.path());
         zero.store(connection(), "2999-01-01T00:00:00Z".to_owned());
         let settings = TidbZeroSettings { url: "https://other.example.org".to_owned(), certificates: None };
-        assert_eq!(TidbZero::new(settings, zero.store.clone()).stored(), None);
+        assert_eq!(TidbZero::new(settings, zero.store.clone(), now).stored(), None);
         rustix::fs::chmod(&zero.store, rustix::fs::Mode::from_raw_mode(0o644)).expect("a mode");
         assert_eq!(zero.stored(), None);
     }
@@ -354,7 +364,7 @@ mod tests {
     fn password_is_not_sent_without_tls() {
         let directory = tempfile::tempdir().expect("a directory");
         let settings = TidbZeroSettings { url: "http://zero.example.org".to_owned(), certificates: None };
-        let error = TidbZero::new(settings, directory.path().join("x")).request().expect_err("no TLS");
+        let error = TidbZero::new(settings, directory.path().join("x"), now).request().expect_err("no TLS");
         assert!(error.contains("does not begin with `https://`"), "{error}");
     }
 }

@@ -86,7 +86,7 @@ impl Session {
     pub(super) fn connect(directory: &Path, user: &str, database: &str) -> Result<Self, SessionError> {
         let mut config = Config::new();
         config.host_path(directory).user(user).dbname(database);
-        Self::connect_with(config, None)
+        Self::connect_with(&config, None)
     }
 
     /// Connects to a database of an external server.
@@ -114,10 +114,10 @@ impl Session {
                 Some(MakeRustlsConnect::new(trusted_roots::client_config(roots.as_deref())?))
             }
         };
-        Self::connect_with(config, tls)
+        Self::connect_with(&config, tls)
     }
 
-    fn connect_with(config: Config, tls: Option<MakeRustlsConnect>) -> Result<Self, SessionError> {
+    fn connect_with(config: &Config, tls: Option<MakeRustlsConnect>) -> Result<Self, SessionError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(SessionError::Runtime)?;
         // The connection ends with the client; a caller gets its error from the client.

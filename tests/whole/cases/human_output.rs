@@ -17,7 +17,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("human_output::equal_runs_compare_as_the_same", equal_runs_compare_as_same),
     case("human_output::compare_names_the_differences", compare_names_differences),
     dry_case("human_output::compare_refuses_unknown_runs", compare_refuses_unknown_runs),
-    dry_case("human_output::each_error_has_an_explained_code", each_error_has_explained_code),
+    case("human_output::each_error_has_an_explained_code", each_error_has_explained_code),
 ];
 
 /// Prints 8,000 lines with an error in the middle.

@@ -127,7 +127,7 @@ fn mariadb_is_judged_and_run(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let server = DatabaseServer::start_mariadb(env, &certificates, MARIADB_SCHEMA);
     // The URL is in a file that only its owner may read.
-    repo.write("dsn", &server.url());
+    repo.write("dsn", server.url());
     machine::make_file_public(&repo.path().join("dsn"));
     sql(&repo, env, "run", "SELECT 1", &["--dsn-file", "dsn"]).exits(2).prints_to_stderr(&["chmod 600"]);
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);

@@ -37,6 +37,12 @@ impl TestCounts {
         }
     }
 
+    /// Counts a test that was left out.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.skipped += 1;
+        self.ignored.push(format!("{name}: {reason}"));
+    }
+
     /// Marks the end of the output; a program without a result counts as failed.
     pub(crate) fn end(&mut self) {
         self.failed += u64::from(std::mem::take(&mut self.awaits_result));

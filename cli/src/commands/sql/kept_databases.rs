@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::sql::{Dialect, Judgement, SchemaRequest, SqlAllow, SqlRequest};
+use proctor_runner::Clock;
 use proctor_sql::external::tidb_zero::{KeptDatabase, TidbChecker};
 use proctor_sql::worker_pool::{KeptServer, WorkerPool};
 
@@ -20,6 +21,10 @@ use crate::screen::Screen;
 const INSTANCE_FILE: &str = "tidb-zero.json";
 /// The longest time for which a server is kept.
 const MAX_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(Clock::system().now_ms())
+}
 
 /// The temporary databases of one command.
 pub(super) struct KeptDatabases {
@@ -56,7 +61,7 @@ impl KeptDatabases {
                 let state_dir = installation::state_dir(&args.backend.backend.state, caller)?;
                 proctor_client::installation::secure_state_dir(&state_dir)?;
                 let program = installation::helpers(caller)?.sql;
-                let checker = TidbChecker::new(operator.sql.tidb_zero, state_dir.join(INSTANCE_FILE), program);
+                let checker = TidbChecker::new(operator.sql.tidb_zero, state_dir.join(INSTANCE_FILE), program, now);
                 Ok(Self { checker: Some(checker), ..none })
             }
             None if !matches!(dialect, Dialect::Postgres | Dialect::Mysql) => Err(usage(
@@ -110,7 +115,7 @@ impl KeptDatabases {
             message: format!("no database can be kept: {reason}"),
             hint: "check `--schema`".to_owned(),
         })?;
-        let end = humantime::format_rfc3339_seconds(SystemTime::now() + time);
+        let end = humantime::format_rfc3339_seconds(now() + time);
         screen.err(&format!("database until {end} or Ctrl-C: {}\n", server.url()));
         // An interruption ends the wait early.
         let _ = unless_interrupted(tokio::time::sleep(time)).await;
