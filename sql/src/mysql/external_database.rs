@@ -259,10 +259,9 @@ fn portable_definition(definition: &str, database: &str) -> String {
             SqlTokenKind::Word | SqlTokenKind::Quoted if is_qualifier(&tokens[at..], database) => 2,
             _ => 0,
         };
-        if length > 0 {
-            at += length;
-            continue;
-        }
+        at += length;
+        // The name after a qualifier is kept, whatever it is.
+        let Some((_, text)) = tokens.get(at) else { break };
         is_head &= !matches!(*text, "TABLE" | "VIEW" | "FUNCTION" | "PROCEDURE" | "TRIGGER" | "SEQUENCE");
         portable += known_collation(text).unwrap_or(text);
         at += 1;
@@ -305,6 +304,9 @@ mod tests {
         let expected = "CREATE ALGORITHM=UNDEFINED  SQL SECURITY DEFINER VIEW `v` AS select \
             `t`.`a` AS `a`,'`shop`.`t`' AS `b` from `t`";
         assert_eq!(portable_definition(view, "shop"), expected);
+        let same_name = "CREATE VIEW `v` AS select `shop`.`shop`.`id` AS `id` from `shop`.`shop`";
+        let expected = "CREATE VIEW `v` AS select `shop`.`id` AS `id` from `shop`";
+        assert_eq!(portable_definition(same_name, "shop"), expected);
         let trigger = "CREATE DEFINER=`u`@`%` TRIGGER x BEFORE INSERT ON t FOR EACH ROW SET NEW.a = shop.f()";
         let expected = "CREATE  TRIGGER x BEFORE INSERT ON t FOR EACH ROW SET NEW.a = f()";
         assert_eq!(portable_definition(trigger, "shop"), expected);
