@@ -13,12 +13,10 @@ use crate::{binaries, machine};
 const GENERATOR_PYTHON: &str = "generators/bin/python";
 
 pub(super) const CASES: &[CaseDefinition] =
-    &[case("generated_clients::clients_of_two_generators_work_with_a_daemon", generated_clients_work)
-        .needs(&[
-            Needs::Sandbox,
-            Needs::Client(&[GENERATOR_PYTHON, "-c", "import openapi_python_client, datamodel_code_generator"]),
-        ])
-        .long()];
+    &[case("generated_clients::clients_of_two_generators_work_with_a_daemon", generated_clients_work).needs(&[
+        Needs::Sandbox,
+        Needs::Client(&[GENERATOR_PYTHON, "-c", "import openapi_python_client, datamodel_code_generator"]),
+    ])];
 
 fn generated_clients_work(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("echo hello"));
