@@ -24,16 +24,21 @@ pub struct EngineSources {
 impl EngineSources {
     /// `duckdb` is the path of the shared library, or the reason why it is missing.
     pub fn new(duckdb: Result<PathBuf, LibraryNotFound>, templates: ServerTemplates) -> Self {
-        Self::with_sockets(duckdb, templates, None)
+        Self::with_server_options(duckdb, templates, None, None)
     }
 
-    /// As [`EngineSources::new`]. Servers create a socket for other programs of the user in `socket_directory`.
-    pub(crate) fn with_sockets(
+    /// As [`EngineSources::new`]. Servers create a socket for other programs of the user in `socket_directory`; each of
+    /// their processes may use `process_memory` bytes.
+    pub(crate) fn with_server_options(
         duckdb: Result<PathBuf, LibraryNotFound>,
         templates: ServerTemplates,
         socket_directory: Option<&Path>,
+        process_memory: Option<u64>,
     ) -> Self {
-        let files = |template| ServerFiles { template, socket_directory: socket_directory.map(Path::to_owned) };
+        let files = |template| {
+            let socket_directory = socket_directory.map(Path::to_owned);
+            ServerFiles { template, socket_directory, process_memory }
+        };
         Self {
             duckdb,
             postgres: Provisioned::new(LocalPostgres::new(PostgresPrograms::find(), files(templates.postgres))),

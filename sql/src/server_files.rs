@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::text::digest::Sha256Hex;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 /// The longest time for the start or the end of a server, or for the creation of a template.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,6 +69,8 @@ pub struct ServerFiles {
     pub template: Option<PathBuf>,
     /// The directory for a socket that other programs of the user reach.
     pub socket_directory: Option<PathBuf>,
+    /// The memory that each process of the server may use, in bytes, if the server has no limit of its own.
+    pub process_memory: Option<u64>,
 }
 
 /// Returns the command of a server program: a fixed environment and no input.
@@ -77,6 +79,25 @@ pub(crate) fn server_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("LC_ALL", "C").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
     command
+}
+
+/// Starts something whose processes each get an error when they ask for more memory than `bytes`.
+///
+/// # Errors
+/// The limit cannot be set, or the start fails.
+pub(crate) fn with_process_memory<T>(
+    bytes: Option<u64>,
+    start: impl FnOnce() -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let Some(bytes) = bytes else { return start() };
+    let what = "the memory of the server cannot be limited";
+    let set = |limit| setrlimit(Resource::Data, limit).map_err(|errno| ServerError::Io { what, source: errno.into() });
+    let before = getrlimit(Resource::Data);
+    // New processes inherit the limit of this one, which has it only for the moment.
+    set(Rlimit { current: Some(before.maximum.map_or(bytes, |maximum| maximum.min(bytes))), ..before })?;
+    let started = start();
+    set(before)?;
+    started
 }
 
 /// Runs a program that prepares a data directory.

@@ -207,6 +207,8 @@ pub struct WorkerOptions {
     pub templates: ServerTemplates,
     /// A directory for the socket of a server that other programs of the user reach.
     pub socket_directory: Option<PathBuf>,
+    /// The memory that each process of a server may use, in bytes.
+    pub process_memory: Option<u64>,
 }
 
 /// The options of a worker on its command line.
@@ -216,6 +218,7 @@ const POSTGRES_TEMPLATE_OPTION: &str = "--postgres-template=";
 const MARIADB_OPTION: &str = "--mariadb";
 const MARIADB_TEMPLATE_OPTION: &str = "--mariadb-template=";
 const SOCKET_DIRECTORY_OPTION: &str = "--socket-directory=";
+const PROCESS_MEMORY_OPTION: &str = "--process-memory=";
 
 impl WorkerOptions {
     /// Returns the arguments of a worker for requests of one dialect. `file` is the library or the template.
@@ -235,6 +238,11 @@ impl WorkerOptions {
         format!("{SOCKET_DIRECTORY_OPTION}{}", directory.display())
     }
 
+    /// Returns the argument of a worker whose server's processes may use this memory.
+    pub(crate) fn process_memory_argument(bytes: u64) -> String {
+        format!("{PROCESS_MEMORY_OPTION}{bytes}")
+    }
+
     /// Parses the arguments of a worker. Returns the first unknown one as an error.
     ///
     /// # Errors
@@ -246,6 +254,7 @@ impl WorkerOptions {
             starts_mariadb: false,
             templates: ServerTemplates::default(),
             socket_directory: None,
+            process_memory: None,
         };
         for argument in arguments {
             if let Some(file) = argument.strip_prefix(DUCKDB_OPTION) {
@@ -258,6 +267,8 @@ impl WorkerOptions {
                 options.templates.mariadb = Some(file.into());
             } else if let Some(directory) = argument.strip_prefix(SOCKET_DIRECTORY_OPTION) {
                 options.socket_directory = Some(directory.into());
+            } else if let Some(bytes) = argument.strip_prefix(PROCESS_MEMORY_OPTION) {
+                options.process_memory = Some(bytes.parse().map_err(|_| argument.clone())?);
             } else if argument == POSTGRES_OPTION {
                 options.starts_postgres = true;
             } else if argument == MARIADB_OPTION {
@@ -297,8 +308,9 @@ pub fn serve(socket: &UnixStream, options: WorkerOptions) -> io::Result<()> {
     // The library is loaded and the server is started before the first request arrives. If that fails, each request
     // that needs them gets the error.
     let _library = options.duckdb.as_ref().ok().map(|file| proctor_duckdb::Library::load(file));
+    let sockets = options.socket_directory.as_deref();
     let mut sources =
-        EngineSources::with_sockets(options.duckdb, options.templates, options.socket_directory.as_deref());
+        EngineSources::with_server_options(options.duckdb, options.templates, sockets, options.process_memory);
     if options.starts_postgres {
         let _ = sources.postgres.server();
     }

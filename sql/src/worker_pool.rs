@@ -81,6 +81,10 @@ fn worker_size(key: &WorkerKey) -> WorkerSize {
     }
 }
 
+fn has_server(key: &WorkerKey) -> bool {
+    matches!(key.dialect, Dialect::Postgres | Dialect::Mysql)
+}
+
 /// The message about a worker that exceeded its memory limit.
 const MEMORY_LIMIT_MESSAGE: &str = "it reached its memory limit";
 /// The maximum size of the stderr output of a dead worker that is shown, in bytes.
@@ -462,7 +466,8 @@ impl WorkerPool {
         let sockets = key.sockets_in_sandbox(&self.facts.path);
         let options = WorkerOptions::arguments(key.dialect, library.as_deref())
             .into_iter()
-            .chain(sockets.as_deref().map(WorkerOptions::socket_directory_argument));
+            .chain(sockets.as_deref().map(WorkerOptions::socket_directory_argument))
+            .chain(has_server(key).then(|| WorkerOptions::process_memory_argument(key.memory)));
         let words = [program.file.to_string_lossy().into_owned(), "worker".to_owned()].into_iter().chain(options);
         let files = std::iter::once(&program).chain(&key.library).map(MountedFile::to_mount);
         let tools = files.chain(key.database.iter().flat_map(MountedDatabase::read_only_mounts)).collect();

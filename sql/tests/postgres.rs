@@ -381,6 +381,8 @@ fn ends_expensive_statements() {
         assert!(judgement.diagnostics.iter().any(|found| codes.contains(&found.code)), "{sql}: {judgement:#?}");
         pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
     }
+    // The process of the server gets an error from its own memory limit; the sandbox does not have to end it.
+    pool.assert_codes(&request(SqlPolicy::Read, "SELECT repeat('x', 1000000000)"), &[SqlCode::MemoryLimit]);
 }
 
 /// A server that is killed makes one judgement an error; the next one gets a new server. Afterwards nothing is left.

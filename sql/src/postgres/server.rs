@@ -28,6 +28,8 @@ const VERSIONED_DIRECTORIES: &[(&str, &str)] =
 const PLAIN_DIRECTORIES: &[&str] = &["/usr/libexec/postgresql", "/usr/bin", "/usr/local/bin", "/usr/local/pgsql/bin"];
 /// The words in the log of a server that accepts connections.
 const READY: &str = "ready to accept connections";
+/// The memory that a process of the server needs to start, in bytes.
+const MIN_PROCESS_MEMORY: u64 = 64 << 20;
 /// The version of the content of a template.
 const TEMPLATE_VERSION: u32 = 1;
 /// The oldest supported major version. It introduced statements as bodies of functions, which a bound statement is read
@@ -132,7 +134,10 @@ impl Server {
             Some(file) => directory.unpack(file)?,
             None => create_data(programs, &directory.data())?,
         }
-        let server = Self::start_in(programs, directory, files.socket_directory.as_deref())?;
+        let memory = files.process_memory.map(|bytes| bytes.max(MIN_PROCESS_MEMORY));
+        let server = server_files::with_process_memory(memory, || {
+            Self::start_in(programs, directory, files.socket_directory.as_deref())
+        })?;
         if files.template.is_none() {
             prepare_roles(&server)?;
         }

@@ -75,6 +75,7 @@ fn run_worker(library: &Path) {
         starts_mariadb: false,
         templates: ServerTemplates::default(),
         socket_directory: None,
+        process_memory: None,
     };
     proctor_sql::worker::serve(&UnixStream::from(socket), options).expect("the parent listens");
 }
