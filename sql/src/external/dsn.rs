@@ -184,9 +184,14 @@ impl ServerAddress {
     fn is_local(&self) -> bool {
         match self {
             Self::Socket(_) => true,
-            Self::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+            Self::Tcp { host, .. } => is_loopback(host),
         }
     }
+}
+
+/// Reports whether a host is this machine.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 /// The parameters of a URL.
@@ -220,8 +225,8 @@ impl Parameters {
     }
 }
 
-/// Returns whether a TLS mode encrypts the connection. Modes that do not verify the host are refused, except that
-/// `require` and `verify-ca` also verify it here.
+/// Returns whether a TLS mode encrypts the connection. Every encrypted connection verifies the host, also with `require`
+/// and `verify-ca`. Modes that may continue without TLS are refused.
 fn is_encrypted(mode: &str) -> Result<bool, DsnError> {
     match mode.to_lowercase().replace('_', "-").as_str() {
         "disable" | "disabled" => Ok(false),

@@ -56,15 +56,21 @@ fn run(dsn: &Dsn, run: &SqlRunRequest, judgement: &Judgement) -> Result<ResultRo
     if ranges.len() != judgement.statements.len() {
         return Err(ExternalError::Request("the judgement belongs to other statements".to_owned()));
     }
-    let judged = ranges.into_iter().zip(&judgement.statements);
-    let statements: Vec<JudgedStatement<'_>> = judged
-        .map(|(range, view)| JudgedStatement { sql: &request.sql[range], is_readonly: view.kind == "read" })
-        .collect();
     let end = match (request.policy, run.commit) {
         (SqlPolicy::Read, _) => TransactionEnd::ReadOnly,
         (_, false) => TransactionEnd::Rollback,
         (_, true) => TransactionEnd::Commit,
     };
+    let last = ranges.len().saturating_sub(1);
+    let judged = ranges.into_iter().zip(&judgement.statements).enumerate();
+    let statements: Vec<JudgedStatement<'_>> = judged
+        .map(|(at, (range, view))| JudgedStatement {
+            sql: &request.sql[range],
+            is_readonly: view.kind == "read",
+            is_definition: view.kind == "schema",
+            may_stop_early: view.kind == "read" && at == last && end != TransactionEnd::Commit,
+        })
+        .collect();
     let deadline = Instant::now() + request.limits.wall_time();
     let ran = match dsn.dialect() {
         Dialect::Postgres => postgres::external_database::run(dsn, request, &statements, end, deadline),

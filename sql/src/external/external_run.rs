@@ -7,6 +7,10 @@ pub(crate) struct JudgedStatement<'a> {
     pub(crate) sql: &'a str,
     /// True if the statement only reads.
     pub(crate) is_readonly: bool,
+    /// True if the statement changes the schema.
+    pub(crate) is_definition: bool,
+    /// True if the rows beyond the limits may be left unread. The transaction cannot be continued afterwards.
+    pub(crate) may_stop_early: bool,
 }
 
 /// The effects of statements on an external database.

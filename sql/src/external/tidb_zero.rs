@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig};
 
-use super::dsn::{Dsn, ServerAddress, TlsMode};
+use super::dsn::{self, Dsn, ServerAddress, TlsMode};
 use super::{ExternalDatabase, ExternalError, ScratchOutcome, trusted_roots};
 use crate::chain;
 use crate::provisioner::{Provisioned, Provisioner};
@@ -79,6 +78,7 @@ struct StoredInstance {
 }
 
 /// Requests instances of the service, and stores the last one in a file.
+#[derive(Clone)]
 pub struct TidbZero {
     settings: TidbZeroSettings,
     /// The file with the last instance.
@@ -155,7 +155,7 @@ impl TidbZero {
         let url = format!("{}/instances", self.settings.url.trim_end_matches('/'));
         let uri: Uri = url.parse().map_err(|_| format!("`{url}` is not a URL"))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        let is_loopback = dsn::is_loopback(host);
         if uri.scheme_str() != Some("https") && !is_loopback {
             return Err(format!("`{url}` does not begin with `https://`, and the answer contains a password"));
         }
@@ -220,20 +220,18 @@ impl Provisioner for TidbZero {
 
 /// A service that checks statements, with its current instance.
 pub struct TidbChecker {
+    zero: TidbZero,
     servers: Provisioned<TidbZero>,
-    settings: TidbZeroSettings,
-    store: PathBuf,
     /// The path of `proctor-sql`.
     program: PathBuf,
-    now: Now,
 }
 
 impl TidbChecker {
     /// Creates a value that has requested nothing. `store` is a file in a directory of the current user, and `program`
     /// the path of `proctor-sql`.
     pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf, now: Now) -> Self {
-        let servers = Provisioned::new(TidbZero::new(settings.clone(), store.clone(), now));
-        Self { servers, settings, store, program, now }
+        let zero = TidbZero::new(settings, store, now);
+        Self { servers: Provisioned::new(zero.clone()), zero, program }
     }
 
     /// Returns a judgement with the record and the finding of TiDB, and the database if it is kept. A statement that was
@@ -274,9 +272,8 @@ impl TidbChecker {
         let (instance, ran) = match self.run_on(&instance, request, keeps_database) {
             Err(ExternalError::Server { .. }) => {
                 // The service may have deleted the instance early.
-                let zero = TidbZero::new(self.settings.clone(), self.store.clone(), self.now);
-                zero.forget();
-                self.servers = Provisioned::new(zero);
+                self.zero.forget();
+                self.servers = Provisioned::new(self.zero.clone());
                 let instance = self.servers.server().map_err(|error| error.to_string())?;
                 let ran = self.run_on(&instance, request, keeps_database);
                 (instance, ran)

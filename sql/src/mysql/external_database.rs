@@ -51,21 +51,23 @@ pub(crate) fn run(
     let begin = session.flavor().begin(end == TransactionEnd::ReadOnly);
     session.execute_batch(begin, deadline).map_err(internal)?;
     let mut result = ResultRows::default();
+    let mut has_kept_definitions = false;
     for statement in statements {
-        let refused = |error| RunFailure::Refused(mysql_errors::to_refusal(&error, statement.sql, &dsn.database));
+        let refused = |error| {
+            let refusal = mysql_errors::to_refusal(&error, statement.sql, &dsn.database);
+            RunFailure::Refused(if has_kept_definitions { with_kept_definitions(refusal) } else { refusal })
+        };
         let prepared = session.prepare(statement.sql, SqlMode::Strict, deadline).map_err(refused)?;
         let mut rows = RowBuffer::new(&request.limits);
         let ran = session
-            .run_into(statement.sql, SqlMode::Strict, statement.is_readonly, deadline, &mut rows)
+            .run_into(statement.sql, SqlMode::Strict, statement.may_stop_early, deadline, &mut rows)
             .map_err(refused)?;
-        result.changed += ran.changed;
+        has_kept_definitions |= statement.is_definition;
+        // The driver also counts the rows that a query returns.
+        result.changed += if statement.is_readonly { 0 } else { ran.changed };
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
         result.columns = prepared.columns;
-        // The rest of the result was not read, so the connection cannot be used again.
-        if session.is_cancelled() {
-            return Ok(result);
-        }
     }
     if end != TransactionEnd::Commit {
         // The connection ends here, and with it the transaction.
@@ -73,13 +75,20 @@ pub(crate) fn run(
     }
     // A caller that gets no answer in time must not find the effects later.
     if Instant::now() > deadline {
-        return Err(RunFailure::Refused(mysql_errors::to_refusal(&SessionError::TimedOut, "", &dsn.database)));
+        let refusal = mysql_errors::to_refusal(&SessionError::TimedOut, "", &dsn.database);
+        return Err(RunFailure::Refused(if has_kept_definitions { with_kept_definitions(refusal) } else { refusal }));
     }
     session.execute_batch("COMMIT", Instant::now() + super::CLEANUP_TIMEOUT).map_err(|error| match &error {
         SessionError::Server(_) => RunFailure::Refused(mysql_errors::to_refusal(&error, "", &dsn.database)),
         _ => RunFailure::CommitUnknown(mysql_errors::describe(&error)),
     })?;
     Ok(ResultRows { committed: true, ..result })
+}
+
+/// Adds to a refusal that the server has committed the changes of the schema before it.
+fn with_kept_definitions(refusal: EngineRefusal) -> EngineRefusal {
+    let message = format!("{}; the changes of the schema before it were kept", refusal.message);
+    EngineRefusal { message, ..refusal }
 }
 
 /// A new database on a server that exists only for checks.
@@ -93,7 +102,7 @@ impl ScratchDatabase {
     pub(crate) fn create(dsn: &Dsn, schema: &[String], deadline: Instant) -> Result<Self, RunFailure> {
         let connected = Session::connect_external(dsn, deadline);
         let mut session = connected.map_err(|error| RunFailure::Connection(connection_message(&error)))?;
-        let name = format!("proctor_{}", &random_digits());
+        let name = format!("proctor_{}", random_digits());
         let internal = |error| RunFailure::Refused(mysql_errors::to_internal_refusal(&error, &name));
         let quoted = quote_identifier(&name);
         session.execute_batch(&format!("CREATE DATABASE {quoted}"), deadline).map_err(internal)?;
@@ -159,6 +168,7 @@ fn random_digits() -> String {
 fn connection_message(error: &SessionError) -> String {
     match error {
         SessionError::Connection(error) => external_run::message_with_causes(error),
+        SessionError::TimedOut => "the server does not answer in time".to_owned(),
         other => mysql_errors::describe(other),
     }
 }

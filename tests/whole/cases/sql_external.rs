@@ -98,8 +98,17 @@ fn assert_writes_are_undone_or_kept(run: &dyn Fn(&str, &[&str]) -> FinishedProce
     run(update, &["--commit"]).exits(1);
     run(update, &["--policy", "write", "--commit"]).exits(0).prints_to_stderr(&["1 changed row, kept"]);
     run(tier, &[]).exits(0).prints(&["none"]);
+    // A query with more rows than the limit neither ends the transaction nor counts as a change.
+    let texts = "UPDATE customers SET tier = 'late' WHERE id = 2; SELECT id FROM customers; \
+        UPDATE customers SET tier = 'later' WHERE id = 2; SELECT id FROM customers";
+    let many = ["--policy", "write", "--commit", "--batch", "many", "--limit", "rows=1"];
+    run(texts, &many).exits(0).prints_to_stderr(&["2 changed rows, kept"]).prints(&["(1 row and more)"]);
+    run(tier, &[]).exits(0).prints(&["later"]);
+    let reads = ["--batch", "many", "--limit", "rows=1", "--format", "csv"];
+    let last = run("SELECT id FROM customers; SELECT tier FROM customers WHERE id = 2", &reads).exits(0);
+    assert_eq!(last.stdout, "tier\nlater\n");
     let listed = run("SELECT tier FROM customers WHERE id = 2", &["--tables", "orders"]).exits(1);
-    assert!(!listed.all_output().contains("none"), "{listed}");
+    assert!(!listed.all_output().contains("later"), "{listed}");
     run("SELECT id FROM customers ORDER BY id", &["--limit", "rows=1"])
         .exits(0)
         .prints(&["(1 row and more)"])
@@ -140,6 +149,13 @@ fn mariadb_is_judged_and_run(env: &TestEnvironment) {
     assert_writes_are_undone_or_kept(&run);
     // A change of the schema commits at once, so it is only run with `--commit`.
     run("CREATE TABLE notes (id INT)", &["--policy", "migrate"]).exits(5).prints_to_stderr(&["add `--commit`"]);
+    // Only the rows of the server break the constraint; the table before it remains.
+    let texts = "CREATE TABLE kept (id INT); \
+        ALTER TABLE customers ADD CONSTRAINT other CHECK (locate(char(64), email) = 0)";
+    run(texts, &["--policy", "migrate", "--commit"])
+        .exits(5)
+        .prints_to_stderr(&["the changes of the schema before it were kept"]);
+    run("SELECT count(*) FROM kept", &[]).exits(0);
     run("CREATE TABLE notes (id INT) ENGINE=MyISAM", &["--policy", "migrate", "--commit"]).exits(0);
     let unsafe_write = run("UPDATE customers SET tier = 'x' WHERE id = 1", &["--policy", "write"]).exits(5);
     unsafe_write.prints_to_stderr(&["tables without transactions: `notes`"]);
@@ -238,6 +254,10 @@ fn tidb_zero_refuses(env: &TestEnvironment) {
     assert_eq!(service.requests(), 1);
     let databases = server.databases();
     assert!(!databases.contains("proctor_"), "{databases}");
+    verify("SELECT emial FROM customers", &["--keep-alive", "1m"]).exits(1).prints_to_stderr(&["no database is kept"]);
+    verify("SELECT 1", &["--keep-alive", "1m"]).exits(0).prints_to_stderr(&["database until ", "mysql://app:"]);
+    let databases = server.databases();
+    assert!(databases.contains("proctor_"), "{databases}");
 }
 
 fn broken_service_is_error(env: &TestEnvironment) {

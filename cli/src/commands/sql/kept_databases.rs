@@ -109,6 +109,8 @@ impl KeptDatabases {
         let Some(time) = self.keep_alive else { return Ok(()) };
         if let Some(kept) = &self.remote {
             screen.err(&format!("database until {}: {}\n", kept.expires_at, kept.url));
+        } else if self.checker.is_some() {
+            screen.err("no database is kept, because no statement was checked by the service\n");
         }
         let Some((workers, request)) = &self.local else { return Ok(()) };
         let server: KeptServer = workers.keep_database(request).await.map_err(|reason| CliError::Environment {
