@@ -171,6 +171,9 @@ pub enum EngineError {
     /// The request selects no step of the profile, or a step that does not exist.
     #[error("{}", with_hint(.0, Some(.0.hint())))]
     Selection(#[from] SelectionError),
+    /// The worktree cannot be watched.
+    #[error("the worktree cannot be watched: {}{HINT}{}", .0, watch_hint(.0))]
+    Watch(#[source] std::io::Error),
     /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
@@ -188,6 +191,20 @@ fn unreadable_spec_reason(error: &std::io::Error) -> String {
         )
     } else {
         format!("{error}{HINT}make sure that it is a readable regular file, then run again")
+    }
+}
+
+/// Returns what to do if a worktree cannot be watched.
+fn watch_hint(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        // The limits of inotify(7).
+        Some(code) if code == Errno::NOSPC.raw_os_error() => {
+            "the kernel allows this user no more watches: raise `sysctl fs.inotify.max_user_watches`"
+        }
+        Some(code) if code == Errno::MFILE.raw_os_error() => {
+            "this user watches too much already: end other watchers, or raise `sysctl fs.inotify.max_user_instances`"
+        }
+        _ => "run without `--watch`",
     }
 }
 
@@ -273,6 +290,7 @@ impl EngineError {
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
             Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
+            Self::Watch(_) => EngineCode::Watch,
             Self::TwoFileScopes | Self::ScopePath(_) | Self::FixOfCommit | Self::Selection(_) => EngineCode::Scope,
             Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
@@ -378,6 +396,7 @@ impl EngineError {
             | Self::Store(_)
             | Self::Sandbox(_)
             | Self::SessionSpent(_)
+            | Self::Watch(_)
             | Self::ControlsMissing { .. }
             | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }

@@ -19,6 +19,7 @@ pub use host::environment;
 pub use host::pushed_commits::pushed_commits;
 pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
+pub use host::worktree_watch::{WorktreeChanges, WorktreeWatch};
 pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedIndex};
 pub use proctor_sandbox::{
     BlockedSignals, DoctorReport, Launcher, Policy, SetupOp, UnmetRequirement, close_inherited,

@@ -8,6 +8,7 @@ mod run_backend;
 mod run_watcher;
 mod scope_request;
 mod span_export;
+mod watch_loop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ use crate::screen::{self, Screen, TextLayout};
 use completed_run::RunFuture;
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
-use run_watcher::RunWatcher;
+use run_watcher::{AppliedPaths, RunWatcher};
 use span_export::SpanExports;
 
 pub(crate) use commit_range::{CommitRecord, RangeRecord};
@@ -126,6 +127,9 @@ fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), Cli
     if is_range_given && args.patch.is_some() {
         return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
     }
+    if args.scope.watch && args.reports.format != RunFormat::Human {
+        return usage("`--watch` has no end, so it has no machine-readable result", "omit `--format`");
+    }
     let to_stdout = args.patch.as_deref().is_some_and(patch_output::is_stdout);
     if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
@@ -155,6 +159,8 @@ pub(super) struct CommandRuns<'a> {
     reuse: Reuse,
     /// The steps and files to which the runs are restricted.
     scope: ScopeRequest,
+    /// Paths that steps of the current run have applied to the worktree.
+    applied: AppliedPaths,
     exports: SpanExports,
 }
 
@@ -187,7 +193,20 @@ impl<'a> CommandRuns<'a> {
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
         let exports = SpanExports::new(&backend, operator, caller);
         let scope = scope_request::from_args(&args.scope, &repo, &caller.cwd)?;
-        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, scope, exports })
+        Ok(Self {
+            args,
+            caller,
+            reports,
+            backend,
+            repo,
+            cancel,
+            interrupts,
+            patch_target: None,
+            reuse,
+            scope,
+            applied: AppliedPaths::default(),
+            exports,
+        })
     }
 
     /// Prepares runs in this process, even if a daemon is running.
@@ -348,8 +367,9 @@ impl CommandRuns<'_> {
         let shows_lines = screen.has_live_progress && self.args.detail() != Detail::Quiet;
         let (lines, printed) = shows_lines.then(last_lines::channel).unzip();
         let (work, began_ms) = (self.run_future(tree, sender, lines)?, Clock::system().now_ms());
-        let mut watch =
-            RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen).with_last_lines(printed);
+        let mut watch = RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen)
+            .with_last_lines(printed)
+            .with_applied_paths(self.applied.clone());
         let result = watch.run_to_end(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -432,6 +452,11 @@ impl CommandRuns<'_> {
 
     /// Carries out the requested run, or each run of a range.
     async fn run_all(&mut self, operator: OperatorConfig, screen: &mut Screen) -> Result<u8, CliError> {
+        if self.args.scope.watch {
+            let engine = self.backend.engine(self.args, operator, self.caller)?;
+            let watch = engine.watch_worktree(&self.repo).map_err(engine_error)?;
+            return self.watch(watch, screen).await;
+        }
         let Some(rev) = &self.args.rev else { return self.run_one(TreeSelection::Worktree, screen).await };
         if let (RunBackend::Daemon(_), false) = (&self.backend, is_range(rev)) {
             return self.run_one(TreeSelection::Commit(rev.clone()), screen).await;

@@ -49,6 +49,8 @@ pub enum EngineCode {
     PartialCommit,
     /// The request restricts the run to steps or files that do not exist, or in a contradictory way.
     Scope,
+    /// The worktree cannot be watched for changes.
+    Watch,
     /// A bug in Proctor.
     Internal,
 }
@@ -170,4 +172,9 @@ codes! { EngineCode;
         "A run that checks nothing, or something else than requested, would be misleading.",
         "Use the names that `proctor plan` lists, and paths inside the repository.",
         "$ proctor run verify.tests/pytest\n$ proctor run --changed main";
+    Watch, 224, "engine::watch",
+        "The worktree cannot be watched for changes.",
+        "`--watch` would miss changes, and its last result would look current.",
+        "Raise the limits of inotify that the message names, or run without `--watch`.",
+        "$ sysctl fs.inotify.max_user_watches=524288";
 }
