@@ -5,6 +5,7 @@ use proctor_core::api::{How, RunState, RunView, StepView, all_passed_message};
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
+use proctor_core::model::run_scope::RunScope;
 
 use super::untrusted::safe_name;
 use crate::service::OutputUnit;
@@ -25,7 +26,8 @@ pub(super) fn headline(run: &RunView) -> String {
 
 /// Returns the reason for the verdict, or the state of a run without a verdict.
 pub(super) fn reason(run: &RunView) -> String {
-    match run.rerun.as_ref().and_then(Rerun::phrase).filter(|_| run.state == RunState::Finished) {
+    let partial = run.rerun.as_ref().and_then(Rerun::phrase).or(run.scope.as_ref().map(RunScope::phrase));
+    match partial.filter(|_| run.state == RunState::Finished) {
         Some(partial) => format!("{}; {partial}", result_reason(run)),
         None => result_reason(run),
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use proctor_core::model::drift::is_evidence_path;
 use proctor_git::files::paths;
 use proctor_git::helper::GitHelper;
+use proctor_snapshot::is_staging_path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -139,9 +140,9 @@ impl WorktreeWatch {
         Ok(())
     }
 
-    /// Removes ignored files, git's own files, and the documents that Proctor writes.
+    /// Removes ignored files, git's own files, and the documents and temporary files that Proctor writes.
     fn remove_ignored(&self, changes: &mut WorktreeChanges) -> Result<(), EngineError> {
-        let is_own = |path: &[u8]| paths::is_in_git_dir(path) || is_evidence_path(path);
+        let is_own = |path: &[u8]| paths::is_in_git_dir(path) || is_evidence_path(path) || is_staging_path(path);
         changes.paths.retain(|path| !is_own(path));
         let asked: Vec<&[u8]> = changes.paths.iter().map(Vec::as_slice).collect();
         let ignored = self.helper.are_ignored(&self.repo, &asked)?;
