@@ -67,14 +67,21 @@ def stage(version: str, date: int, root: Path, to: Path) -> None:
 def finish(version: str, date: int, to: Path) -> None:
     """Writes the files about all packages of a directory."""
     sbom.write(version, date, to)
-    archives = {path.name: digest(path) for path in sorted(to.glob(f"proctor-{version}-*.tar.gz"))}
-    template = (Path(__file__).parent / "install.sh").read_text()
-    sums = "\n".join(f"{value}  {name}" for name, value in archives.items())
-    baked = template.replace("version=''\n", f"version={version}\n", 1).replace("sums=''\n", f"sums='{sums}'\n", 1)
-    tree.write(to / "install.sh", baked.encode())
-    os.chmod(to / "install.sh", 0o755)
+    write_installer(version, to)
     names = sorted(path.name for path in to.iterdir() if path.is_file() and path.name != "SHA256SUMS")
     tree.write(to / "SHA256SUMS", "".join(f"{digest(to / name)}  {name}\n" for name in names).encode())
+
+
+def write_installer(version: str, to: Path) -> None:
+    """Writes the installer with the version and the checksums of the archives."""
+    sums = "\n".join(f"{digest(path)}  {path.name}" for path in sorted(to.glob(f"proctor-{version}-*.tar.gz")))
+    text = (Path(__file__).parent / "install.sh").read_text()
+    for empty, filled in [("version=''\n", f"version={version}\n"), ("sums=''\n", f"sums='{sums}'\n")]:
+        # The lines are at the start of the file; later lines only look similar.
+        assert f"\n{empty}" in text
+        text = text.replace(f"\n{empty}", f"\n{filled}", 1)
+    tree.write(to / "install.sh", text.encode())
+    (to / "install.sh").chmod(0o755)
 
 
 def digest(path: Path) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers GET requests below /simple, /npm and /files."""
+    """Answers GET and HEAD requests below /simple, /npm and /files."""
 
     directory: Path
 
@@ -31,6 +31,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._send(None, "")
 
+    do_HEAD = do_GET  # noqa: N815
+
     def _send(self, body: "bytes | None", kind: str) -> None:
         if body is None:
             self.send_error(404)
@@ -39,7 +41,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def _simple(self, name: str) -> "bytes | None":
         wheels = sorted(self.directory.glob(f"{name.replace('-', '_')}-*.whl"))
