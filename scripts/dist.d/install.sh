@@ -69,6 +69,7 @@ main() {
 
     tar -xzf "$archive" -C "$place"
     for unit in "$place/$name"/lib/systemd/*/proctord.service; do
+        [ -f "$unit" ] || continue
         sed "s|/usr/local/bin/proctord|$prefix/bin/proctord|" "$unit" >"$unit.new"
         mv "$unit.new" "$unit"
     done
