@@ -16,11 +16,13 @@ import tree
 
 NAME = "proctor_verify"
 METADATA = """\
-Metadata-Version: 2.3
+Metadata-Version: 2.4
 Name: proctor-verify
 Version: {version}
 Summary: Verifies changes in a sandbox, and records evidence
 License-Expression: MIT OR Apache-2.0
+License-File: LICENSE-APACHE
+License-File: LICENSE-MIT
 Requires-Python: >=3.8
 Project-URL: Source, https://github.com/proctor-verify/proctor
 Classifier: Environment :: Console
