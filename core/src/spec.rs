@@ -19,6 +19,7 @@ mod span;
 pub(crate) mod spec_text;
 mod spec_types;
 pub(crate) mod yaml;
+mod yaml_agreement;
 
 pub use crate::spec::spec_text::SpecText;
 pub use crate::text::escape::quoted;

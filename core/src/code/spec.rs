@@ -40,10 +40,10 @@ codes! { Code;
         "Move checks into scripts in the repository.",
         "steps:\n  - { name: checks, cmd: [\"sh\", \"scripts/check.sh\"] }";
     Alias, 108, "spec::alias",
-        "The file uses a YAML anchor or alias.",
-        "A few bytes of aliases can expand to gigabytes, and they hide the content of a step.",
+        "A YAML alias names no value before it, expands to too many values, or is merged with `<<` without being a map.",
+        "A few bytes of aliases can expand to gigabytes.",
         "Write the value out, or put shared settings into `defaults`.",
-        "defaults: { timeout_ms: 60000 }";
+        "steps: [&build { name: build, cmd: make }, { <<: *build, name: again }]";
     Tag, 109, "spec::tag",
         "The file uses a YAML tag such as `!!python/object`.",
         "Tags mean different things to different YAML parsers.",

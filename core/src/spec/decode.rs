@@ -15,7 +15,8 @@ use super::spec_types::{
     Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepLimits, ToolCheck,
     Toolchain,
 };
-use super::yaml::{self, Node, YamlKey, YamlValue};
+use super::yaml::{self, Node, SpecTree, YamlKey, YamlValue};
+use super::yaml_agreement;
 use crate::model::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::model::tier::Tier;
@@ -25,12 +26,14 @@ use crate::text::escape::quoted;
 
 /// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
 pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Option<Spec> {
-    let root = yaml::parse_spec(bytes, report)?;
+    let SpecTree { root, has_merges } = yaml::parse_spec(bytes, report)?;
     let spec = Spec::decode(&root, report)?;
     let mut rule_problems = DiagnosticCollector::default();
     rules::check(&spec, &mut rule_problems);
     report.add_independent(rule_problems);
-    if !report.has_errors() {
+    if !report.has_errors() && has_merges {
+        yaml_agreement::compare_merged_tree(bytes, &root, report);
+    } else if !report.has_errors() {
         compare_with_serde_yaml(bytes, &spec, &root, report);
     }
     Some(spec)
@@ -38,36 +41,12 @@ pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Opt
 
 /// Parses the same bytes with serde_yaml and reports an error if the result differs.
 fn compare_with_serde_yaml(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut DiagnosticCollector) {
-    const HINT: &str = "quote the value, or write it more simply";
-    let message = "two YAML parsers disagree about this value";
     // serde_yaml treats a byte order mark as content; without it, the text is the same.
     match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
         Ok(other) if other == *spec => {}
-        Ok(other) => {
-            let span = difference_span(root, spec, &other);
-            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT));
-        }
-        Err(error) => {
-            let span = serde_yaml_span(bytes, &error).unwrap_or(root.head);
-            let detail = format!("the second one says {}", quoted(&error.to_string()));
-            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT).hint(detail));
-        }
+        Ok(other) => report.add(yaml_agreement::disagreement(difference_span(root, spec, &other))),
+        Err(error) => report.add(yaml_agreement::second_parser_error(bytes, root, &error)),
     }
-}
-
-/// Returns the position where serde_yaml stopped. Its own index counts characters, so the byte offset is computed from
-/// line and column.
-fn serde_yaml_span(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
-    let location = error.location()?;
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let text = std::str::from_utf8(bytes).ok()?;
-    let text = text.trim_start_matches('\u{feff}');
-    let mark = bytes.len() - text.len();
-    let line = text.split_inclusive('\n').nth(location.line().checked_sub(1)?)?;
-    let before: usize = text.split_inclusive('\n').take(location.line() - 1).map(str::len).sum();
-    let within: usize = line.chars().take(location.column().checked_sub(1)?).map(char::len_utf8).sum();
-    let start = number(mark + before + within);
-    Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
 }
 
 /// Returns the position of the first value that differs between the two results.
@@ -516,7 +495,7 @@ mod tests {
     /// modified.
     fn difference_position(change: impl FnOnce(&mut Spec)) -> String {
         let mut report = DiagnosticCollector::default();
-        let root = yaml::parse_spec(TEXT.as_bytes(), &mut report).expect("a tree");
+        let root = yaml::parse_spec(TEXT.as_bytes(), &mut report).expect("a tree").root;
         let ours = Spec::decode(&root, &mut report).expect("a spec");
         assert!(!report.has_errors());
         let mut theirs = ours.clone();
