@@ -153,6 +153,21 @@ pub enum EngineError {
         "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
+    /// The spec is in a directory whose files the tree does not cover, or whose path is not UTF-8.
+    #[error(
+        "no spec in `{}` can be verified: a tree covers no evidence of changesets, and the path of a spec is UTF-8{HINT}move the spec to another directory", .0.display()
+    )]
+    SpecDirectory(PathBuf),
+    /// The request is for a changeset, with a spec in a subdirectory.
+    #[error(
+        "the spec in `{directory}` has no changesets, so it cannot be verified for the changeset `{changeset}`{HINT}omit `--changeset`, or verify the changeset with the spec at the top of the repository"
+    )]
+    ChangesetBelowTop {
+        /// The changeset.
+        changeset: ChangesetId,
+        /// The directory of the spec.
+        directory: String,
+    },
     /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
@@ -254,6 +269,8 @@ impl EngineError {
             Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
+            Self::SpecDirectory(_) => EngineCode::SpecDirectory,
+            Self::ChangesetBelowTop { .. } => EngineCode::ChangesetBelowTop,
             Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
     }
@@ -324,6 +341,8 @@ impl EngineError {
             | Self::NoEarlierRun(_)
             | Self::PartialChangeset(_)
             | Self::PartialCommit
+            | Self::SpecDirectory(_)
+            | Self::ChangesetBelowTop { .. }
             | Self::AboveCeiling(_)
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(

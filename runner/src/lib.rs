@@ -17,6 +17,7 @@ pub use error::{EngineError, SpecProblems};
 pub use gate::{Gate, GateRequest};
 pub use host::environment;
 pub use host::pushed_commits::pushed_commits;
+pub use host::repository::WorktreePlace;
 pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
 pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedIndex};

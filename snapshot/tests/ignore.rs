@@ -179,8 +179,26 @@ fn ignores_self_ignoring_virtual_environment() {
 /// Only a pattern with a trailing slash is about directories. All other patterns also match a link to a directory.
 fn links_to_directories_match_git() {
     const PATTERNS: &[&str] = &[
-        "*", "**", "/*", "l*", "lib64", "/lib64", "**/lib64", ".venv/*", ".venv/**", ".venv/lib64", "lib64/", "*/", "**/",
-        ".venv/*/", "*\n!lib64", "*\n!lib64/", "*\n!.gitignore", "*/\nlib64", ".venv", ".venv/",
+        "*",
+        "**",
+        "/*",
+        "l*",
+        "lib64",
+        "/lib64",
+        "**/lib64",
+        ".venv/*",
+        ".venv/**",
+        ".venv/lib64",
+        "lib64/",
+        "*/",
+        "**/",
+        ".venv/*/",
+        "*\n!lib64",
+        "*\n!lib64/",
+        "*\n!.gitignore",
+        "*/\nlib64",
+        ".venv",
+        ".venv/",
     ];
     for file in [".gitignore", ".venv/.gitignore", ".git/info/exclude"] {
         for pattern in PATTERNS {

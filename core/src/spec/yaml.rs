@@ -262,7 +262,18 @@ struct YamlTreeBuilder<'a, 'r> {
 impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
     fn new(kind: YamlFileKind, text: &'a str, report: &'r mut DiagnosticCollector) -> Self {
         let (open, anchored) = (Vec::new(), HashMap::new());
-        Self { kind, text, report, open, root: None, nodes: 0, documents: 0, anchored, alias_bytes: 0, has_merges: false }
+        Self {
+            kind,
+            text,
+            report,
+            open,
+            root: None,
+            nodes: 0,
+            documents: 0,
+            anchored,
+            alias_bytes: 0,
+            has_merges: false,
+        }
     }
 
     fn build(mut self) -> Option<SpecTree<'a>> {

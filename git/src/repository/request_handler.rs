@@ -72,9 +72,9 @@ fn answer_request(
         GitRequest::Staged { repo, index } => {
             staged_commit::staged_commit(&OpenRepository::open(repo)?, index).map(GitAnswer::Staged)
         }
-        GitRequest::Content { repo, commit } => {
+        GitRequest::Content { repo, commit, paths } => {
             let history = open_with_commit(repo, commit, program_output)?;
-            commit_content::read_content(&history, &commit.id, identify).map(GitAnswer::Content)
+            commit_content::read_content(&history, &commit.id, paths, identify).map(GitAnswer::Content)
         }
         GitRequest::Files { repo, commit, paths } => {
             let files =

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::names::ProfileName;
+use proctor_core::model::plan::RelPath;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::spec::{self, OperatorConfig, ParsedSpec, ResolvedPlan, Spec};
 use proctor_core::text::digest::Sha256Hex;
@@ -25,6 +26,8 @@ pub struct SpecFile {
     pub bytes: Vec<u8>,
     /// The sha256 of the bytes.
     pub sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository. The paths in the spec are relative to it.
+    pub directory: RelPath,
 }
 
 impl SpecFile {
@@ -33,15 +36,19 @@ impl SpecFile {
     /// # Errors
     /// There is no spec, it is not a regular file below the repository, or it cannot be read.
     pub fn read_repository(repo: &Path) -> Result<Self, EngineError> {
-        Self::read_in(&Repository::open(repo)?)
+        Self::read_in(&Repository::find(repo)?)
     }
 
     /// Reads the spec of an open repository.
     pub(crate) fn read_in(repository: &Repository) -> Result<Self, EngineError> {
-        let path = repository.path().join(spec::PATH);
+        let below = repository.spec_path();
+        let path = repository.path().join(&below);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        match open_beneath(repository.as_fd(), Path::new(spec::PATH), flags, LinkPolicy::FollowWithin) {
-            Ok(fd) => Self::read_regular_file(path, &File::from(fd)),
+        match open_beneath(repository.as_fd(), Path::new(&below), flags, LinkPolicy::FollowWithin) {
+            Ok(fd) => {
+                let directory = repository.spec_dir.clone();
+                Ok(Self { directory, ..Self::read_regular_file(path, &File::from(fd))? })
+            }
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Err(EngineError::NoSpec(path)),
             Err(errno) => Err(EngineError::UnreadableSpec { path, source: errno.into() }),
         }
@@ -64,7 +71,9 @@ impl SpecFile {
     pub(crate) fn named_for(self, source: &PreparedTree) -> Self {
         match &source.recorded {
             TreeSource::Worktree { .. } => self,
-            TreeSource::Rev { commit, .. } => Self { path: format!("{commit}:{}", spec::PATH).into(), ..self },
+            TreeSource::Rev { commit, .. } => {
+                Self { path: format!("{commit}:{}", source.repository.spec_path()).into(), ..self }
+            }
         }
     }
 
@@ -78,7 +87,7 @@ impl SpecFile {
             file.take(spec::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)
         });
         match read {
-            Ok(_) => Ok(Self { path, sha256: Sha256Hex::digest(&bytes), bytes }),
+            Ok(_) => Ok(Self { path, sha256: Sha256Hex::digest(&bytes), bytes, directory: RelPath::repository() }),
             Err(source) => Err(EngineError::UnreadableSpec { path, source }),
         }
     }
@@ -95,15 +104,16 @@ impl SpecFile {
     ///
     /// # Errors
     /// The profile does not exist, or asks for more than the operator allows.
-    pub(crate) fn resolve(
+    pub fn resolve(
         &self,
         spec: &Spec,
         profile: &ProfileName,
         operator: &OperatorConfig,
     ) -> Result<ResolvedPlan, EngineError> {
         let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1));
-        spec::resolve(spec, profile, operator, self.sha256.clone(), cpus)
-            .map_err(|diagnostics| self.spec_error(diagnostics))
+        let resolved = spec::resolve(spec, profile, operator, self.sha256.clone(), cpus)
+            .map_err(|diagnostics| self.spec_error(diagnostics))?;
+        Ok(ResolvedPlan { plan: resolved.plan.relocated_below(&self.directory), ..resolved })
     }
 
     /// Returns an error with problems of this spec.
