@@ -584,9 +584,7 @@ class RunView(_RunViewRequired, total=False):
     unverified_inputs_sha256: Optional[Sha256Hex]
 
 
-class Span(TypedDict):
-    """A range of bytes in the spec, and the line and column of its start."""
-
+class _SpanRequired(TypedDict):
     # Column of the start in characters, counted from 1.
     column: int
     # Offset after the last byte.
@@ -595,6 +593,13 @@ class Span(TypedDict):
     line: int
     # Offset of the first byte.
     start: int
+
+
+class Span(_SpanRequired, total=False):
+    """A range of bytes in the spec, and the line and column of its start."""
+
+    # The file: 0 for the spec itself, otherwise the number of an included file, in the order of the includes.
+    file: int
 
 
 class SpecProblem(TypedDict):

@@ -5,15 +5,17 @@
 
 use std::str::FromStr;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
-use super::rules;
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{
-    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepLimits, ToolCheck,
-    Toolchain,
+    Defaults, Expect, IncludedSpec, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepLimits,
+    ToolCheck, Toolchain,
 };
 use super::yaml::{self, Node, SpecTree, YamlKey, YamlValue};
 use super::yaml_agreement;
@@ -24,33 +26,46 @@ use crate::spec::spec_text::SpecText;
 use crate::sql::sql_policy::{Dialect, SqlPolicy};
 use crate::text::escape::quoted;
 
-/// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
-pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Option<Spec> {
-    let SpecTree { root, has_merges } = yaml::parse_spec(bytes, report)?;
-    let spec = Spec::decode(&root, report)?;
-    let mut rule_problems = DiagnosticCollector::default();
-    rules::check(&spec, &mut rule_problems);
-    report.add_independent(rule_problems);
-    if !report.has_errors() && has_merges {
-        yaml_agreement::compare_merged_tree(bytes, &root, report);
-    } else if !report.has_errors() {
-        compare_with_serde_yaml(bytes, &spec, &root, report);
-    }
-    Some(spec)
+/// Decodes as much of a file as possible, and compares the result with that of serde_yaml. The result is complete if
+/// `report` has no errors. All positions are in the file with this number.
+pub(super) fn decode_file<T: SpecFileContent>(bytes: &[u8], file: u16, report: &mut DiagnosticCollector) -> Option<T> {
+    let mut own = DiagnosticCollector::default();
+    let decoded = yaml::parse_spec(bytes, &mut own).and_then(|SpecTree { mut root, has_merges }| {
+        root.set_file(file);
+        let decoded = T::decode(&root, &mut own)?;
+        if !own.has_errors() && has_merges {
+            yaml_agreement::compare_merged_tree(bytes, &root, &mut own);
+        } else if !own.has_errors() {
+            compare_with_serde_yaml(bytes, &decoded, &root, &mut own);
+        }
+        Some(decoded)
+    });
+    report.add_file(own, file);
+    decoded
 }
 
+/// The content of a whole file.
+pub(super) trait SpecFileContent: Decode + DeserializeOwned + Serialize + PartialEq {}
+impl SpecFileContent for Spec {}
+impl SpecFileContent for IncludedSpec {}
+
 /// Parses the same bytes with serde_yaml and reports an error if the result differs.
-fn compare_with_serde_yaml(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut DiagnosticCollector) {
+fn compare_with_serde_yaml<T: SpecFileContent>(
+    bytes: &[u8],
+    decoded: &T,
+    root: &Node<'_>,
+    report: &mut DiagnosticCollector,
+) {
     // serde_yaml treats a byte order mark as content; without it, the text is the same.
-    match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
-        Ok(other) if other == *spec => {}
-        Ok(other) => report.add(yaml_agreement::disagreement(difference_span(root, spec, &other))),
+    match serde_yaml::from_slice::<T>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
+        Ok(other) if other == *decoded => {}
+        Ok(other) => report.add(yaml_agreement::disagreement(difference_span(root, decoded, &other))),
         Err(error) => report.add(yaml_agreement::second_parser_error(bytes, root, &error)),
     }
 }
 
 /// Returns the position of the first value that differs between the two results.
-fn difference_span(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
+fn difference_span(root: &Node<'_>, ours: &impl Serialize, theirs: &impl Serialize) -> Span {
     match (serde_json::to_value(ours), serde_json::to_value(theirs)) {
         (Ok(ours), Ok(theirs)) => first_difference(root, &ours, &theirs),
         _ => root.head,
@@ -441,13 +456,14 @@ pub(super) trait SpecRecord {
 
 /// Implements [`Decode`] for a struct by the names of its fields. A field that is not listed causes a compile error. If
 /// a `required` key is missing, decoding returns `None`. A missing `kept` key is an error too, but decoding continues
-/// with an empty value; otherwise references to the names in it would be reported as unknown.
+/// with an empty value; otherwise references to the names in it would be reported as unknown. A missing
+/// `defaulted` key is an empty value.
 macro_rules! record {
-    ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
+    ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*] $(, defaulted [$($defaulted:ident),*])?) => {
         impl SpecRecord for $name {
             const NOUN: &'static str = $what;
             const KEYS: &'static [&'static str] =
-                &[$(stringify!($required),)* $(stringify!($kept),)* $(stringify!($optional),)*];
+                &[$(stringify!($required),)* $(stringify!($kept),)* $($(stringify!($defaulted),)*)? $(stringify!($optional),)*];
         }
         impl Decode for $name {
             fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
@@ -455,9 +471,11 @@ macro_rules! record {
                 $(let $required = fields.required(stringify!($required), report);)*
                 $(let $kept = fields.required(stringify!($kept), report);)*
                 $(let $optional = fields.optional(stringify!($optional), report);)*
+                $($(let $defaulted: Option<_> = fields.optional(stringify!($defaulted), report);)*)?
                 Some(Self {
                     $($required: $required?,)*
                     $($kept: $kept.unwrap_or_default(),)*
+                    $($($defaulted: $defaulted.unwrap_or_default(),)*)?
                     $($optional,)*
                 })
             }
@@ -465,7 +483,10 @@ macro_rules! record {
     };
 }
 
-record!(Spec, "a spec", required [], kept [version, profiles, skills], optional [toolchains, ignored, defaults]);
+record!(Spec, "a spec", required [], kept [version, skills], optional [include, toolchains, ignored, defaults],
+    defaulted [profiles]);
+record!(IncludedSpec, "an included file", required [], kept [],
+    optional [version, include, toolchains, defaults, profiles, skills]);
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],

@@ -86,6 +86,19 @@ pub(crate) struct YamlKey<'a> {
 }
 
 impl Node<'_> {
+    /// Sets the file of all positions.
+    pub(super) fn set_file(&mut self, file: u16) {
+        (self.span, self.head) = (self.span.in_file(file), self.head.in_file(file));
+        match &mut self.value {
+            YamlValue::Scalar { .. } | YamlValue::Invalid => {}
+            YamlValue::Seq(items) => items.iter_mut().for_each(|item| item.set_file(file)),
+            YamlValue::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+                key.span = key.span.in_file(file);
+                value.set_file(file);
+            }),
+        }
+    }
+
     /// Returns whether the value is null: plain and empty, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
@@ -200,6 +213,7 @@ fn span_at(text: &str, at: usize, length: usize) -> Span {
         end: saturating_u32(at + length),
         line: saturating_u32(before.matches('\n').count() + 1),
         column: saturating_u32(before[line_start..].chars().count() + 1),
+        file: 0,
     }
 }
 
@@ -562,5 +576,6 @@ fn span_between(start: &Marker, end: &Marker) -> Span {
         end: offset(end),
         line: saturating_u32(start.line()),
         column: saturating_u32(start.col() + 1),
+        file: 0,
     }
 }

@@ -32,7 +32,7 @@ fn serde_yaml_span(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
     let before: usize = text.split_inclusive('\n').take(location.line() - 1).map(str::len).sum();
     let within: usize = line.chars().take(location.column().checked_sub(1)?).map(char::len_utf8).sum();
     let start = number(mark + before + within);
-    Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
+    Some(Span { start, end: start, line: number(location.line()), column: number(location.column()), file: 0 })
 }
 
 /// Compares a tree whose merge keys are replaced with serde_yaml's reading of the same text. serde_yaml replaces merge

@@ -62,6 +62,7 @@ mod tests {
             sha256: Sha256Hex::digest(&bytes),
             bytes,
             directory: RelPath::repository(),
+            included: Vec::new(),
         }
     }
 
@@ -93,6 +94,7 @@ mod tests {
             sha256: Sha256Hex::digest(&bytes),
             bytes,
             directory: RelPath::repository(),
+            included: Vec::new(),
         };
         assert!(cache.get_or_parse(&wrong).is_err() && cache.get_or_parse(&wrong).is_err());
         let long = file(&"x".repeat(MAX_SPEC_BYTES));

@@ -6,6 +6,7 @@ use std::path::Path;
 use proctor_core::model::drift::{Entry, EntryKind, display_path};
 use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::Plan;
+use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Host, StepUser, is_hidden};
 use proctor_snapshot::{Snapshot, SnapshotError, StepRights};
 
@@ -24,7 +25,8 @@ pub(crate) fn require_same_spec(
     repository: &Repository,
     file: &SpecFile,
 ) -> Result<(), EngineError> {
-    require_same_hash(snapshot.entries.get(repository.spec_path().as_bytes()).as_ref(), file)
+    file.file_digests(repository.spec_path())
+        .try_for_each(|(path, sha256)| require_same_hash(snapshot.entries.get(path.as_bytes()).as_ref(), &sha256, file))
 }
 
 /// Refuses a private copy whose spec differs from the one that the run was planned from.
@@ -36,9 +38,9 @@ pub(crate) fn require_same_spec_in_copy(tree: &Repository, file: &SpecFile) -> R
     }
 }
 
-fn require_same_hash(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {
+fn require_same_hash(covered: Option<&Entry>, sha256: &Sha256Hex, file: &SpecFile) -> Result<(), EngineError> {
     match covered {
-        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
+        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != *sha256 => {
             Err(EngineError::SpecChanged(file.path.clone()))
         }
         _ => Ok(()),
@@ -130,7 +132,6 @@ pub(crate) fn require_expected_plan(plan: &Plan, request: &RunRequest, file: &Sp
 mod tests {
     use super::*;
     use proctor_core::model::plan::RelPath;
-    use proctor_core::text::digest::Sha256Hex;
 
     #[test]
     fn refuses_repository_of_another_user() {
@@ -145,12 +146,12 @@ mod tests {
     #[test]
     fn refuses_spec_changed_before_snapshot() {
         let (bytes, sha256) = (b"read".to_vec(), Sha256Hex::digest(b"read"));
-        let file = SpecFile { path: "s".into(), bytes, sha256, directory: RelPath::repository() };
+        let file = SpecFile { path: "s".into(), bytes, sha256, directory: RelPath::repository(), included: Vec::new() };
         let entry = |kind, text: &[u8]| Entry { kind, executable: false, sha256: Sha256Hex::digest(text) };
-        let changed = require_same_hash(Some(&entry(EntryKind::File, b"covered")), &file);
+        let changed = require_same_hash(Some(&entry(EntryKind::File, b"covered")), &file.sha256, &file);
         assert!(matches!(changed, Err(EngineError::SpecChanged(_))));
         for fine in [None, Some(entry(EntryKind::File, b"read")), Some(entry(EntryKind::Symlink, b"target"))] {
-            assert!(require_same_hash(fine.as_ref(), &file).is_ok(), "{fine:?}");
+            assert!(require_same_hash(fine.as_ref(), &file.sha256, &file).is_ok(), "{fine:?}");
         }
     }
 }

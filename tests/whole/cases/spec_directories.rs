@@ -11,6 +11,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("spec_directories::nearest_spec_applies_to_the_whole_tree", nearest_spec_applies).daemon_sample(),
     case("spec_directories::specs_do_not_answer_for_each_other", specs_do_not_answer_for_each_other).daemon_sample(),
     case("spec_directories::commit_is_verified_by_the_spec_in_its_tree", commit_is_verified).needs(NEEDS_GIT),
+    case("spec_directories::included_files_belong_to_the_spec", included_files_belong_to_spec)
+        .needs(NEEDS_GIT)
+        .daemon_sample(),
+    dry_case("spec_directories::errors_name_the_included_file", errors_name_included_file),
     dry_case("spec_directories::changesets_exist_only_at_the_top", changesets_exist_only_at_top),
     dry_case("spec_directories::commands_without_a_run_use_the_nearest_spec", dry_commands_use_nearest_spec),
 ];
@@ -113,4 +117,40 @@ fn dry_commands_use_nearest_spec(env: &TestEnvironment) {
     b.proctor(&["validate"]).exits(2).prints(&["verification.yaml"]);
     a.proctor(&["explain", "verify.it/it", "--profile", "pr"]).exits(0);
     repo.proctor(&["validate", "--repo", "svc/a"]).exits(0);
+}
+
+/// The spec in `svc/a` and the file that it includes from the top.
+const INCLUDING_SPEC: &str = "version: 1
+include: [../../../shared/checks.yaml]
+profiles: { pr: { include: [verify.it, verify.shared] } }
+skills: { verify.it: { steps: [{ name: it, cmd: [test, -e, own.txt] }] } }
+";
+const SHARED_CHECKS: &str = "skills:
+  verify.shared: { determinism: D1, steps: [{ name: shared, cmd: [test, -e, ../a/own.txt] }] }
+";
+
+fn included_files_belong_to_spec(env: &TestEnvironment) {
+    let (repo, [a, _]) = repo_with_two_specs(env, SCRIPT);
+    repo.write("svc/a/spec/verification.yaml", INCLUDING_SPEC);
+    repo.write("shared/checks.yaml", SHARED_CHECKS);
+    repo.commit();
+    let record = json(&run(&a, &["--format", "json"]).exits(0));
+    assert_eq!(record["skills"][1]["skill"], "verify.shared");
+    let of_worktree = record["started"]["spec_sha256"].clone();
+    let record = json(&run(&a, &["--rev", "HEAD", "--format", "json"]).exits(0));
+    assert_eq!(record["started"]["spec_sha256"], of_worktree);
+    assert_eq!(gate(&a), 0);
+    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("../a/own.txt", "absent"));
+    assert_eq!(gate(&a), 1);
+    run(&a, &[]).exits(1);
+}
+
+fn errors_name_included_file(env: &TestEnvironment) {
+    let (repo, [a, _]) = repo_with_two_specs(env, SCRIPT);
+    repo.write("svc/a/spec/verification.yaml", INCLUDING_SPEC);
+    a.proctor(&["validate"]).exits(2).prints(&["P0170", "verification.yaml:2:11"]);
+    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("determinism", "determinsm"));
+    a.proctor(&["validate"]).exits(2).prints(&["P0116", "shared/checks.yaml:2:20"]);
+    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("verify.shared", "verify.it"));
+    a.proctor(&["validate"]).exits(2).prints(&["P0171", "shared/checks.yaml", "first here: "]);
 }

@@ -15,6 +15,7 @@ use proctor_core::model::plan::{Determinism, Network, Plan, PlannedStep, ReadOnl
 use proctor_core::record::attestation::Attestation;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::LastRun;
+use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::repo_path::RepoPath;
@@ -110,7 +111,13 @@ impl Engine {
         let bytes = spec.into_bytes();
         let path = format!("{}:{}", request.commit.id, repository.spec_path()).into();
         let directory = repository.spec_dir.clone();
-        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory };
+        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory, included: Vec::new() };
+        let file = file.with_includes(repository.spec_path(), |path| {
+            let wanted = vec![RepoPath(path.as_bytes().to_vec())];
+            let content = self.helper.content(repository.path(), &request.commit, wanted);
+            let mut content = content.map_err(|_| IncludeError::Unreadable)?;
+            content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
+        })?;
         Ok(self.parse_and_resolve(&file, &request.demands.profile)?.plan)
     }
 
