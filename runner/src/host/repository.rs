@@ -95,6 +95,12 @@ impl Repository {
     }
 }
 
+/// Returns the name by which records refer to the spec in the directory `path`.
+pub fn repository_record_name(path: &Path) -> String {
+    let canonical = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    display_path(canonical.as_os_str().as_encoded_bytes())
+}
+
 /// A directory in a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorktreePlace {
