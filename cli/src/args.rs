@@ -16,6 +16,7 @@ mod output_format;
 mod report_options;
 mod runs;
 mod schema_name;
+mod scope;
 mod shared_options;
 mod sql;
 mod sql_source;
@@ -52,6 +53,7 @@ pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
 pub(crate) use report_options::{ReportFileOption, ReportsArgs};
 pub(crate) use runs::{RunReference, RunsArgs};
 pub(crate) use schema_name::SchemaName;
+pub(crate) use scope::ScopeArgs;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{
     SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlProvisioner, SqlRequestArgs,
@@ -148,6 +150,8 @@ impl CliCommand {
 /// The arguments of `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub scope: ScopeArgs,
     /// The profile of the spec to run
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,

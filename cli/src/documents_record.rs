@@ -68,6 +68,7 @@ fn started(run: &RunDocuments) -> RunEvent {
         checks: toolchain.map_or(0, |checks| u32::try_from(checks.checks.len()).unwrap_or(u32::MAX)),
         skills: run.skills.iter().map(outline).collect(),
         rerun: run.last_run.rerun.clone(),
+        scope: skill.and_then(|skill| skill.scope.clone()),
     }
 }
 

@@ -51,6 +51,10 @@ pub enum EngineCode {
     SpecDirectory,
     /// A changeset was named for a spec in a subdirectory.
     ChangesetBelowTop,
+    /// The request restricts the run to steps or files that do not exist, or in a contradictory way.
+    Scope,
+    /// The worktree cannot be watched for changes.
+    Watch,
     /// A bug in Proctor.
     Internal,
 }
@@ -158,7 +162,7 @@ codes! { EngineCode;
         "Run the whole profile once. A daemon and each `--state-dir` have only their own runs.",
         "$ proctor run\n$ proctor run --last-failed";
     PartialChangeset, 221, "engine::partial_changeset",
-        "`--last-failed` cannot be combined with a changeset.",
+        "A run of a part of the profile or of the files cannot be combined with a changeset.",
         "Evidence of a changeset proves the whole profile on one tree; a partial run does not.",
         "Fix the failures without the changeset, then run the whole profile for it.",
         "$ proctor run --last-failed\n$ proctor run --changeset 009_x";
@@ -178,4 +182,14 @@ codes! { EngineCode;
          tree that the run verified.",
         "Omit the changeset, or verify it with the spec at the top of the repository.",
         "$ proctor run --changeset 009_x --repo \"$(git rev-parse --show-toplevel)\"";
+    Scope, 223, "engine::scope",
+        "The steps or files to which the run is restricted do not exist, or contradict each other.",
+        "A run that checks nothing, or something else than requested, would be misleading.",
+        "Use the names that `proctor plan` lists, and paths inside the repository.",
+        "$ proctor run verify.tests/pytest\n$ proctor run --changed main";
+    Watch, 224, "engine::watch",
+        "The worktree cannot be watched for changes.",
+        "`--watch` would miss changes, and its last result would look current.",
+        "Raise the limits of inotify that the message names, or run without `--watch`.",
+        "$ sysctl fs.inotify.max_user_watches=524288";
 }

@@ -26,6 +26,9 @@ impl PlannedStep {
     pub fn relocate_below(&mut self, directory: &RelPath) {
         self.workdir = directory.join(&self.workdir);
         self.reports.iter_mut().for_each(|report| report.path = directory.join(&report.path));
+        if let (Some(files), false) = (&mut self.files, directory.is_repository()) {
+            files.base = Some(directory.clone());
+        }
         if let (Inputs::Globs(globs), false) = (&mut self.inputs, directory.is_repository()) {
             let prefix = globset_literal(directory.as_str());
             globs.iter_mut().for_each(|glob| *glob = format!("{prefix}/{}", glob.strip_prefix("./").unwrap_or(glob)));
@@ -57,7 +60,7 @@ skills:
     caches: [target, a/b]
     steps:
       - { name: top, cmd: [./x, y], reports: { junit: out.xml }, inputs: ['src/**', './a'] }
-      - { name: below, cmd: [x], workdir: sub/dir }
+      - { name: below, cmd: [x, '{files}'], files: {}, workdir: sub/dir }
 ";
 
     fn plan() -> Plan {
@@ -79,6 +82,7 @@ skills:
         assert_eq!((top.workdir.as_str(), below.workdir.as_str()), ("svc/[a]", "svc/[a]/sub/dir"));
         assert_eq!(top.cmd.words(), ["./x", "y"], "relative to the working directory");
         assert_eq!(top.inputs, Inputs::Globs(vec![r"svc/\[a\]/src/**".into(), r"svc/\[a\]/a".into()]));
+        assert_eq!(below.files.as_ref().and_then(|files| files.base.clone()), Some(path("svc/[a]")));
         let reports: Vec<&ReportFile> = top.reports.iter().collect();
         assert_eq!(reports[0].path, path("svc/[a]/out.xml"));
         assert_eq!(moved.toolchain[0].run.workdir, path("svc/[a]"));
