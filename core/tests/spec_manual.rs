@@ -36,7 +36,7 @@ fn code_blocks(manual: &str, language: &str) -> Vec<String> {
 fn manual_examples_parse() {
     let manual = spec_manual();
     let specs = code_blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 5);
+    assert_eq!(specs.len(), 6);
     for text in specs {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);

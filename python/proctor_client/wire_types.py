@@ -638,9 +638,7 @@ class ScopeRequest(TypedDict, total=False):
     selected: list[str]
 
 
-class Span(TypedDict):
-    """A range of bytes in the spec, and the line and column of its start."""
-
+class _SpanRequired(TypedDict):
     # Column of the start in characters, counted from 1.
     column: int
     # Offset after the last byte.
@@ -649,6 +647,13 @@ class Span(TypedDict):
     line: int
     # Offset of the first byte.
     start: int
+
+
+class Span(_SpanRequired, total=False):
+    """A range of bytes in the spec, and the line and column of its start."""
+
+    # The file: 0 for the spec itself, otherwise the number of an included file, in the order of the includes.
+    file: int
 
 
 class SpecProblem(TypedDict):

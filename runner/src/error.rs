@@ -154,6 +154,21 @@ pub enum EngineError {
         "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
+    /// The spec is in a directory whose files the tree does not cover, or whose path is not UTF-8.
+    #[error(
+        "no spec in `{}` can be verified: a tree covers no evidence of changesets, and the path of a spec is UTF-8{HINT}move the spec to another directory", .0.display()
+    )]
+    SpecDirectory(PathBuf),
+    /// The request is for a changeset, with a spec in a subdirectory.
+    #[error(
+        "the spec in `{directory}` has no changesets, so it cannot be verified for the changeset `{changeset}`{HINT}omit `--changeset`, or verify the changeset with the spec at the top of the repository"
+    )]
+    ChangesetBelowTop {
+        /// The changeset.
+        changeset: ChangesetId,
+        /// The directory of the spec.
+        directory: String,
+    },
     /// The request is for a part of the profile or of the files, as evidence of a changeset.
     #[error(
         "a restricted run is not evidence for the changeset `{0}`{HINT}omit one of the two: `--changeset {0}` is for the whole profile over all files"
@@ -289,6 +304,8 @@ impl EngineError {
             Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
+            Self::SpecDirectory(_) => EngineCode::SpecDirectory,
+            Self::ChangesetBelowTop { .. } => EngineCode::ChangesetBelowTop,
             Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
             Self::Watch(_) => EngineCode::Watch,
             Self::TwoFileScopes | Self::ScopePath(_) | Self::FixOfCommit | Self::Selection(_) => EngineCode::Scope,
@@ -362,6 +379,8 @@ impl EngineError {
             | Self::NoEarlierRun(_)
             | Self::PartialChangeset(_)
             | Self::PartialCommit
+            | Self::SpecDirectory(_)
+            | Self::ChangesetBelowTop { .. }
             | Self::RestrictedChangeset(_)
             | Self::TwoFileScopes
             | Self::ScopePath(_)

@@ -57,6 +57,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         version: 1,
         profile: ProfileName::new("pr").expect("a name"),
         spec_sha256: Sha256Hex::digest(b"spec"),
+        spec_dir: RelPath::repository(),
         order: if graph { SkillOrder::Graph { parallel: 2 } } else { SkillOrder::Sequence },
         ignored: Ignored::Worktree,
         toolchain: vec![],

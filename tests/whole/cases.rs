@@ -63,6 +63,7 @@ mod run_requests;
 mod screen_snapshots;
 mod skill_order;
 mod spec;
+mod spec_directories;
 mod sql;
 mod sql_external;
 mod sql_observability;
@@ -167,6 +168,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         live_terminal::CASES,
         screen_snapshots::CASES,
         spec::CASES,
+        spec_directories::CASES,
         sql::CASES,
         sql_external::CASES,
         sql_observability::CASES,

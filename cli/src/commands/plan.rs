@@ -194,6 +194,7 @@ mod tests {
             version: 1,
             profile: ProfileName::new("pr").expect("a profile"),
             spec_sha256: Sha256Hex::digest(b"spec"),
+            spec_dir: RelPath::repository(),
             order: SkillOrder::Graph { parallel: 2 },
             ignored: Ignored::Hidden,
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],

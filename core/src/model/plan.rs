@@ -6,6 +6,7 @@
 mod file_rules;
 mod limit;
 mod limits;
+mod relocation;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +36,9 @@ pub struct Plan {
     pub profile: ProfileName,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// How the skills see each other's changes.
     pub order: SkillOrder,
     /// Checks that must pass before any skill runs, in order.
@@ -298,6 +302,21 @@ impl RelPath {
     /// Returns the path of the repository itself.
     pub fn repository() -> Self {
         Self(".".to_owned())
+    }
+
+    /// Returns `path`, which is relative to this directory, relative to the repository.
+    #[must_use]
+    pub fn join(&self, path: &Self) -> Self {
+        match (self.0.as_str(), path.0.as_str()) {
+            (".", _) => path.clone(),
+            (_, ".") => self.clone(),
+            (directory, below) => Self(format!("{directory}/{below}")),
+        }
+    }
+
+    /// Returns whether this is the repository itself.
+    pub fn is_repository(&self) -> bool {
+        self.0 == "."
     }
 
     /// Returns the path as text; `.` is the repository itself.

@@ -23,7 +23,7 @@ use crate::model::enforcement::{Enforcement, SandboxMode};
 use crate::model::leak::LeakedProcesses;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::model::outcome::{LimitKind, Outcome, Termination};
-use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, VersionDemand};
+use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
@@ -70,6 +70,9 @@ pub struct SkillEvidence {
     pub tracked_drift: TrackedDrift,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
     /// Skills of the profile that the plan left out; absent if the plan was complete.
@@ -360,6 +363,9 @@ pub struct ToolchainEvidence {
     pub sandbox: SandboxMode,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
     /// Skills of the profile that the plan left out; absent if the plan was complete.

@@ -63,6 +63,7 @@ pub fn resolve(
         version: 1,
         profile: profile.clone(),
         spec_sha256,
+        spec_dir: RelPath::repository(),
         order,
         ignored,
         toolchain,

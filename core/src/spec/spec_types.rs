@@ -31,6 +31,8 @@ pub struct Spec {
     /// The version of this format: 1.
     #[schemars(schema_with = "version_schema")]
     pub version: Spanned<u64>,
+    /// Files with further toolchains, defaults, profiles and skills, relative to this file.
+    pub include: Option<Vec<Spanned<SpecText>>>,
     /// Tools that must be available before any skill runs, by name.
     pub toolchains: Option<SpannedMap<ToolchainName, Toolchain>>,
     /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
@@ -38,10 +40,24 @@ pub struct Spec {
     pub ignored: Option<Spanned<Ignored>>,
     /// Settings for all steps; skills and steps can override them.
     pub defaults: Option<Defaults>,
-    /// Named lists of skills; `proctor run --profile NAME` runs one of them.
+    /// Named lists of skills; `proctor run --profile NAME` runs one of them. Without profiles, there is one profile `pr`
+    /// with all skills.
+    #[serde(default)]
     pub profiles: SpannedMap<ProfileName, Profile>,
     /// Named groups of steps.
     pub skills: SpannedMap<SkillName, Skill>,
+}
+
+/// A file that a spec includes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IncludedSpec {
+    pub(super) version: Option<Spanned<u64>>,
+    pub(super) include: Option<Vec<Spanned<SpecText>>>,
+    pub(super) toolchains: Option<SpannedMap<ToolchainName, Toolchain>>,
+    pub(super) defaults: Option<Defaults>,
+    pub(super) profiles: Option<SpannedMap<ProfileName, Profile>>,
+    pub(super) skills: Option<SpannedMap<SkillName, Skill>>,
 }
 
 /// A tool and the checks for it.
@@ -229,6 +245,7 @@ impl StepFiles {
             types: texts(&self.types),
             types_or: texts(&self.types_or),
             exclude_types: texts(&self.exclude_types),
+            base: None,
             parallel,
         }
     }

@@ -225,10 +225,10 @@ impl Engine {
         &self.state_path
     }
 
-    /// Opens a repository and checks its owner on the opened descriptor, so that a later change of the path does
-    /// not matter.
+    /// Opens the repository that contains the directory `repo`, for the spec in `repo`. Checks its owner on the opened
+    /// descriptor, so that a later change of the path does not matter.
     fn open_repository(&self, repo: &Path) -> Result<Repository, EngineError> {
-        let repository = Repository::open(repo)?;
+        let repository = Repository::find(repo)?;
         preflight::require_owner(&repository, self.owner)?;
         Ok(repository)
     }
@@ -264,6 +264,7 @@ impl Engine {
         request.require_whole_profile()?;
         let tolerated = self.tolerated_controls(request.sandbox)?;
         let repository = self.open_repository(&request.repo)?;
+        request.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
         let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
         let (plan, rerun) = self.apply_skill_selection(plan, &repository, &request)?;
         let plan = self.apply_step_scope(plan, &request)?;
@@ -277,7 +278,7 @@ impl Engine {
         let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None), files };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
-        preflight::require_same_spec(&context.tree.snapshot, &file)?;
+        preflight::require_same_spec(&context.tree.snapshot, &repository, &file)?;
         preflight::reject_hiding_caches(&context.tree.snapshot, &plan)?;
         context.remaining_commands.store(command_count(&plan), Ordering::Relaxed);
         let first = context.prepare_first_sandbox(&plan);
@@ -286,7 +287,7 @@ impl Engine {
         let documents = withdraw_earlier_pass(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
         let documents = documents.with_toolchain_env(tools);
-        context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.seen_at, &plan.profile));
+        context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
         // If this preparation failed, the first command starts a new sandbox.
         let _ = first.await;
@@ -331,7 +332,7 @@ impl Engine {
         if durations == known {
             return;
         }
-        if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
+        if let Err(error) = durations.write(&self.state, &context.tree.spec_root(), profile) {
             tracing::warn!(%error, "the durations of the steps could not be stored");
         }
     }

@@ -266,6 +266,11 @@ impl RunTree {
         }
     }
 
+    /// Returns the directory that contains `spec/`, at the path that steps see.
+    pub(crate) fn spec_root(&self) -> PathBuf {
+        self.repository.spec_root(&self.seen_at)
+    }
+
     /// Returns the identity of the tree for the record.
     pub(crate) fn tree_facts(&self) -> TreeFacts {
         let git = &self.snapshot.git;

@@ -15,7 +15,7 @@ use proctor_core::model::plan::{Determinism, Network, Plan, PlannedStep, ReadOnl
 use proctor_core::record::attestation::Attestation;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::LastRun;
-use proctor_core::spec;
+use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::repo_path::RepoPath;
@@ -79,9 +79,11 @@ impl Engine {
     /// The repository or the commit cannot be read, or its spec is invalid.
     pub fn find_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
         let repository = self.open_repository(&request.repo)?;
-        let CommitTreeContent { snapshot, spec } = self.helper.content(repository.path(), &request.commit)?;
-        let (Some(snapshot), Some(spec)) = (snapshot, spec) else { return Ok(None) };
-        let plan = self.plan_commit(&request.commit.id, spec, request)?;
+        let spec = RepoPath(repository.spec_path().into_bytes());
+        let CommitTreeContent { snapshot, mut texts } =
+            self.helper.content(repository.path(), &request.commit, vec![spec])?;
+        let (Some(snapshot), Some(spec)) = (snapshot, texts.pop().flatten()) else { return Ok(None) };
+        let plan = self.plan_commit(&repository, spec, request)?;
         if !is_reusable(&plan) {
             return Ok(None);
         }
@@ -100,10 +102,22 @@ impl Engine {
         Ok((then.as_ref() == Some(&earlier.toolchain_env)).then_some(earlier))
     }
 
-    fn plan_commit(&self, commit: &str, spec: String, request: &PriorRunRequest) -> Result<Plan, EngineError> {
+    fn plan_commit(
+        &self,
+        repository: &Repository,
+        spec: String,
+        request: &PriorRunRequest,
+    ) -> Result<Plan, EngineError> {
         let bytes = spec.into_bytes();
-        let path = format!("{commit}:{}", spec::PATH).into();
-        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes };
+        let path = format!("{}:{}", request.commit.id, repository.spec_path()).into();
+        let directory = repository.spec_dir.clone();
+        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory, included: Vec::new() };
+        let file = file.with_includes(repository.spec_path(), |path| {
+            let wanted = vec![RepoPath(path.as_bytes().to_vec())];
+            let content = self.helper.content(repository.path(), &request.commit, wanted);
+            let mut content = content.map_err(|_| IncludeError::Unreadable)?;
+            content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
+        })?;
         Ok(self.parse_and_resolve(&file, &request.demands.profile)?.plan)
     }
 

@@ -92,6 +92,24 @@ fn remove_abandoned_runs(store: &CacheStore, freed: &mut Freed) -> Result<(), St
     Ok(())
 }
 
+/// Returns the size of the caches of each repository. A layer that several repositories share counts for each.
+///
+/// # Errors
+/// A directory in the state directory cannot be listed.
+pub(crate) fn bytes_by_repository(state: &Path) -> Result<BTreeMap<String, u64>, StoreError> {
+    let directory = Directory::open(state)?;
+    if let Err(StoreError::Io { source, .. }) = directory.descend(SKILL_CACHES_DIR)
+        && source.kind() == io::ErrorKind::NotFound
+    {
+        return Ok(BTreeMap::new());
+    }
+    let mut layers: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for cache in stored_caches(&CacheStore::open(&directory, state)?)? {
+        layers.entry(cache.repository).or_default().extend(cache.layers);
+    }
+    Ok(layers.into_iter().map(|(repository, layers)| (repository, layers.values().sum())).collect())
+}
+
 fn stored_caches(store: &CacheStore) -> Result<Vec<StoredCache>, StoreError> {
     let keys = store.scopes.names()?;
     Ok(keys.into_iter().filter_map(|key| read_cache(store, key).ok()).collect())
