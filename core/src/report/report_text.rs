@@ -122,15 +122,6 @@ pub(super) fn stream_text(stream: &StreamEvidence) -> String {
     strip_colours(&text)
 }
 
-/// Returns the end of an output, at most this number of bytes: the end is most informative.
-pub(super) fn last_bytes(text: &str, max_bytes: usize) -> &str {
-    let mut start = text.len().saturating_sub(max_bytes);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
-}
-
 /// Decodes a path with escapes, as in our documents, to bytes.
 fn unescape_path(shown: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(shown.len());

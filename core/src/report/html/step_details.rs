@@ -63,7 +63,7 @@ fn write_body(html: &mut Html, step: &StepEvidence, shown: &ShownStep<'_>) {
     }
     html.class("pre", "command", |html| html.text(&format!("$ {}", page_text::command_line(&step.planned))));
     write_attempts(html, step);
-    let opening = if shown.is_reason() { InitialExcerpt::AroundFirstError } else { InitialExcerpt::Whole };
+    let opening = if shown.is_reason() { InitialExcerpt::AroundErrors } else { InitialExcerpt::Whole };
     drift_section::write(html, &step.drift);
     tool_reports_section::write(html, &shown.tool_reports);
     output_section::write(html, step, opening, shown.logs_command().as_deref());
