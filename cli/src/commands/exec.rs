@@ -285,6 +285,9 @@ fn outcome_text(step: &StepEvidence, doubts: &[InconclusiveDetail]) -> String {
     if let Some(met) = limits_hit_phrase(step) {
         text.push_str(&style::warning(&format!("the command {met}")));
     }
-    text.push_str(&missing_controls([step]));
+    let missing = missing_controls([step]);
+    if !missing.is_empty() {
+        text.push_str(&style::warning(&format!("tier 2, not enforced: {} (see `proctor doctor`)", missing.join(", "))));
+    }
     text + &drift_block(step, TextLayout::LOG)
 }

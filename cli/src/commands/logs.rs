@@ -7,10 +7,6 @@ mod run_follower;
 mod run_units;
 mod stored_logs;
 
-use proctor_core::model::names::RunId;
-use proctor_daemon::client::Client;
-use proctor_daemon::service::{MAX_PART, OutputId};
-
 use crate::args::LogsArgs;
 use crate::caller::Caller;
 use crate::daemon::{self, Purpose, ReachableDaemon, client_error};
@@ -54,23 +50,4 @@ async fn find_daemon_with_run(args: &LogsArgs, caller: &Caller) -> Result<Reacha
     let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
     daemon.client.run(&args.run).await.map_err(client_error)?;
     Ok(daemon)
-}
-
-/// Fetches at most `most` bytes from the beginning of an output from a daemon; returns `None` if it is not available.
-pub(crate) async fn fetch_beginning(
-    client: &Client,
-    run: &RunId,
-    selector: OutputId,
-    max_bytes: usize,
-) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    loop {
-        let part = client.output(run, selector, bytes.len() as u64, MAX_PART).await.ok()?;
-        bytes.extend_from_slice(&part.bytes);
-        let is_last = part.bytes.is_empty() || bytes.len() as u64 >= part.length;
-        if is_last || bytes.len() >= max_bytes {
-            bytes.truncate(max_bytes);
-            return Some(bytes);
-        }
-    }
 }

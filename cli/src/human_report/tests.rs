@@ -7,9 +7,10 @@ use proctor_core::model::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::model::plan::Leaks;
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::AttemptEvidence;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_core::text::digest::Sha256Hex;
 
-use super::{Detail, FailedOutputs, ReportOptions, render_report};
+use super::{Detail, ReportOptions, render_report};
 use crate::fixture::*;
 use crate::screen::TextLayout;
 use proctor_core::record::run_record::RunRecord;
@@ -29,10 +30,7 @@ fn render_plain_at(columns: usize, detail: Detail, events: impl IntoIterator<Ite
 }
 
 fn render_at(layout: TextLayout, detail: Detail, events: impl IntoIterator<Item = RunEvent>) -> String {
-    render_report(
-        &fold(events),
-        &ReportOptions { detail, layout, outputs: &FailedOutputs::default(), logs_options: "" },
-    )
+    render_report(&fold(events), &ReportOptions { detail, layout, outputs: &StreamTexts::default(), logs_options: "" })
 }
 
 #[test]
@@ -173,16 +171,16 @@ fn long_output_is_cut_with_a_note() {
     ]);
     assert!(text.lines().count() < 50, "{text}");
     for expected in [
-        "line 20\n",
-        "(… 70 more lines)",
-        "line 91\n",
+        "(… 88 lines)",
+        "line 89\n",
+        "(… 1 MiB in total, the middle is omitted …)",
         "(… 1 MiB in total, 1.9 KiB of them stored",
         "the very end",
         "(cut:",
     ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
-    assert!(!text.contains("line 21\n"), "{text}");
+    assert!(!text.contains("line 88\n"), "{text}");
 }
 
 /// Returns a step with the output of a compiler that has an error in the middle.
@@ -293,5 +291,5 @@ fn colour_is_only_decoration() {
         finished(Verdict::Failed, Tier::ONE, 1),
     ];
     let text = render_at(TextLayout::LOG, Detail::Normal, events);
-    assert!(text.contains("\x1b[1m\x1b[31mfailed\x1b[0m"), "{text:?}");
+    assert!(text.contains("\x1b[1m\x1b[31mFAIL\x1b[0m"), "{text:?}");
 }

@@ -181,7 +181,7 @@ fn drift_annotations(run: &ReportedRun) -> Vec<Annotation> {
     let Some(record) = run.record() else { return Vec::new() };
     let notes = record.steps().filter(|(_, step)| step.outcome == Outcome::Drifted).flat_map(|(skill, step)| {
         let title = format!("{}drift by {skill}/{}", run.commit_prefix(), step.planned.name);
-        step.drift.found.changes.iter().map(move |change| Annotation {
+        step.drift.found.changes_for_display().map(move |change| Annotation {
             level: FindingLevel::Error,
             path: Some(change.path.clone()),
             line: Some(first_changed_line(change)),

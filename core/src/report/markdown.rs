@@ -10,7 +10,7 @@ use super::report_text::{
 };
 use super::tool;
 use crate::decision::verdict::Verdict;
-use crate::model::drift::{Change, Diff};
+use crate::model::drift::{Diff, StepDrift};
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource};
@@ -147,12 +147,7 @@ fn add_record(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &Reporte
         page.add(&check_details(run, check));
     }
     for (skill, step) in record.steps().filter(|(_, step)| is_problem(step)) {
-        page.add(&step_details(
-            run,
-            &format!("{skill}/{}", step.planned.name),
-            step,
-            &drift_text(&step.drift.found.changes, step.drift.found.omitted),
-        ));
+        page.add(&step_details(run, &format!("{skill}/{}", step.planned.name), step, &drift_text(&step.drift.found)));
     }
     run.tool_reports.iter().for_each(|file| page.add(&tool_report_summary(file)));
     if input.runs.len() == 1 && !record.evidence.is_empty() {
@@ -270,9 +265,9 @@ fn step_details(run: &ReportedRun, name: &str, step: &StepEvidence, drift: &str)
     text
 }
 
-fn drift_text(changes: &[Change], omitted: u64) -> String {
+fn drift_text(found: &StepDrift) -> String {
     let mut text = String::new();
-    for change in changes {
+    for change in found.changes_for_display() {
         let part = match &change.diff {
             Diff::Whole { text } => fenced_block("diff", text),
             Diff::Truncated { text, omitted_lines } => {
@@ -286,8 +281,8 @@ fn drift_text(changes: &[Change], omitted: u64) -> String {
         }
         text.push_str(&part);
     }
-    if omitted > 0 {
-        text.push_str(&format!("… and {omitted} more changed paths\n\n"));
+    if found.omitted > 0 {
+        text.push_str(&format!("… and {} more changed paths\n\n", found.omitted));
     }
     text
 }

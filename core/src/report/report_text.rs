@@ -68,7 +68,7 @@ pub(super) fn leak_warning(step: &StepEvidence) -> Option<String> {
 fn changed_paths(step: &StepEvidence) -> String {
     let found = &step.drift.found;
     let names: Vec<String> =
-        found.changes.iter().take(MAX_NAMED_PATHS).map(|change| single_line(&change.path)).collect();
+        found.changes_for_display().take(MAX_NAMED_PATHS).map(|change| single_line(&change.path)).collect();
     let more = (found.changes.len() - names.len()) as u64 + found.omitted;
     let names = names.join(", ");
     if more == 0 { names } else { format!("{names} and {more} more") }

@@ -10,7 +10,6 @@ use super::output_findings::{OutputFinding, output_findings};
 use super::report_text::{first_changed_line, leak_warning, outcome_reason, path_to_uri, single_line};
 use super::tool::{self, sarif_reader as tools};
 use crate::decision::verdict::Verdict;
-use crate::model::drift::Change;
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{StepEvidence, TreeSource};
@@ -291,10 +290,10 @@ fn finding_result(name: &str, finding: &OutputFinding) -> Value {
 
 /// Returns the locations of a result: the changed paths, or else the declaration of the step.
 fn locations(step: &StepEvidence) -> Vec<Value> {
-    let changes: &[Change] = &step.drift.found.changes;
-    match step.outcome == Outcome::Drifted && !changes.is_empty() {
-        true => changes
-            .iter()
+    let found = &step.drift.found;
+    match step.outcome == Outcome::Drifted && !found.changes.is_empty() {
+        true => found
+            .changes_for_display()
             .take(MAX_LOCATIONS)
             .map(|change| location(&path_to_uri(&change.path), first_changed_line(change)))
             .collect(),

@@ -68,7 +68,7 @@ fn write_body(html: &mut Html, step: &StepEvidence, shown: &ShownStep<'_>) {
     tool_reports_section::write(html, &shown.tool_reports);
     output_section::write(html, step, opening, shown.logs_command().as_deref());
     html.class("details", "rest", |html| {
-        html.text_element("summary", "Conditions and use");
+        html.text_element("summary", "Limits, sandbox, resources");
         html.class("dl", "facts small", |html| write_conditions(html, shown));
     });
 }
