@@ -21,7 +21,7 @@ use crate::text::{count, display_width, duration, escape_line, escape_text, pad,
 use proctor_core::record::run_record::{Finished, RunRecord, SkillRecord, Started};
 
 pub(crate) use step_text::{
-    command_line, drift_block, leak_hint, limit_hint, limits_hit_phrase, outcome_reason, outcome_word, stream_block,
+    command_line, drift_block, leak_hint, limit_hints, limits_hit_phrase, outcome_reason, outcome_word, stream_block,
 };
 
 /// Amount of detail in the report.
@@ -232,7 +232,7 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
 
 /// Renders remarks that had no influence on the verdict.
 fn notes(record: &RunRecord) -> String {
-    let mut text = String::new();
+    let mut text = missing_controls_warning(record);
     if let Some(sentence) = record.rerun_sentence() {
         let line = escape_line(&sentence);
         let note = || format!("{} {line}\n", paint(DIM, "note:"));
@@ -278,13 +278,32 @@ pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvide
     missing.into_iter().collect()
 }
 
+/// Maximum number of missing controls that the last line names.
+const MAX_NAMED_CONTROLS: usize = 2;
+
+/// Returns the names of the controls that were not enforced in a run.
+fn missing_controls_of(record: &RunRecord) -> Vec<&'static str> {
+    let checks = record.checks.iter().map(|check| &check.step);
+    missing_controls(checks.chain(record.steps().map(|(_, step)| step)))
+}
+
 /// Returns the tier, with the controls whose absence makes it tier 2: `tier 2 (no cgroup)`.
 fn tier_phrase(record: &RunRecord, tier: Tier) -> String {
-    let checks = record.checks.iter().map(|check| &check.step);
-    let missing = missing_controls(checks.chain(record.steps().map(|(_, step)| step)));
-    match missing.is_empty() || tier != Tier::TWO {
-        true => format!("tier {tier}"),
-        false => format!("tier {tier} (no {})", missing.join(", no ")),
+    let missing = missing_controls_of(record);
+    match missing.len() {
+        _ if tier != Tier::TWO => format!("tier {tier}"),
+        0 => format!("tier {tier}"),
+        1..=MAX_NAMED_CONTROLS => format!("tier {tier} (no {})", missing.join(", no ")),
+        number => format!("tier {tier} ({number} controls missing)"),
+    }
+}
+
+/// Renders a warning with the missing controls, if the last line does not name them.
+fn missing_controls_warning(record: &RunRecord) -> String {
+    let missing = missing_controls_of(record);
+    match missing.len() <= MAX_NAMED_CONTROLS {
+        true => String::new(),
+        false => style::warning(&format!("not enforced: {} (see `proctor doctor`)", missing.join(", "))),
     }
 }
 

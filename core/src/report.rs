@@ -3,6 +3,7 @@
 //!
 //! To add a format, write its file and add it to [`RunReportFormat`].
 
+pub mod failure_hints;
 mod github;
 pub mod html;
 mod junit;

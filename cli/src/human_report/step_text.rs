@@ -7,6 +7,7 @@ use proctor_core::model::outcome::{LimitKind, Outcome, Termination};
 use proctor_core::model::outcome_reason::{self, check_headline, is_plain_end, missing_program};
 use proctor_core::model::plan::PlannedStep;
 use proctor_core::record::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
+use proctor_core::report::failure_hints::failure_hints;
 use proctor_core::text::excerpt::{Excerpt, ExcerptLimits, ExcerptPart};
 use proctor_core::text::safe_text::strip_colours;
 
@@ -35,8 +36,8 @@ const MAX_SECONDARY_LINES: usize = 12;
 /// Renders the block of a step. `command` shows its whole output.
 pub(crate) fn render_step(name: &str, step: &StepEvidence, command: &str, view: &ReportOptions<'_>) -> String {
     let mut text = step_heading(name, step, view.layout);
-    text.push_str(&limit_hint(step));
-    text.push_str(&leak_hint(step));
+    let hints = limit_hints(step).into_iter().chain(leak_hint(step)).chain(failure_hints(step, view.outputs));
+    hints.for_each(|hint| text.push_str(&hint_line(&hint, view.layout)));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&drift_block(step, view.layout));
     text.push_str(&streams(step, command, view));
@@ -57,6 +58,12 @@ fn step_heading(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
     let heading =
         Heading { style: style::outcome_style(step.outcome), word: outcome_word(step.outcome), name, reason: &reason };
     heading.render(layout)
+}
+
+/// Formats a `hint:` line; on a terminal, in as many lines as it needs.
+fn hint_line(hint: &str, layout: TextLayout) -> String {
+    let lines = layout.fit_line(&format!("hint: {hint}"));
+    format!("{} {}\n", paint(style::HINT, "hint:"), lines.strip_prefix("hint: ").unwrap_or(&lines))
 }
 
 /// The first line of a block.
@@ -101,6 +108,7 @@ pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> S
     let step = &check.step;
     if missing_program(check).is_none() || view.detail == Detail::Verbose {
         text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+        text.push_str(&drift_block(step, view.layout));
         text.push_str(&streams(step, "", view));
     }
     text
@@ -212,8 +220,8 @@ pub(crate) fn outcome_reason(step: &StepEvidence) -> String {
 }
 
 /// Returns hints for a step that was ended by a limit; empty for others.
-pub(crate) fn limit_hint(step: &StepEvidence) -> String {
-    let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
+pub(crate) fn limit_hints(step: &StepEvidence) -> Vec<String> {
+    let Termination::LimitHit { limit, .. } = &step.termination else { return Vec::new() };
     let setting = limit_setting(*limit);
     let flag = setting.replace('_', "-");
     let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
@@ -226,12 +234,12 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
         let what = "all layers of a run share one limit, and all scratch directories of a step share another";
         hints.push(format!("{what}; put large files that need no verification into `caches`"));
     }
-    style::hint_lines(&hints)
+    hints
 }
 
-/// Returns a hint for a step that failed because it left processes behind; empty for others.
-pub(crate) fn leak_hint(step: &StepEvidence) -> String {
-    step.forbidden_leak().map_or_else(String::new, |_| style::hint_lines(&[leak::LEAK_HINT.to_owned()]))
+/// Returns a hint for a step that failed because it left processes behind.
+pub(crate) fn leak_hint(step: &StepEvidence) -> Option<String> {
+    step.forbidden_leak().map(|_| leak::LEAK_HINT.to_owned())
 }
 
 /// Returns a phrase with the limits that a passed step hit, or `None` if there were none.

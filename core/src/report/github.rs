@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::failure_hints::failure_hints;
 use super::output_excerpt::output_excerpts;
 use super::output_findings::{OutputFinding, output_findings};
 use super::report_text::{
@@ -91,6 +92,9 @@ fn output_group(input: &ReportInput<'_>, run: &ReportedRun, name: &str, step: &S
     for excerpt in output_excerpts(run, name, step, EXCERPT) {
         let shown = neutralize_lines(&excerpt.text);
         text.push_str(&format!("[{}, {} bytes]\n{}\n", excerpt.stream, excerpt.bytes, shown.trim_end_matches('\n')));
+    }
+    for hint in failure_hints(step, &run.outputs) {
+        text.push_str(&format!("hint: {}\n", neutralize_lines(&hint)));
     }
     text.push_str(&format!("::{}::\n::endgroup::\n", input.token));
     text

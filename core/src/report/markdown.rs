@@ -4,6 +4,7 @@
 //! Untrusted text appears only in `<code>`, in `<pre>` or in a fence, escaped for each. There it can neither
 //! mention users nor create links or images.
 
+use super::failure_hints::failure_hints;
 use super::output_excerpt::output_excerpts;
 use super::report_text::{
     leak_warning, neutralize_lines, outcome_reason, outcome_text, short_id, single_line, truncate_chars,
@@ -260,6 +261,9 @@ fn step_details(run: &ReportedRun, name: &str, step: &StepEvidence, drift: &str)
     for excerpt in output_excerpts(run, name, step, EXCERPT) {
         let block = preformatted_block(&excerpt.text);
         text.push_str(&format!("{}, {} bytes:\n\n{block}", excerpt.stream, excerpt.bytes));
+    }
+    for hint in failure_hints(step, &run.outputs) {
+        text.push_str(&format!("Hint: {}\n\n", inline_code(&hint)));
     }
     text.push_str("</details>\n\n");
     text

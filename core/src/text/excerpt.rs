@@ -53,6 +53,12 @@ pub enum ExcerptPart<'a> {
 }
 
 impl Excerpt {
+    /// Selects all lines and marks none as an error.
+    pub fn whole(total_lines: usize) -> Self {
+        let segments = if total_lines == 0 { Vec::new() } else { vec![Range { start: 0, end: total_lines }] };
+        Self { segments, total_lines, ..Self::default() }
+    }
+
     /// Selects lines within the limits. A short output is selected as a whole.
     pub fn select(lines: &[&str], limits: ExcerptLimits) -> Self {
         Self::select_around(lines, &find_errors(lines), limits)
@@ -66,7 +72,7 @@ impl Excerpt {
             shown.len() <= limits.lines
                 && shown.iter().filter_map(|line| sizes.get(*line)).sum::<usize>() <= limits.bytes
         };
-        let all: BTreeSet<usize> = (0..lines.len()).take(limits.lines + 1).collect();
+        let all: BTreeSet<usize> = (0..lines.len()).take(limits.lines.saturating_add(1)).collect();
         if fits(&all) {
             return Self::from_lines(&all, errors, lines.len(), kind);
         }

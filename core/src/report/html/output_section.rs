@@ -54,12 +54,10 @@ fn write_stream(html: &mut Html, name: &str, stream: &StreamEvidence, excerpt: I
 
 fn write_excerpt(html: &mut Html, text: &str, excerpt: InitialExcerpt, command: Option<&str>) {
     let lines: Vec<&str> = text.lines().collect();
-    let whole = ExcerptLimits { lines: usize::MAX, bytes: usize::MAX };
-    let is_whole = excerpt == InitialExcerpt::Whole;
-    let mut chosen = Excerpt::select(&lines, if is_whole { whole } else { VISIBLE });
-    if is_whole {
-        chosen.error_lines.clear();
-    }
+    let chosen = match excerpt {
+        InitialExcerpt::AroundErrors => Excerpt::select(&lines, VISIBLE),
+        InitialExcerpt::Whole => Excerpt::whole(lines.len()),
+    };
     let mut end = 0;
     for segment in &chosen.segments {
         write_gap(html, &lines, end..segment.start);

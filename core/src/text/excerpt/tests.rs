@@ -17,6 +17,8 @@ fn short_output_is_shown_whole() {
     let excerpt = select(&numbered(24, &[3]), LIMITS);
     assert_eq!(excerpt.segments, [0..24]);
     assert_eq!((excerpt.error_lines, excerpt.hidden_errors), ([3].into(), 0));
+    let unlimited = ExcerptLimits { lines: usize::MAX, bytes: usize::MAX };
+    assert_eq!(select(&numbered(100, &[3]), unlimited).segments, [0..100]);
     assert!(select(&[], LIMITS).segments.is_empty());
 }
 
