@@ -70,7 +70,7 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
     if !view.detail.is_brief() {
         text.push_str(&tree_line(record));
         text.push_str(&skill_table(&record.skills, view.layout.columns));
-        text.push_str(&notes(record));
+        text.push_str(&view.layout.fit_lines(&notes(record)));
     }
     if let Some(finished) = &record.finished {
         if !view.detail.is_brief() {
@@ -148,7 +148,7 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         .doubts
         .iter()
         .filter(is_new)
-        .map(|InconclusiveDetail { doubt, message }| inconclusive_block(*doubt, message));
+        .map(|InconclusiveDetail { doubt, message }| view.layout.fit_lines(&inconclusive_block(*doubt, message)));
     checks.chain(steps).chain(doubts).collect()
 }
 

@@ -63,7 +63,8 @@ fn partial_run_has_its_own_verdict_line() {
     let partial = rendered(&["verify.test", "verify.doc"], Detail::Quiet);
     assert!(partial.starts_with("partial run passed: 1 step in 1 of 3 skills, tier 1,"), "{partial}");
     let sentence = "only 1 of 3 skills ran: those that had not passed by run r1, and those that they need; left out: `verify.test`";
-    assert!(rendered(&["verify.test", "verify.doc"], Detail::Normal).contains(sentence));
+    let partial = rendered(&["verify.test", "verify.doc"], Detail::Normal).replace("\n  ", " ");
+    assert!(partial.contains(sentence), "{partial}");
     let whole = rendered(&[], Detail::Normal);
     assert!(whole.contains("note: nothing had failed by run r1, so every skill was run\n"), "{whole}");
     assert!(whole.contains("\npassed: 1 step in 1 skill, tier 1,"), "{whole}");
@@ -118,6 +119,36 @@ fn describes_each_termination() {
         skill_finished("s", Outcome::Failed, Tier::ONE, ""),
         finished(Verdict::Failed, Tier::ONE, 1),
     ]));
+}
+
+#[test]
+fn no_own_line_is_wider_than_the_terminal() {
+    let limit = Termination::LimitHit { limit: LimitKind::Disk, exit_code: 1 };
+    let mut network = exited("network", &["curl"], 6);
+    network.stderr = stream("curl: (6) Could not resolve host: example.org\n");
+    network.planned.network = proctor_core::model::plan::Network::Deny;
+    let mut flaky = exited("flaky", &["./net"], 0);
+    flaky.flaky = true;
+    flaky.leaked = Some(LeakedProcesses::new(3, vec![LeakedProcess::new(7, b"a-server-with-a-long-name")]));
+    let message = "the record is not complete, because a file of the evidence could not be written to the disk";
+    let events = [
+        started(&[("s", &["disk", "network", "flaky", "edit"])]),
+        step_finished("s", step(planned("disk", &["./many"]), limit)),
+        step_finished("s", network),
+        step_finished("s", flaky),
+        step_finished("s", drifted("edit", &["sh", "-c", "echo x >> README.md"])),
+        RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: message.into() },
+        skill_finished("s", Outcome::Failed, Tier::ONE, ""),
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ];
+    for columns in [60, 80] {
+        let text = render_plain_at(columns, Detail::Normal, events.clone());
+        let is_own = |line: &&str| !line.contains("proctor logs") && !line.trim_start().starts_with('$');
+        let wide: Vec<&str> =
+            text.lines().filter(is_own).filter(|line| crate::text::display_width(line) > columns).collect();
+        assert_eq!(wide, [""; 0], "{text}");
+        assert!(text.contains("`network: deny`"), "{text}");
+    }
 }
 
 #[test]

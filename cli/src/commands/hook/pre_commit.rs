@@ -53,11 +53,12 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     if code != 0 {
         let BlockedReason { message, hint } = BlockedReason::for_run(&record, code, &root);
         let skip = "`git commit --no-verify` skips the check";
-        screen.err(&style::error(
+        let text = style::error(
             CommandCode::CommitStopped.code(),
             &format!("commit blocked: {message}"),
             &[hint.map_or_else(|| skip.to_owned(), |hint| format!("{hint}; {skip}"))],
-        ));
+        );
+        screen.err(&screen.layout().fit_lines(&text));
     }
     Ok(code)
 }

@@ -223,13 +223,15 @@ fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Scr
         };
         let again = format!("`proctor run --rev {}` runs it again", short_id(&first.commit.id));
         let hint = first.reason.hint.clone().unwrap_or(again);
-        screen.err(&style::error(
+        let text = style::error(
             CommandCode::PushStopped.code(),
             &format!("push blocked: {message}"),
             &[format!("{hint}; `git push --no-verify` skips the check")],
-        ));
+        );
+        screen.err(&screen.layout().fit_lines(&text));
     } else if code != 0 {
-        screen.err(&style::error(CommandCode::PushStopped.code(), "push blocked: interrupted", &[]));
+        let text = style::error(CommandCode::PushStopped.code(), "push blocked: interrupted", &[]);
+        screen.err(&screen.layout().fit_lines(&text));
     }
     code
 }

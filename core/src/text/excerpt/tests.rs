@@ -1,3 +1,5 @@
+//! Tests of excerpts.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Recognises errors that one line is enough to identify.
 
 use super::location::{SourceLocation, is_number, parse_prefix};
-use super::{ErrorKind, ToolError};
+use super::tool_error::{ErrorKind, ToolError};
 
 /// Starts of lines that report an error.
 const ERROR_HEADS: [&str; 9] =

@@ -1,7 +1,8 @@
 //! Recognises errors of compilers and linters that take several lines, and tracebacks of Python.
 
+use super::line_format;
 use super::location::{SourceLocation, is_file_name, is_number, parse_arrow, parse_frame};
-use super::{ErrorKind, ParsedBlock, ToolError, indentation, line_format};
+use super::tool_error::{ErrorKind, ParsedBlock, ToolError, indentation};
 
 /// Number of lines after the first line of an error that are searched for its location.
 const MAX_LINES_TO_ARROW: usize = 5;

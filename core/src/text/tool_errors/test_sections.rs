@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::location::{SourceLocation, parse_frame, parse_prefix};
-use super::{ErrorKind, ParsedBlock, ToolError, indentation, line_format, source_blocks};
+use super::tool_error::{ErrorKind, MAX_LOCATIONS, ParsedBlock, ToolError, indentation};
+use super::{line_format, source_blocks};
 
 /// Maximum number of lines of a section.
 const MAX_SECTION_LINES: usize = 5_000;
@@ -143,7 +144,7 @@ fn add_package(error: &mut ToolError, package: &str) {
     let parts: Vec<&str> = package.split('/').collect();
     let directories = (1..parts.len()).map(|at| parts[at..].join("/"));
     let below = directories.map(|dir| SourceLocation { path: format!("{dir}/{}", bare.path), ..bare.clone() });
-    error.locations = below.chain([bare.clone()]).take(super::MAX_LOCATIONS).collect();
+    error.locations = below.chain([bare.clone()]).take(MAX_LOCATIONS).collect();
 }
 
 /// Returns the line at which a section ends: the next one for which `is_start` holds, or the end of the output.

@@ -1,3 +1,5 @@
+//! Tests that find the errors in real outputs of tools.
+
 use super::*;
 use crate::text::excerpt::{Excerpt, ExcerptLimits};
 use proptest::prelude::*;
