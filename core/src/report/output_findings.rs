@@ -118,20 +118,20 @@ mod tests {
                           ../c.py:1:1: F401 outside\n/etc/passwd:1:1: F401 outside\n/repo/d.py:2:1: F401 inside\n\
                           gone.py:1:1: F401 missing\nnode_modules/e.js:1:1: foreign\n";
 
-    fn findings(step: StepEvidence, existing: &[&str]) -> Vec<String> {
+    fn findings(step: &StepEvidence, existing: &[&str]) -> Vec<String> {
         let mut run = reported_run(run_of_steps(vec![step.clone()]), Vec::new());
         run.repository.root = "/repo".into();
         run.repository.existing = existing.iter().map(|path| (*path).to_owned()).collect();
         let text =
             |found: OutputFinding| format!("{}:{}:{:?}: {}", found.path, found.line, found.column, found.message);
-        output_findings(&run, &step).into_iter().map(text).collect()
+        output_findings(&run, step).into_iter().map(text).collect()
     }
 
     #[test]
     fn finds_errors_in_existing_files_of_the_repository() {
         let existing = ["src/main.rs", "lib/b.py", "c.py", "d.py", "etc/passwd", "node_modules/e.js"];
         assert_eq!(
-            findings(failed_step("a", OUTPUT), &existing),
+            findings(&failed_step("a", OUTPUT), &existing),
             [
                 "src/main.rs:4:Some(20): error[E0308]: mismatched types",
                 "lib/b.py:3:None: error: no",
@@ -147,7 +147,7 @@ mod tests {
         let mut step = failed_step("a", "a.py:1:1: F401 x\nsub/b.py:1:1: F401 y\n");
         step.planned.workdir = crate::model::plan::RelPath::new("sub").expect("a path");
         assert_eq!(
-            findings(step, &["a.py", "sub/a.py", "sub/b.py"]),
+            findings(&step, &["a.py", "sub/a.py", "sub/b.py"]),
             ["sub/a.py:1:Some(1): F401 x", "sub/b.py:1:Some(1): F401 y"]
         );
     }
@@ -156,12 +156,12 @@ mod tests {
     fn passed_step_has_no_findings() {
         let mut step = passed_step("a");
         step.stderr = crate::report::fixture::stream_evidence(OUTPUT);
-        assert_eq!(findings(step, &["src/main.rs"]), [""; 0]);
+        assert_eq!(findings(&step, &["src/main.rs"]), [""; 0]);
     }
 
     #[test]
     fn number_of_findings_is_bounded() {
         let output: String = (1..50).map(|line| format!("a.py:{line}:1: F401 x\n")).collect();
-        assert_eq!(findings(failed_step("a", &output), &["a.py"]).len(), MAX_FINDINGS);
+        assert_eq!(findings(&failed_step("a", &output), &["a.py"]).len(), MAX_FINDINGS);
     }
 }
