@@ -125,7 +125,7 @@ fn passed_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> String {
     text
 }
 
-/// Renders everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
+/// Renders the changes of fixes, and everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
 /// result, and reasons for an inconclusive verdict.
 fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
     let checks =
@@ -149,7 +149,12 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         .iter()
         .filter(is_new)
         .map(|InconclusiveDetail { doubt, message }| view.layout.fit_lines(&inconclusive_block(*doubt, message)));
-    checks.chain(steps).chain(doubts).collect()
+    let fixed = record.steps().filter(|(_, step)| !step.drift.fixed.is_empty());
+    let fixed = fixed.map(|(skill, step)| {
+        let name = step.planned.fixes.as_ref().unwrap_or(&step.planned.name);
+        step_text::fixed_block(&format!("{skill}/{name}"), step, view.layout)
+    });
+    fixed.chain(checks).chain(steps).chain(doubts).collect()
 }
 
 /// Renders a reason for an inconclusive verdict.
@@ -238,6 +243,12 @@ fn notes(record: &RunRecord) -> String {
         let note = || format!("{} {line}\n", paint(DIM, "note:"));
         text.push_str(&if record.partial_rerun().is_some() { style::warning(&line) } else { note() });
     }
+    if record.scope().is_none() {
+        for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::NoFiles) {
+            let message = format!("{skill}/{} found no file to check in the whole tree", step.planned.name);
+            text.push_str(&style::warning(&escape_line(&message)));
+        }
+    }
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
         let message =
@@ -255,7 +266,8 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&style::warning(&escape_line(&format!("{skill}/{}: {problem}", step.planned.name))));
         }
     }
-    for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {
+    let is_unshown = |step: &StepEvidence| !step.drift.applied.is_empty() && step.drift.fixed.is_empty();
+    for (skill, step) in record.steps().filter(|(_, step)| is_unshown(step)) {
         let paths = count(step.drift.applied.len(), "changed path");
         let message = format!("{skill}/{} is `read_only: off`: {paths} applied to the worktree", step.planned.name);
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));
@@ -322,6 +334,11 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
         counts.push("no step ran".to_owned());
     }
     let mut parts = counts;
+    let idle = record.steps().filter(|(_, step)| step.outcome == Outcome::NoFiles).count();
+    if idle > 0 && finished.verdict == Verdict::Passed {
+        parts.push(format!("{idle} without files"));
+    }
+    parts.extend(record.scope().map(|scope| escape_line(&scope.phrase())));
     if left_out > 0 && finished.verdict != Verdict::Passed {
         parts.push(format!("only {of_all}"));
     }
@@ -330,7 +347,7 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
     parts.push(format!("in {}", duration(finished.duration_ms)));
     parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", escape_line(by))));
     // A script that searches for the last line of a complete run must not match a partial run.
-    let partial = if left_out == 0 { "" } else { "partial run " };
+    let partial = if left_out == 0 && record.scope().is_none() { "" } else { "partial run " };
     let word = format!("{partial}{}", finished.verdict.as_str());
     let line = format!("{word}: {}", parts.join(", "));
     // The text stays on one line in a log, because other programs search for it.
@@ -354,13 +371,14 @@ const HASH_DIGITS: usize = 12;
 
 /// Returns the number of steps with each outcome; steps that were never reached count as skipped.
 fn outcome_counts(record: &RunRecord, total: usize) -> Vec<String> {
-    const ORDER: [Outcome; 7] = [
+    const ORDER: [Outcome; 8] = [
         Outcome::Drifted,
         Outcome::TimedOut,
         Outcome::Failed,
         Outcome::Inconclusive,
         Outcome::Cancelled,
         Outcome::Passed,
+        Outcome::NoFiles,
         Outcome::Skipped,
     ];
     let seen = record.steps().count();
@@ -374,6 +392,7 @@ fn outcome_counts(record: &RunRecord, total: usize) -> Vec<String> {
 pub(crate) fn outcome_label(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::TimedOut => "timed out",
+        Outcome::NoFiles => "no files",
         other => other.as_str(),
     }
 }

@@ -11,3 +11,4 @@ pub(crate) mod sandboxed_git;
 pub(crate) mod spec_cache;
 pub(crate) mod spec_file;
 pub(crate) mod tool_search;
+pub(crate) mod worktree_watch;

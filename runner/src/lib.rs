@@ -19,6 +19,7 @@ pub use host::environment;
 pub use host::pushed_commits::pushed_commits;
 pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
+pub use host::worktree_watch::{WorktreeChanges, WorktreeWatch};
 pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedIndex};
 pub use proctor_sandbox::{
     BlockedSignals, DoctorReport, Launcher, Policy, SetupOp, UnmetRequirement, close_inherited,
@@ -28,7 +29,7 @@ pub use proctor_sql::quiet_stream::QuietStream;
 pub use proctor_sql::worker_pool::WorkerPool;
 pub use run::engine::{
     CommandTree, Engine, ExecutedCommand, MAX_RANGE, PriorRun, PriorRunRequest, RunInProgress, is_reusable,
-    planned_commands, takes_caller_env,
+    planned_commands, require_valid_scope, takes_caller_env,
 };
 pub use run::finish::RevocablePass;
 pub use run::request::{

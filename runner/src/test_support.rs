@@ -30,6 +30,9 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
         retries: 0,
         leaks: Leaks::Warn,
         expect_exit: vec![0],
+        files: None,
+        fix: None,
+        fixes: None,
         inputs: Inputs::Tree,
         reports: vec![],
     }
@@ -59,6 +62,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         toolchain: vec![],
         skills: skills.iter().map(planned).collect(),
         left_out: vec![],
+        scope: None,
     }
 }
 
@@ -79,5 +83,6 @@ pub(crate) fn last_run() -> LastRun {
         external_ignores: None,
         unverified_inputs: None,
         rerun: None,
+        scope: None,
     }
 }

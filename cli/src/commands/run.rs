@@ -6,7 +6,9 @@ mod daemon_run;
 mod patch_output;
 mod run_backend;
 mod run_watcher;
+mod scope_request;
 mod span_export;
+mod watch_loop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, U
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
@@ -41,7 +44,7 @@ use crate::screen::{self, Screen, TextLayout};
 use completed_run::RunFuture;
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
-use run_watcher::RunWatcher;
+use run_watcher::{AppliedPaths, RunWatcher};
 use span_export::SpanExports;
 
 pub(crate) use commit_range::{CommitRecord, RangeRecord};
@@ -121,6 +124,9 @@ fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), Cli
     if is_range_given && args.patch.is_some() {
         return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
     }
+    if args.scope.watch && args.reports.format != RunFormat::Human {
+        return usage("`--watch` has no end, so it has no machine-readable result", "omit `--format`");
+    }
     let to_stdout = args.patch.as_deref().is_some_and(patch_output::is_stdout);
     if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
@@ -148,6 +154,10 @@ pub(super) struct CommandRuns<'a> {
     patch_target: Option<patch_output::PatchDestination>,
     /// Controls whether the result of an earlier run may be reused.
     reuse: Reuse,
+    /// The steps and files to which the runs are restricted.
+    scope: ScopeRequest,
+    /// Paths that steps of the current run have applied to the worktree.
+    applied: AppliedPaths,
     exports: SpanExports,
 }
 
@@ -179,7 +189,21 @@ impl<'a> CommandRuns<'a> {
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
         let exports = SpanExports::new(&backend, operator, caller);
-        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, exports })
+        let scope = scope_request::from_args(&args.scope, &repo, &caller.cwd)?;
+        Ok(Self {
+            args,
+            caller,
+            reports,
+            backend,
+            repo,
+            cancel,
+            interrupts,
+            patch_target: None,
+            reuse,
+            scope,
+            applied: AppliedPaths::default(),
+            exports,
+        })
     }
 
     /// Prepares runs in this process, even if a daemon is running.
@@ -199,6 +223,11 @@ impl<'a> CommandRuns<'a> {
         Self::with_backend(backend, &operator, args, (repo, reuse), reports, caller)
     }
 
+    /// Restricts the runs that follow.
+    pub(super) fn set_scope(&mut self, scope: ScopeRequest) {
+        self.scope = scope;
+    }
+
     /// Returns the commit that an index would make. Only available for runs in this process.
     ///
     /// # Errors
@@ -213,8 +242,8 @@ impl<'a> CommandRuns<'a> {
     /// Finds an earlier run whose result holds for the tree, if this process does the run. A daemon checks that
     /// itself as part of the request.
     async fn find_reusable_run(&self, tree: &TreeSelection) -> Option<ReusedRun> {
-        let (RunBackend::InProcess(engine), Reuse::Verified, false) = (&self.backend, self.reuse, self.args.no_caches)
-        else {
+        let keeps_plan = !self.args.no_caches && !self.scope.changes_plan();
+        let (RunBackend::InProcess(engine), Reuse::Verified, true) = (&self.backend, self.reuse, keeps_plan) else {
             return None;
         };
         let commit = match tree {
@@ -288,6 +317,7 @@ impl CommandRuns<'_> {
             fail_fast: self.args.fail_fast,
             changes: if self.patch_target.is_some() { ChangeHandling::AsPatch } else { ChangeHandling::Apply },
             skills: skills_wanted(self.args),
+            scope: self.scope.clone(),
             caches: if self.args.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
             live: None,
             trace: self.exports.tracing(),
@@ -315,6 +345,7 @@ impl CommandRuns<'_> {
             changes: if self.patch_target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
             reuse: self.reuse,
             skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            scope: self.scope.clone(),
             no_caches: self.args.no_caches,
             env: Some(self.caller.env.clone()),
         })
@@ -333,8 +364,9 @@ impl CommandRuns<'_> {
         let shows_lines = screen.has_live_progress && self.args.detail() != Detail::Quiet;
         let (lines, printed) = shows_lines.then(last_lines::channel).unzip();
         let (work, began_ms) = (self.run_future(tree, sender, lines)?, Clock::system().now_ms());
-        let mut watch =
-            RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen).with_last_lines(printed);
+        let mut watch = RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen)
+            .with_last_lines(printed)
+            .with_applied_paths(self.applied.clone());
         let result = watch.run_to_end(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -399,6 +431,11 @@ impl CommandRuns<'_> {
 
     /// Carries out the requested run, or each run of a range.
     async fn run_all(&mut self, operator: OperatorConfig, screen: &mut Screen) -> Result<u8, CliError> {
+        if self.args.scope.watch {
+            let engine = self.backend.engine(self.args, operator, self.caller)?;
+            let watch = engine.watch_worktree(&self.repo).map_err(engine_error)?;
+            return self.watch(watch, screen).await;
+        }
         let Some(rev) = &self.args.rev else { return self.run_one(TreeSelection::Worktree, screen).await };
         if let (RunBackend::Daemon(_), false) = (&self.backend, is_range(rev)) {
             return self.run_one(TreeSelection::Commit(rev.clone()), screen).await;

@@ -3,6 +3,7 @@
 //! A plan is immutable and has a digest. The executor runs from the plan and the record embeds
 //! it; no defaults are applied after `resolve`.
 
+mod file_rules;
 mod limit;
 mod limits;
 
@@ -13,11 +14,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::sql::sql_policy::Dialect;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
+pub use file_rules::{FILES_PLACEHOLDER, FileRules, REGEX_PREFIX};
 pub use limit::Limit;
 pub(crate) use limits::LimitDocument;
 pub use limits::{LIMIT_DEFINITIONS, LimitDefinition, LimitSettings, LimitUnit, Limits, PerLimit, max_files};
@@ -44,6 +47,9 @@ pub struct Plan {
     /// Skills of the profile that a partial run leaves out because they passed before; absent if the plan is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
+    /// The part of the profile that the run executes; absent if it executes all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
 }
 
 /// The git-ignored files that steps see in a run of a worktree.
@@ -168,6 +174,16 @@ pub struct PlannedStep {
     pub leaks: Leaks,
     /// Exit codes that count as success; at least one.
     pub expect_exit: Vec<u8>,
+    /// The files that the step checks; absent if the step checks the tree as a whole. In the command, the word
+    /// `{files}` stands for the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FileRules>,
+    /// The command that fixes what the step reports; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<Argv>,
+    /// The step whose findings this step fixes; absent for steps of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixes: Option<StepName>,
     /// The files on which the result depends.
     pub inputs: Inputs,
     /// Report files that the step declares.

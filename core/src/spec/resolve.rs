@@ -19,8 +19,8 @@ use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step};
 use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck, PlannedSkill,
-    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, FileRules, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck,
+    PlannedSkill, PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
@@ -68,6 +68,7 @@ pub fn resolve(
         toolchain,
         skills,
         left_out: Vec::new(),
+        scope: None,
     };
     Ok(ResolvedPlan { plan, provenance })
 }
@@ -307,6 +308,9 @@ impl<'a> Resolver<'a> {
             retries: self.retries(own),
             leaks: self.leaks(layers),
             expect_exit: self.expect_exit(own),
+            files: self.files(own),
+            fix: self.fix(own),
+            fixes: None,
             inputs: self.inputs(own),
             reports: self.reports(own),
         };
@@ -460,6 +464,33 @@ impl<'a> Resolver<'a> {
             None => built_in_value(built_in::EXPECT_EXIT.to_vec()),
         };
         self.record("expect.exit", chosen, |codes| format!("{codes:?}"))
+    }
+
+    fn files(&mut self, own: StepOnlySettings<'_>) -> Option<FileRules> {
+        let written = own.get(|step| step.files.as_ref())?;
+        let parallel = own.get(|step| step.parallel.as_ref()).map_or(1, |parallel| parallel.value);
+        let rules = written.value.to_rules(parallel);
+        let lists = [
+            ("include", &rules.include),
+            ("exclude", &rules.exclude),
+            ("types", &rules.types),
+            ("types_or", &rules.types_or),
+            ("exclude_types", &rules.exclude_types),
+        ];
+        let shown = lists.iter().filter(|(_, list)| !list.is_empty());
+        let shown: Vec<String> = shown.map(|(key, list)| format!("{key} {}", list.join(", "))).collect();
+        let origin = ValueOrigin::Step(written.span);
+        Some(self.record("files", ValueWithOrigin { value: rules, origin }, |_| match shown.is_empty() {
+            true => "all files".to_owned(),
+            false => shown.join("; "),
+        }))
+    }
+
+    fn fix(&mut self, own: StepOnlySettings<'_>) -> Option<Argv> {
+        let written = own.get(|step| step.fix.as_ref())?;
+        let argv = self.command(written)?;
+        let origin = ValueOrigin::Step(written.span);
+        Some(self.record("fix", ValueWithOrigin { value: argv, origin }, Argv::to_string))
     }
 
     fn inputs(&mut self, own: StepOnlySettings<'_>) -> Inputs {

@@ -5,6 +5,7 @@ use proctor_core::api::{How, RunState, RunView, StepView, all_passed_message};
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
+use proctor_core::model::run_scope::RunScope;
 
 use super::untrusted::safe_name;
 use crate::service::OutputUnit;
@@ -25,7 +26,8 @@ pub(super) fn headline(run: &RunView) -> String {
 
 /// Returns the reason for the verdict, or the state of a run without a verdict.
 pub(super) fn reason(run: &RunView) -> String {
-    match run.rerun.as_ref().and_then(Rerun::phrase).filter(|_| run.state == RunState::Finished) {
+    let partial = run.rerun.as_ref().and_then(Rerun::phrase).or(run.scope.as_ref().map(RunScope::phrase));
+    match partial.filter(|_| run.state == RunState::Finished) {
         Some(partial) => format!("{}; {partial}", result_reason(run)),
         None => result_reason(run),
     }
@@ -102,7 +104,7 @@ pub(super) fn has_failed(step: &StepView) -> bool {
 
 /// Returns whether a step ended without passing, other than by being skipped.
 pub(super) fn is_unsuccessful(step: &StepView) -> bool {
-    step.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
+    step.outcome.is_some_and(|outcome| outcome != Outcome::Passed && !outcome.is_left_out())
 }
 
 /// Returns the name of a step as `skill/step`.
@@ -129,6 +131,7 @@ pub(super) fn describe_end(step: &StepView) -> String {
 fn describe_start_fault(fault: StartFault) -> &'static str {
     match fault {
         StartFault::NotReached => "it did not start because of an earlier failure",
+        StartFault::NoFiles => "there is no file that it checks",
         StartFault::ProgramMissing => "its program does not exist",
         StartFault::Sandbox => "the sandbox could not be set up",
         StartFault::Workdir => "its work directory does not exist",

@@ -155,7 +155,7 @@ impl Dispatcher<'_> {
             return Some(SkillRefusal { reason, inconclusive_reason: Some(InconclusiveReason::TierAboveLimit) });
         }
         if self.options.fail_fast
-            && let Some((name, outcome)) = self.first_ended_with(|outcome| outcome != Outcome::Passed)
+            && let Some((name, outcome)) = self.first_ended_with(|outcome| !outcome.holds())
         {
             return refused(format!("`{name}` {}, and `--fail-fast` was given", describe_outcome(outcome)));
         }
@@ -178,7 +178,7 @@ impl Dispatcher<'_> {
         let slot = &self.schedule.slots[index];
         slot.sees.iter().filter(|_| slot.requires_pass).find_map(|seen| {
             let outcome = self.finished[*seen].as_ref()?.outcome();
-            (outcome != Outcome::Passed).then(|| (self.plan.skills[*seen].name.to_string(), outcome))
+            (!outcome.holds()).then(|| (self.plan.skills[*seen].name.to_string(), outcome))
         })
     }
 

@@ -12,13 +12,13 @@ use proctor_core::model::names::{
 };
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
 use proctor_core::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep,
-    ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, FileRules, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill,
+    PlannedStep, ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
-    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
-    StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
+    ReportState, Resources, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
 use proctor_core::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
 use proctor_core::text::canonical;
@@ -84,6 +84,9 @@ fn planned() -> PlannedStep {
         retries: 1,
         leaks: Leaks::Warn,
         expect_exit: vec![0],
+        files: Some(FileRules { include: vec!["src/**".into()], parallel: 1, ..FileRules::default() }),
+        fix: None,
+        fixes: None,
         inputs: Inputs::Globs(vec!["src/**".into()]),
         reports: Vec::new(),
     }
@@ -102,6 +105,7 @@ fn drift() -> DriftEvidence {
         method: Some(DriftMethod::Layer),
         found: StepDrift { changes, omitted: 0 },
         applied: vec!["out".into()],
+        fixed: StepDrift::default(),
     }
 }
 
@@ -145,6 +149,7 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
+        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1 }),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),
@@ -159,9 +164,15 @@ fn skipped() -> StepEvidence {
         termination,
         exit_code: None,
         enforcement: Enforcement::default(),
-        drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
+        drift: DriftEvidence {
+            method: None,
+            found: StepDrift::default(),
+            applied: Vec::new(),
+            fixed: StepDrift::default(),
+        },
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
+        checked_files: None,
         leaked: None,
         ..step()
     }
@@ -210,6 +221,7 @@ fn skill_evidence() -> SkillEvidence {
         spec_sha256: Sha256Hex::digest(b"spec"),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
+        scope: None,
         flaky: true,
         cached_from: None,
         steps: vec![step(), skipped()],
@@ -328,6 +340,7 @@ fn toolchain_evidence_matches_schema() {
         spec_sha256: Sha256Hex::digest(b"spec"),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
+        scope: None,
         repo_snapshot: tree(),
         repo_git: git(),
         source: Default::default(),
@@ -373,6 +386,7 @@ fn last_run() -> LastRun {
             input("link", InputKind::Symlink, InputShown::Copied),
         ])),
         rerun: None,
+        scope: None,
     }
 }
 
@@ -419,6 +433,7 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         toolchain: vec![check],
         skills: vec![skill],
         left_out: vec![SkillName::new("c").expect("name")],
+        scope: None,
     };
     let value = assert_valid("plan", &plan);
     let mut more = value.clone();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, ResolvedPush};
 
 use super::blocked::BlockedReason;
@@ -48,7 +49,8 @@ pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mu
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
     let root = repo.clone();
     let mut runs = CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?;
-    let verified = verify(&mut runs, &commits, &root, screen).await?;
+    let bases = if args.options.all_files { Vec::new() } else { pushed.bases };
+    let verified = verify(&mut runs, &commits, (&bases, &root), screen).await?;
     runs.finish_exports(screen).await;
     Ok(report_result(&verified, commits.len(), screen))
 }
@@ -129,6 +131,7 @@ fn report_skipped(updates: &[RefUpdate], pushed: &ResolvedPush, screen: &mut Scr
 /// Returns the arguments of an equivalent `proctor run --rev` for a single commit.
 pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     RunArgs {
+        scope: crate::args::ScopeArgs::default(),
         profile: args.options.profile.clone(),
         changeset: None,
         max_tier: proctor_core::model::tier::Tier::TWO,
@@ -156,11 +159,11 @@ struct VerifiedCommit<'a> {
     reason: BlockedReason,
 }
 
-/// Verifies each commit in order. A commit that cannot be run at all does not stop the others.
+/// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
     commits: &'c [NamedCommit],
-    repo: &Path,
+    (bases, repo): (&[Option<String>], &Path),
     screen: &mut Screen,
 ) -> Result<Vec<VerifiedCommit<'c>>, CliError> {
     let mut verified = Vec::new();
@@ -168,6 +171,8 @@ async fn verify<'c>(
         if runs.is_interrupted() {
             break;
         }
+        let changed_since = bases.get(index).cloned().flatten();
+        runs.set_scope(ScopeRequest { changed_since, ..ScopeRequest::default() });
         let ended = runs.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
         let mut reason = BlockedReason::not_run();
         let exit_code = match ended {

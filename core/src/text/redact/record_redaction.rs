@@ -44,10 +44,11 @@ impl Redactor {
             stdout: _,
             stderr: _,
             enforcement,
-            drift: DriftEvidence { method: _, found, applied },
+            drift: DriftEvidence { method: _, found, applied, fixed },
             flaky: _,
             earlier_attempts,
             found_reports: _,
+            checked_files: _,
             env_names: _,
             resources: _,
             leaked,
@@ -56,6 +57,7 @@ impl Redactor {
         self.redact_termination(termination);
         self.redact_enforcement(enforcement);
         self.redact_drift(found);
+        self.redact_drift(fixed);
         self.redact_all(applied);
         leaked.iter_mut().for_each(|leaked| self.redact_leaked(leaked));
         for attempt in earlier_attempts {
@@ -129,12 +131,17 @@ impl Redactor {
             retries: _,
             leaks: _,
             expect_exit: _,
+            files: _,
+            fix,
+            fixes: _,
             inputs: _,
             reports: _,
         } = step;
-        let words = cmd.words().iter().map(|word| self.redact_text(word).into_owned()).collect();
-        if let Ok(redacted) = Argv::new(words) {
-            *cmd = redacted;
+        for command in [cmd].into_iter().chain(fix) {
+            let words = command.words().iter().map(|word| self.redact_text(word).into_owned()).collect();
+            if let Ok(redacted) = Argv::new(words) {
+                *command = redacted;
+            }
         }
         self.redact_all(env.values_mut());
     }

@@ -23,6 +23,7 @@ use crate::host::probe::{ProbeConditions, SandboxProbe};
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::ToolSearch;
+use crate::host::worktree_watch::WorktreeWatch;
 use crate::run::prepared_tree::worktree_git_dirs;
 use crate::run::request::{RunRequest, SandboxPreview, SkillSelection};
 use crate::run::rerun;
@@ -76,6 +77,14 @@ impl Engine {
         }
         let (part, rerun) = rerun::select_not_passed(plan, repository.record_name(), (&self.state, &self.state_path))?;
         Ok((part, Some(rerun)))
+    }
+
+    /// Starts to watch the files of a worktree that git does not ignore.
+    ///
+    /// # Errors
+    /// The worktree cannot be listed, or the kernel allows no more watches.
+    pub fn watch_worktree(&self, repo: &Path) -> Result<WorktreeWatch, EngineError> {
+        WorktreeWatch::start(self.helper.clone(), repo)
     }
 
     /// Answers whether a tree is verified, without running anything.
