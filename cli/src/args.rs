@@ -188,6 +188,9 @@ pub(crate) struct RunArgs {
     /// Print only the verdict and what did not pass, and nothing during the run
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
+    /// True for a run that a hook of git requests
+    #[arg(skip)]
+    pub is_hook: bool,
     /// Print every step with its command, the end of its output, its resource usage and its sandbox
     /// controls
     #[arg(long, short)]
@@ -204,6 +207,7 @@ impl RunArgs {
     /// Returns how detailed the report is.
     pub(crate) fn detail(&self) -> Detail {
         match (self.quiet, self.verbose) {
+            _ if self.is_hook => Detail::Hook,
             (true, _) => Detail::Quiet,
             (_, true) => Detail::Verbose,
             _ => Detail::Normal,

@@ -7,10 +7,6 @@ mod run_follower;
 mod run_units;
 mod stored_logs;
 
-use proctor_core::model::names::RunId;
-use proctor_daemon::client::Client;
-use proctor_daemon::service::{MAX_PART, OutputId};
-
 use crate::args::LogsArgs;
 use crate::caller::Caller;
 use crate::error::CliError;
@@ -42,24 +38,5 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
         // Raw bytes cannot be split into lines that are labelled with their step.
         None if args.follow && !args.raw => run_follower::follow_run(&mut printer).await,
         None => printer.print_all(args.follow).await,
-    }
-}
-
-/// Fetches at most `most` bytes from the beginning of an output from a daemon; returns `None` if it is not available.
-pub(crate) async fn fetch_beginning(
-    client: &Client,
-    run: &RunId,
-    selector: OutputId,
-    max_bytes: usize,
-) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    loop {
-        let part = client.output(run, selector, bytes.len() as u64, MAX_PART).await.ok()?;
-        bytes.extend_from_slice(&part.bytes);
-        let is_last = part.bytes.is_empty() || bytes.len() as u64 >= part.length;
-        if is_last || bytes.len() >= max_bytes {
-            bytes.truncate(max_bytes);
-            return Some(bytes);
-        }
     }
 }

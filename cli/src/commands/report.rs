@@ -11,6 +11,7 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::ReportedRun;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_daemon::client::Client;
 
 use crate::args::{ReportArgs, RunFormat};
@@ -19,7 +20,6 @@ use crate::daemon::{client_error, lost_run_error, problem_error};
 use crate::documents_record;
 use crate::engine;
 use crate::error::CliError;
-use crate::human_report::failed_outputs::FailedOutputs;
 use crate::human_report::{self as screen_report, Detail, ReportOptions};
 use crate::installation;
 use crate::named_run::{NamedRun, RunSource, find_named_run};
@@ -76,7 +76,7 @@ async fn write_report(
             if args.reports.format == RunFormat::Json {
                 screen.out_json(&error.to_record())?;
             }
-            let run = ReportedRun { commit: None, result: refusal(&error), tool_reports: Vec::new() };
+            let run = ReportedRun::new(None, refusal(&error));
             (run, screen::to_json_line(&error.to_record())?)
         }
     };
@@ -115,7 +115,7 @@ async fn report_documents(
 fn print_record(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<(), CliError> {
     match format {
         RunFormat::Human => {
-            let outputs = FailedOutputs::default();
+            let outputs = StreamTexts::default();
             let view =
                 ReportOptions { detail: Detail::Normal, layout: screen.layout(), outputs: &outputs, logs_options: "" };
             screen.out(&screen_report::render_report(record, &view));

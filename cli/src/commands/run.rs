@@ -13,7 +13,7 @@ mod watch_loop;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked, StreamView};
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked};
 use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
@@ -22,7 +22,6 @@ use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
-use proctor_daemon::service::{OutputId, OutputUnit};
 use proctor_runner::{
     CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, SkillSelection,
     StagedIndex, require_whole_profile, takes_caller_env,
@@ -33,11 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
-use crate::commands::logs;
 use crate::daemon::{self, problem_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
-use crate::human_report::failed_outputs::{FailedOutputs, FailedStream, FetchFuture, MAX_STREAM_BYTES};
 use crate::human_report::{self, Detail, ReportOptions};
 use crate::installation;
 use crate::interrupt::{self, Interrupts, SignalEffect};
@@ -420,7 +417,7 @@ impl CommandRuns<'_> {
 
     /// Renders the human-readable report.
     pub(super) async fn report_text(&self, record: &RunRecord, layout: TextLayout) -> String {
-        let outputs = FailedOutputs::fetch(record, |wanted| self.fetch_output(record, wanted)).await;
+        let outputs = self.backend.report_source().fetch_outputs(record).await;
         let logs_options = match (&self.backend, &self.args.backend.state.state_dir) {
             (RunBackend::InProcess(_), Some(dir)) => format!(" --state-dir {}", installation::show(dir)),
             _ => String::new(),
@@ -430,24 +427,6 @@ impl CommandRuns<'_> {
             record,
             &ReportOptions { detail, layout, outputs: &outputs, logs_options: &logs_options },
         )
-    }
-
-    /// Fetches the beginning of an output from the daemon or from the local store.
-    fn fetch_output(&self, record: &RunRecord, wanted: FailedStream) -> FetchFuture<'_> {
-        let id = record.started.as_ref().map(|started| started.run_id.clone());
-        Box::pin(async move {
-            match &self.backend {
-                RunBackend::InProcess(engine) => {
-                    let part =
-                        engine.read_output(StreamView::from(&wanted.stream), 0, MAX_STREAM_BYTES).await.ok()??;
-                    Some(part.0.bytes)
-                }
-                RunBackend::Daemon(daemon) => {
-                    let selector = OutputId { unit: OutputUnit::Step, n: wanted.n, stream: wanted.stdio };
-                    logs::fetch_beginning(&daemon.client, &id?, selector, MAX_STREAM_BYTES).await
-                }
-            }
-        })
     }
 
     /// Carries out the requested run, or each run of a range.
@@ -526,7 +505,7 @@ impl CommandRuns<'_> {
                 Ok((record, _)) => {
                     self.reports.build_reported_run(Some(named), record.clone(), self.backend.report_source()).await
                 }
-                Err(error) => ReportedRun { commit: Some(named), result: refusal(error), tool_reports: Vec::new() },
+                Err(error) => ReportedRun::new(Some(named), refusal(error)),
             });
             let text = match &ended {
                 Ok((record, _)) => self.report_text(record, screen.layout()).await,
@@ -577,7 +556,8 @@ pub(super) fn print_result(
 ) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
-            if screen.has_live_progress {
+            // A blank line separates the progress from a report of several lines.
+            if screen.has_live_progress && text.lines().count() > 1 {
                 screen.err("\n");
             }
             screen.out(text);
