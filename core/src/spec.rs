@@ -8,6 +8,7 @@ mod command;
 mod decode;
 mod diagnostic;
 pub(crate) mod diagnostic_collector;
+mod needed_paths;
 mod operator_config;
 mod provenance;
 mod resolve;
@@ -24,6 +25,7 @@ pub use crate::spec::spec_text::SpecText;
 pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
+pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
     AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
     LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,

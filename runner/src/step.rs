@@ -3,7 +3,9 @@
 pub(crate) mod attempt;
 pub(crate) mod layer_stack;
 pub(crate) mod live_output;
+pub(crate) mod needed_paths;
 pub(crate) mod output;
+pub(crate) mod path_preparation;
 pub(crate) mod session;
 pub(crate) mod skill_caches;
 pub(crate) mod skill_runner;

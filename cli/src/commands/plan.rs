@@ -186,6 +186,8 @@ mod tests {
             declared_tier: Tier::TWO,
             needs: vec![name("build")],
             caches: vec![RelPath::new("target").expect("a path")],
+            needs_paths: vec![],
+            toolchains: Default::default(),
             platform: BTreeMap::new(),
             container: String::new(),
             steps: vec![step],

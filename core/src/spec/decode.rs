@@ -8,6 +8,7 @@ use std::str::FromStr;
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
+use super::needed_paths::{NeededPathMap, Prepare};
 use super::rules;
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
@@ -490,14 +491,17 @@ record!(Spec, "a spec", required [], kept [version, profiles, skills], optional 
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],
-    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env]);
+    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths]);
 record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
-    optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
-        leaks, env_allowlist, env]);
+    optional [description, determinism, tier, needs, caches, needs_paths, toolchains, container, platform, workdir,
+        timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
     optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, inputs,
-        reports, expect]);
+        needs_paths, reports, expect]);
+record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
+record!(Prepare, "`prepare`", required [cmd], kept [],
+    optional [key, workdir, timeout_ms, network, env_allowlist, env]);
 record!(SqlStep, "`sql`", required [dialect], kept [],
     optional [files, query, schema, database, policy, question, tables, columns, functions, limits, reject_at]);
 record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);

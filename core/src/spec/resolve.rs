@@ -3,6 +3,8 @@
 //! Each value is recorded with its origin when it enters the plan, so the output of `explain` cannot differ from the
 //! plan.
 
+mod needed_paths;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::SpecCommand;
@@ -20,7 +22,7 @@ use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
     Argv, Determinism, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck, PlannedSkill,
-    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, SkillToolchains, VersionDemand,
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
@@ -57,6 +59,7 @@ pub fn resolve(
     let ignored = resolver.ignored(spec);
     let toolchain = resolver.checks(spec);
     let skills = resolver.skills(spec, written);
+    let toolchain = used_checks(toolchain, &skills);
     let order = resolver.order(spec, written, cpus);
     let provenance = resolver.finish()?;
     let plan = Plan {
@@ -95,6 +98,19 @@ pub fn adhoc_step(
         StepOnlySettings::CommandLine(adhoc),
     );
     resolver.finish().map(|_| step)
+}
+
+fn skill_toolchains(skill: &Skill) -> SkillToolchains {
+    match &skill.toolchains {
+        None => SkillToolchains::All,
+        Some(named) => SkillToolchains::Named(named.value.iter().map(|name| name.value.clone()).collect()),
+    }
+}
+
+/// Returns the checks of the toolchains that at least one of the skills uses.
+fn used_checks(mut checks: Vec<PlannedCheck>, skills: &[PlannedSkill]) -> Vec<PlannedCheck> {
+    checks.retain(|check| skills.iter().any(|skill| skill.toolchains.includes(&check.toolchain)));
+    checks
 }
 
 fn unknown_profile(spec: &Spec, profile: &ProfileName) -> Diagnostic {
@@ -258,6 +274,8 @@ impl<'a> Resolver<'a> {
             declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
             needs: needs.into_values().cloned().collect(),
             caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
+            needs_paths: self.needed_paths(spec, skill),
+            toolchains: skill_toolchains(skill),
             platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),
             container: text(skill.container.as_ref().map(|container| &container.value)),
             steps,

@@ -12,6 +12,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::command::SpecCommand;
+use super::needed_paths::WrittenPath;
 use super::size::ByteSize;
 use super::span::Spanned;
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
@@ -85,6 +86,8 @@ pub struct Defaults {
     /// Environment variables that are set. The maps of defaults, skill and step are merged by name; step values
     /// override skill values, which override defaults.
     pub env: Option<SpannedMap<VarName, SpecText>>,
+    /// Directories that git ignores and that the steps of every skill need, such as `.venv` or `node_modules`.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
 }
 
 /// A named list of skills.
@@ -116,6 +119,11 @@ pub struct Skill {
     pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one, such as `target`.
     pub caches: Option<Vec<Spanned<RelPath>>>,
+    /// Directories that git ignores and that the steps of the skill need, such as `.venv` or `node_modules`, in addition
+    /// to those of `defaults`.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
+    /// The toolchains that the skill uses. If one of them is missing, the skill does not run. Default: all.
+    pub toolchains: Option<Spanned<Vec<Spanned<ToolchainName>>>>,
     /// The container image for remote execution.
     pub container: Option<Spanned<SpecText>>,
     /// Properties of the worker machine for remote execution.
@@ -184,6 +192,8 @@ pub struct Step {
     /// Globs of the files on which the result depends. Default: the whole tree.
     #[schemars(length(min = 1))]
     pub inputs: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Directories that git ignores and that the step needs. All steps of the skill see them.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
     /// Report files that the step writes, relative to the repository. Proctor merges them into its own reports.
     pub reports: Option<Reports>,
     /// The condition for success.

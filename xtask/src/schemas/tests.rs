@@ -350,7 +350,7 @@ fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
         InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
         InputShown::LeftOut => (None, Some("it is too large".to_owned())),
     };
-    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, reason }
+    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, prepared: None, reason }
 }
 
 fn last_run() -> LastRun {
@@ -401,6 +401,8 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         declared_tier: Tier::TWO,
         needs: vec![SkillName::new("b").expect("name")],
         caches: vec![RelPath::new("target").expect("path")],
+        needs_paths: vec![],
+        toolchains: Default::default(),
         platform: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
         container: String::new(),
         steps: vec![planned()],
