@@ -315,7 +315,8 @@ fn verified_commit_is_not_run_again(env: &TestEnvironment) {
             repo.write("deps/a", "b\n");
             runs_again("the path has changed");
         } else {
-            env.proctor(["gc", "--all"]).exits(0);
+            let state = env.state_dir().display().to_string();
+            env.proctor(["gc", "--all", "--state-dir", &state]).exits(0);
             runs_again("the prepared path was removed");
         }
     }
@@ -324,9 +325,10 @@ fn verified_commit_is_not_run_again(env: &TestEnvironment) {
 fn gc_removes_prepared_paths(env: &TestEnvironment) {
     let repo = repo_with_deps(env, &spec(PREPARE, SHOW_ID));
     repo.run_with(&["--rev", "HEAD"]).exits(0);
-    env.proctor(["gc"]).exits(0);
+    let state = env.state_dir().display().to_string();
+    env.proctor(["gc", "--state-dir", &state]).exits(0);
     assert_eq!(stored_paths(env).len(), 1);
     std::fs::create_dir_all(env.state_dir().join("skill-caches/prepared/removed-1/content")).expect("makes");
-    env.proctor(["gc", "--all"]).exits(0);
+    env.proctor(["gc", "--all", "--state-dir", &state]).exits(0);
     assert_eq!(stored_paths(env).len(), 0);
 }

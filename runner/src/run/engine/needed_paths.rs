@@ -27,7 +27,7 @@ use crate::step::needed_paths::PathState;
 use crate::step::path_preparation;
 use crate::store::StoreError;
 use crate::store::caches::prepared::{
-    CommandRecord, HeldPath, NewPath, PathOrigin, PathScope, ReaderRights, source_state,
+    CommandRecord, HeldPath, NewPath, PathOrigin, PathRecord, PathScope, ReaderRights, source_state,
 };
 use crate::store::caches::{CacheStore, SkillCacheError};
 use crate::store::directory::Directory;
@@ -240,26 +240,21 @@ impl Engine {
             return Ok(true);
         }
         let store = CacheStore::open(&self.state, &self.state_path)?;
+        let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let at = display_path(repository.path().as_os_str().as_encoded_bytes());
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         let rights = preflight::step_rights(user).map(|rights| ReaderRights { uid: rights.uid, gid: rights.gid });
         let is_same = |input: &UnverifiedInput| {
             let sha256 = input.sha256.as_ref()?;
-            let scope = PathScope {
-                caller: self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
-                owner: user.cache_owner().0,
-                repository: display_path(repository.path().as_os_str().as_encoded_bytes()),
-                path: input.path.clone(),
-                origin: PathOrigin::Worktree,
-            };
-            match &input.prepared {
-                Some(prepared) => Some(store.has_prepared(&scope, &prepared.key, sha256)),
-                None => {
-                    let record = store.peek_path(&scope)?;
-                    let source = Directory::open(repository.path()).ok()?.descend(&input.path).ok()?;
-                    let state = source_state(source.as_fd(), rights).ok()?;
-                    Some(record.source.as_ref() == Some(&state) && record.content.sha256 == *sha256)
-                }
+            let stored = (caller, at.as_str(), input.path.as_str());
+            if let Some(prepared) = &input.prepared {
+                let has_key = |record: &PathRecord| record.command.as_ref().map(|command| &command.key) == Some(&prepared.key);
+                return Some(store.has_path(stored, |record| has_key(record) && record.content.sha256 == *sha256));
             }
+            let source = Directory::open(repository.path()).ok()?.descend(&input.path).ok()?;
+            let state = source_state(source.as_fd(), rights).ok()?;
+            let is_copy = |record: &PathRecord| record.source.as_ref() == Some(&state);
+            Some(store.has_path(stored, |record| is_copy(record) && record.content.sha256 == *sha256))
         };
         Ok(mounted.into_iter().all(|input| is_same(input).unwrap_or(false)))
     }

@@ -179,28 +179,24 @@ impl CacheStore {
         }
     }
 
-    /// Returns the record of a stored path of the scope, without verifying or holding it.
-    pub(crate) fn peek_path(&self, scope: &PathScope) -> Option<PathRecord> {
-        let entry = self.prepared().ok()?.descend(&scope.directory_name()).ok()?;
-        let bytes = entry.read(ENTRY_FILE, MAX_ENTRY_FILE).ok().flatten()?;
-        PathRecord::parse(&bytes).filter(|record| record.scope == *scope)
-    }
-
-    /// Returns whether an entry of this caller, repository and path has this key and content.
-    pub(crate) fn has_prepared(&self, scope: &PathScope, key: &Sha256Hex, content: &Sha256Hex) -> bool {
+    /// Returns whether a stored path of this caller, repository and path fulfils `is_wanted`. The files of the entry may
+    /// have any owner. The content is not verified.
+    pub(crate) fn has_path(
+        &self,
+        (caller, repository, path): (u32, &str, &str),
+        is_wanted: impl Fn(&PathRecord) -> bool,
+    ) -> bool {
         let Ok(prepared) = self.prepared() else { return false };
         let record = |name: &String| {
             let bytes = prepared.descend(name).ok()?.read(ENTRY_FILE, MAX_ENTRY_FILE).ok().flatten()?;
             PathRecord::parse(&bytes)
         };
-        let is_same = |record: &PathRecord| {
-            let PathScope { caller, owner, repository, path, origin: _ } = &record.scope;
-            let is_of_scope = (caller, owner, repository, path)
-                == (&scope.caller, &scope.owner, &scope.repository, &scope.path);
-            let has_key = record.command.as_ref().is_some_and(|command| command.key == *key);
-            is_of_scope && has_key && record.content.sha256 == *content
+        let is_of_path = |record: &PathRecord| {
+            let PathScope { caller: of, repository: at, path: below, owner: _, origin: _ } = &record.scope;
+            (*of, at.as_str(), below.as_str()) == (caller, repository, path)
         };
-        prepared.names().unwrap_or_default().iter().filter_map(record).any(|record| is_same(&record))
+        let names = prepared.names().unwrap_or_default();
+        names.iter().filter_map(record).any(|record| is_of_path(&record) && is_wanted(&record))
     }
 
     /// Removes a damaged entry, unless another run uses it.
