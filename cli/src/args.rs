@@ -14,6 +14,7 @@ mod init;
 mod output_format;
 mod report_options;
 mod schema_name;
+mod scope;
 mod shared_options;
 mod sql;
 mod sql_source;
@@ -48,6 +49,7 @@ pub(crate) use init::InitArgs;
 pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
 pub(crate) use report_options::{ReportFileOption, ReportsArgs};
 pub(crate) use schema_name::SchemaName;
+pub(crate) use scope::ScopeArgs;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
 pub(crate) use sql::{
     SqlAdviceArgs, SqlArgs, SqlBackendArgs, SqlCommand, SqlEnginesArgs, SqlFormat, SqlProvisioner, SqlRequestArgs,
@@ -140,6 +142,8 @@ impl CliCommand {
 /// The arguments of `proctor run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub scope: ScopeArgs,
     /// The profile of the spec to run
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,

@@ -42,6 +42,8 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
         retries: 0,
         leaks: Leaks::Warn,
         expect_exit: vec![0],
+        files: None,
+        fix: None,
         inputs: Inputs::Tree,
         reports: Vec::new(),
     }
@@ -62,6 +64,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         flaky: false,
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
+        checked_files: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
         leaked: None,
@@ -131,6 +134,7 @@ pub(crate) fn started(skills: &[(&str, &[&str])]) -> RunEvent {
             .map(|(name_, steps)| PlannedOutline { skill: skill(name_), steps: steps.iter().map(name).collect() })
             .collect(),
         rerun: None,
+        scope: None,
     }
 }
 

@@ -213,6 +213,12 @@ fn notes(record: &RunRecord) -> String {
         let note = || format!("{} {line}\n", paint(DIM, "note:"));
         text.push_str(&if record.partial_rerun().is_some() { style::warning(&line) } else { note() });
     }
+    if record.scope().is_none() {
+        for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::NoFiles) {
+            let message = format!("{skill}/{} found no file to check in the whole tree", step.planned.name);
+            text.push_str(&style::warning(&escape_line(&message)));
+        }
+    }
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
         let message =
@@ -272,6 +278,11 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
         counts.push("no step ran".to_owned());
     }
     let mut parts = counts;
+    let idle = record.steps().filter(|(_, step)| step.outcome == Outcome::NoFiles).count();
+    if idle > 0 && finished.verdict == Verdict::Passed {
+        parts.push(format!("{idle} without files"));
+    }
+    parts.extend(record.scope().map(|scope| escape_line(&scope.phrase())));
     if left_out > 0 && finished.verdict != Verdict::Passed {
         parts.push(format!("only {of_all}"));
     }
@@ -280,7 +291,7 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
     parts.push(format!("in {}", duration(finished.duration_ms)));
     parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", escape_line(by))));
     // A script that searches for the last line of a complete run must not match a partial run.
-    let partial = if left_out == 0 { "" } else { "partial run " };
+    let partial = if left_out == 0 && record.scope().is_none() { "" } else { "partial run " };
     let word = format!("{partial}{}", finished.verdict.as_str());
     let line = format!("{word}: {}", parts.join(", "));
     // The text stays on one line in a log, because other programs search for it.
@@ -304,13 +315,14 @@ const HASH_DIGITS: usize = 12;
 
 /// Returns the number of steps with each outcome; steps that were never reached count as skipped.
 fn outcome_counts(record: &RunRecord, total: usize) -> Vec<String> {
-    const ORDER: [Outcome; 7] = [
+    const ORDER: [Outcome; 8] = [
         Outcome::Drifted,
         Outcome::TimedOut,
         Outcome::Failed,
         Outcome::Inconclusive,
         Outcome::Cancelled,
         Outcome::Passed,
+        Outcome::NoFiles,
         Outcome::Skipped,
     ];
     let seen = record.steps().count();
@@ -324,6 +336,7 @@ fn outcome_counts(record: &RunRecord, total: usize) -> Vec<String> {
 pub(crate) fn outcome_label(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::TimedOut => "timed out",
+        Outcome::NoFiles => "no files",
         other => other.as_str(),
     }
 }

@@ -99,6 +99,7 @@ fn last_run_from_view(view: &RunView) -> Result<LastRun, CliError> {
         external_ignores: None,
         unverified_inputs: None,
         rerun: view.rerun.clone().filter(Rerun::is_partial),
+        scope: view.scope.clone(),
     })
 }
 

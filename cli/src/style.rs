@@ -35,7 +35,7 @@ pub(crate) fn outcome_style(outcome: Outcome) -> Style {
     match outcome {
         Outcome::Passed => GOOD,
         Outcome::Failed | Outcome::TimedOut | Outcome::Drifted => BAD,
-        Outcome::Skipped => DIM,
+        Outcome::Skipped | Outcome::NoFiles => DIM,
         Outcome::Cancelled | Outcome::Inconclusive => UNSURE,
     }
 }

@@ -1,8 +1,10 @@
-//! Decides, from recorded facts: the verdict of a run, the answer of the gate, what to run again, what differs between
-//! two runs, and which stored objects are garbage.
+//! Decides, from recorded facts: the verdict of a run, the answer of the gate, what to run again, which files a step checks,
+//! what differs between two runs, and which stored objects are garbage.
 
 pub mod compare;
+pub mod file_matcher;
 pub mod gate;
 pub mod gc;
 pub mod rerun;
+pub mod step_selection;
 pub mod verdict;

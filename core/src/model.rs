@@ -10,4 +10,5 @@ pub mod names;
 pub mod outcome;
 pub mod outcome_reason;
 pub mod plan;
+pub mod run_scope;
 pub mod tier;

@@ -19,8 +19,8 @@ use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
-    CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest, NamedCommit, Push,
-    ResolvedPush, StagedIndex, WorktreeListing,
+    ChangedFiles, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest,
+    NamedCommit, Push, ResolvedPush, StagedIndex, WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
@@ -191,6 +191,28 @@ impl GitHelper {
         match self.send(repo, &GitRequest::Staged { repo: repo.to_owned(), index: index.clone() })? {
             GitAnswer::Staged(commit) => Ok(commit),
             GitAnswer::Refused { why } => Err(staged_error(why)),
+            _ => Err(self.helper_error("it answered another question".into())),
+        }
+    }
+
+    /// Returns the files in which a tree differs from the merge base of `base` (HEAD if it is `None`) and the verified
+    /// commit. The tree is that of `target`, or the work tree.
+    ///
+    /// # Errors
+    /// [`GitError::Revision`] if the base names no commit; otherwise the errors of [`GitHelper::list`].
+    pub fn changed_files(
+        &self,
+        repo: &Path,
+        base: Option<&str>,
+        target: Option<&CommitRef>,
+    ) -> Result<ChangedFiles, GitError> {
+        let request =
+            GitRequest::Changed { repo: repo.to_owned(), base: base.map(str::to_owned), target: target.cloned() };
+        match self.send(repo, &request)? {
+            GitAnswer::Changed(changed) => Ok(changed),
+            GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
+                program::change_task::changed_files(program, places, base, target)
+            }),
             _ => Err(self.helper_error("it answered another question".into())),
         }
     }

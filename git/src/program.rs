@@ -10,6 +10,7 @@ use crate::index::GitIndex;
 use crate::object::object_id::ObjectId;
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 
+pub(crate) mod change_task;
 pub mod conversion_task;
 pub(crate) mod history_task;
 pub(crate) mod ignore_task;

@@ -61,6 +61,16 @@ pub enum GitRequest {
         /// The index.
         index: StagedIndex,
     },
+    /// Returns the files in which a tree differs from a commit.
+    Changed {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// A revision; `null` for HEAD. The files are compared with the merge base of this revision and the verified
+        /// commit.
+        base: Option<String>,
+        /// The commit whose tree is compared; `null` for the work tree.
+        target: Option<CommitRef>,
+    },
     /// Returns the identity and the spec of a commit's tree.
     Content {
         /// The top of the work tree.
@@ -127,6 +137,8 @@ pub enum GitAnswer {
     Pushed(ResolvedPush),
     /// The answer to [`GitRequest::Staged`].
     Staged(NamedCommit),
+    /// The answer to [`GitRequest::Changed`].
+    Changed(ChangedFiles),
     /// The answer to [`GitRequest::Content`].
     Content(CommitTreeContent),
     /// The answer to [`GitRequest::Files`], in their order.
@@ -176,6 +188,18 @@ impl GitHistory {
         let mut refs = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(' '));
         refs.find(|(_, found)| *found == name).map(|(id, _)| id.to_owned())
     }
+}
+
+/// The files in which a tree differs from a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedFiles {
+    /// The full id of the commit.
+    pub base: String,
+    /// The files that exist in the tree and that the commit lacks or has in another form. Submodules, and files in
+    /// them, are not included.
+    pub paths: Vec<RepoPath>,
+    /// The files of the commit that the tree lacks.
+    pub deleted: Vec<RepoPath>,
 }
 
 /// A commit that a revision or a range names.
@@ -280,6 +304,9 @@ pub struct ResolvedPush {
     pub tips: Vec<PushedTip>,
     /// The commits to verify, without duplicates, oldest first.
     pub commits: Vec<NamedCommit>,
+    /// For each of these commits, the full id of the commit that the remote has and from which the pushed range
+    /// starts; `null` if none is known, so that everything counts as changed.
+    pub bases: Vec<Option<String>>,
 }
 
 /// A pushed object, after following tags.

@@ -1,5 +1,6 @@
 //! Reads a repository with libgit2, or from the output of the `git` program where libgit2 cannot read its format.
 
+pub(crate) mod changed_files;
 pub mod commit_tree;
 pub mod git_dir;
 mod history;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use proctor_core::api::{Problem, ProblemType, SpecProblem};
 use proctor_core::code::{Coded, CommandCode, EngineCode, ErrorCode};
+use proctor_core::decision::step_selection::SelectionError;
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_core::model::enforcement::Control;
 use proctor_core::model::names::{ChangesetId, ProfileName};
@@ -153,6 +154,23 @@ pub enum EngineError {
         "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
+    /// The request is for a part of the profile or of the files, as evidence of a changeset.
+    #[error(
+        "a restricted run is not evidence for the changeset `{0}`{HINT}omit one of the two: `--changeset {0}` is for the whole profile over all files"
+    )]
+    RestrictedChangeset(ChangesetId),
+    /// The request restricts the files in two ways.
+    #[error("a run is restricted to changed files or to named files, not to both{HINT}omit one of the two")]
+    TwoFileScopes,
+    /// A path to which a run is restricted is not inside the repository.
+    #[error("`{0}` is not a path in the repository{HINT}name paths relative to the top of the repository")]
+    ScopePath(String),
+    /// Fixes are requested for a commit.
+    #[error("fixes are applied to the worktree, but the request is for a commit{HINT}omit the revision")]
+    FixOfCommit,
+    /// The request selects no step of the profile, or a step that does not exist.
+    #[error("{}", with_hint(.0, Some(.0.hint())))]
+    Selection(#[from] SelectionError),
     /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
@@ -254,6 +272,8 @@ impl EngineError {
             Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
+            Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
+            Self::TwoFileScopes | Self::ScopePath(_) | Self::FixOfCommit | Self::Selection(_) => EngineCode::Scope,
             Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
     }
@@ -324,6 +344,11 @@ impl EngineError {
             | Self::NoEarlierRun(_)
             | Self::PartialChangeset(_)
             | Self::PartialCommit
+            | Self::RestrictedChangeset(_)
+            | Self::TwoFileScopes
+            | Self::ScopePath(_)
+            | Self::FixOfCommit
+            | Self::Selection(_)
             | Self::AboveCeiling(_)
             | Self::CacheHidesTree { .. } => EXIT_USAGE,
             Self::Git(

@@ -28,7 +28,7 @@ pub use proctor_sql::quiet_stream::QuietStream;
 pub use proctor_sql::worker_pool::WorkerPool;
 pub use run::engine::{
     CommandTree, Engine, ExecutedCommand, MAX_RANGE, PriorRun, PriorRunRequest, RunInProgress, is_reusable,
-    planned_commands, takes_caller_env,
+    planned_commands, require_valid_scope, takes_caller_env,
 };
 pub use run::finish::RevocablePass;
 pub use run::request::{

@@ -1,6 +1,7 @@
 //! Runs skills, steps and toolchain checks: attempts, layers, caches, output and reports.
 
 pub(crate) mod attempt;
+pub(crate) mod file_selection;
 pub(crate) mod layer_stack;
 pub(crate) mod live_output;
 pub(crate) mod needed_paths;

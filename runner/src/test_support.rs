@@ -30,6 +30,8 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
         retries: 0,
         leaks: Leaks::Warn,
         expect_exit: vec![0],
+        files: None,
+        fix: None,
         inputs: Inputs::Tree,
         reports: vec![],
     }
@@ -61,6 +63,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         toolchain: vec![],
         skills: skills.iter().map(planned).collect(),
         left_out: vec![],
+        scope: None,
     }
 }
 
@@ -81,5 +84,6 @@ pub(crate) fn last_run() -> LastRun {
         external_ignores: None,
         unverified_inputs: None,
         rerun: None,
+        scope: None,
     }
 }

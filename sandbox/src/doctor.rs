@@ -131,6 +131,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
         git: GitDirs { worktree_git: git.exists().then_some(git), ..GitDirs::default() },
         workdir: RelPath::new(".").map_err(|error| internal(&error))?,
         argv: Argv::new(vec!["/bin/true".to_owned()]).map_err(|error| internal(&error))?,
+        files: crate::FileBatches::default(),
         env: BTreeMap::new(),
         network: Network::Deny,
         leaks: Leaks::Ignore,

@@ -2,6 +2,7 @@
 //! It makes a run space, or prepares one sandbox and runs commands in it, one after another.
 
 mod abstract_socket_probe;
+mod batch_runner;
 mod command_process;
 #[doc(hidden)]
 pub mod copy_changes;

@@ -15,6 +15,7 @@
 pub mod cgroup;
 mod doctor;
 mod error;
+mod file_batches;
 mod fs_credentials;
 pub mod helper;
 mod host;
@@ -41,6 +42,7 @@ pub use crate::removal::remove_dir;
 pub use crate::resource_report::{ExhaustedSpace, WaitStatus};
 pub use doctor::{DoctorReport, UnmetRequirement, doctor};
 pub use error::SandboxError;
+pub use file_batches::FileBatches;
 pub use fs_credentials::FsCredentials;
 pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;

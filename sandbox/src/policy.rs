@@ -8,6 +8,8 @@ use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::plan::{Argv, Leaks, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
 
+use crate::file_batches::FileBatches;
+
 /// One command and the sandbox it needs. Absolute paths are canonical: they contain no symbolic links, `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -22,6 +24,8 @@ pub struct Policy {
     pub workdir: RelPath,
     /// The command.
     pub argv: Argv,
+    /// The files for the word `{files}` of the command. Without batches, the word is passed on as it is.
+    pub files: FileBatches,
     /// The complete environment of the command; nothing is added to it.
     pub env: BTreeMap<String, String>,
     /// The network that the command sees.
@@ -66,6 +70,7 @@ impl Policy {
         CommandPolicy {
             workdir: self.workdir.clone(),
             argv: self.argv.clone(),
+            files: self.files.clone(),
             env: self.env.clone(),
             limits: self.limits,
             leaks: self.leaks,
@@ -110,6 +115,7 @@ impl Frame {
 pub(crate) struct CommandPolicy {
     pub(crate) workdir: RelPath,
     pub(crate) argv: Argv,
+    pub(crate) files: FileBatches,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) limits: Limits,
     pub(crate) leaks: Leaks,

@@ -236,7 +236,7 @@ impl TreeView {
     }
 
     /// Returns the entries at the covered paths, in unspecified order.
-    fn covered(&self) -> impl Iterator<Item = (Vec<u8>, PathState)> {
+    pub fn covered(&self) -> impl Iterator<Item = (Vec<u8>, PathState)> {
         let of_base =
             self.base.entries.iter().filter(|(path, _)| !self.touched.contains_key(path) && !self.is_hidden(path));
         let of_base = of_base.map(|(path, entry)| (path, PathState::Entry(entry)));

@@ -255,6 +255,7 @@ fn policy(
         git: GitDirs::default(),
         workdir: RelPath::new(".")?,
         argv: Argv::new(shell.into_iter().chain(command.argv.iter().cloned()).collect())?,
+        files: proctor_sandbox::FileBatches::default(),
         env,
         network: command.network,
         leaks: Leaks::Ignore,

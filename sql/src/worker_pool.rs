@@ -491,6 +491,7 @@ impl WorkerPool {
             git: GitDirs::default(),
             workdir: RelPath::new(".")?,
             argv,
+            files: proctor_sandbox::FileBatches::default(),
             env: BTreeMap::new(),
             network: Network::Deny,
             leaks: Leaks::Ignore,

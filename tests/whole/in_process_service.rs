@@ -51,6 +51,7 @@ pub(crate) fn run_submission(repo: &Repo<'_>) -> RunSubmission {
         changes: proctor_core::api::ChangesAsked::Applied,
         reuse: proctor_core::api::Reuse::Never,
         skills: proctor_core::api::SkillsAsked::All,
+        scope: Default::default(),
         no_caches: false,
         env: None,
     }
@@ -178,6 +179,7 @@ pub(crate) fn pass_from_aborted_run(env: &TestEnvironment, repo: &Repo<'_>) -> R
         fail_fast,
         changes: ChangeHandling::Apply,
         skills: SkillSelection::All,
+        scope: Default::default(),
         caches: CacheMode::Persistent,
         live: None,
         trace: TraceSettings::default(),

@@ -147,6 +147,7 @@ impl InProcessEngine {
             fail_fast: false,
             changes: ChangeHandling::Apply,
             skills: SkillSelection::All,
+            scope: Default::default(),
             caches: CacheMode::Persistent,
             live: None,
             trace: TraceSettings::default(),

@@ -60,6 +60,10 @@ pub(crate) struct HookOptions {
     /// Run even if evidence of an earlier run is valid
     #[arg(long)]
     pub fresh: bool,
+    /// Check all files in steps with `files`, not only the files that are staged or that the push
+    /// changes
+    #[arg(long)]
+    pub all_files: bool,
 }
 
 /// The arguments of `proctor hook install`.

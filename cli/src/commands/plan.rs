@@ -201,6 +201,7 @@ mod tests {
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],
             skills: vec![skill],
             left_out: vec![name("verify.lint")],
+            scope: None,
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&plan)).to_string());
     }

@@ -6,6 +6,7 @@ mod daemon_run;
 mod patch_output;
 mod run_backend;
 mod run_watcher;
+mod scope_request;
 mod span_export;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, U
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
@@ -151,6 +153,8 @@ pub(super) struct CommandRuns<'a> {
     patch_target: Option<patch_output::PatchDestination>,
     /// Controls whether the result of an earlier run may be reused.
     reuse: Reuse,
+    /// The steps and files to which the runs are restricted.
+    scope: ScopeRequest,
     exports: SpanExports,
 }
 
@@ -182,7 +186,8 @@ impl<'a> CommandRuns<'a> {
         let cancel = CancellationToken::new();
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
         let exports = SpanExports::new(&backend, operator, caller);
-        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, exports })
+        let scope = scope_request::from_args(&args.scope, &repo, &caller.cwd)?;
+        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, scope, exports })
     }
 
     /// Prepares runs in this process, even if a daemon is running.
@@ -202,6 +207,11 @@ impl<'a> CommandRuns<'a> {
         Self::with_backend(backend, &operator, args, (repo, reuse), reports, caller)
     }
 
+    /// Restricts the runs that follow.
+    pub(super) fn set_scope(&mut self, scope: ScopeRequest) {
+        self.scope = scope;
+    }
+
     /// Returns the commit that an index would make. Only available for runs in this process.
     ///
     /// # Errors
@@ -216,8 +226,8 @@ impl<'a> CommandRuns<'a> {
     /// Finds an earlier run whose result holds for the tree, if this process does the run. A daemon checks that
     /// itself as part of the request.
     async fn find_reusable_run(&self, tree: &TreeSelection) -> Option<ReusedRun> {
-        let (RunBackend::InProcess(engine), Reuse::Verified, false) = (&self.backend, self.reuse, self.args.no_caches)
-        else {
+        let keeps_plan = !self.args.no_caches && !self.scope.changes_plan();
+        let (RunBackend::InProcess(engine), Reuse::Verified, true) = (&self.backend, self.reuse, keeps_plan) else {
             return None;
         };
         let commit = match tree {
@@ -291,6 +301,7 @@ impl CommandRuns<'_> {
             fail_fast: self.args.fail_fast,
             changes: if self.patch_target.is_some() { ChangeHandling::AsPatch } else { ChangeHandling::Apply },
             skills: skills_wanted(self.args),
+            scope: self.scope.clone(),
             caches: if self.args.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
             live: None,
             trace: self.exports.tracing(),
@@ -318,6 +329,7 @@ impl CommandRuns<'_> {
             changes: if self.patch_target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
             reuse: self.reuse,
             skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            scope: self.scope.clone(),
             no_caches: self.args.no_caches,
             env: Some(self.caller.env.clone()),
         })

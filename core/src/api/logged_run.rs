@@ -145,6 +145,7 @@ impl LoggedRun {
             spec_sha256: started.map(|started| started.spec_sha256.clone()),
             plan_sha256: started.map(|started| started.plan_sha256.clone()),
             rerun: self.rerun().cloned(),
+            scope: self.record.scope().cloned(),
             checks,
             steps,
             doubts: record.doubts.clone(),

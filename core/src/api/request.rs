@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::cache::CacheTrust;
 use crate::model::enforcement::SandboxMode;
 use crate::model::names::{ChangesetId, ProfileName};
+use crate::model::run_scope::ScopeRequest;
 use crate::model::tier::Tier;
 
 /// The body of `POST /v1/runs`.
@@ -46,6 +47,9 @@ pub struct RunSubmission {
     /// The skills of the profile to run.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
+    /// The steps and files to which the run is restricted. A restricted run does not count for the whole profile.
+    #[serde(default, skip_serializing_if = "ScopeRequest::is_whole")]
+    pub scope: ScopeRequest,
     /// If true, each skill starts with empty caches, and what it leaves in them is discarded. An earlier result does
     /// not answer such a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -126,6 +130,9 @@ pub struct Asked {
     /// The skills of the profile to run; all skills if absent.
     #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
     pub skills: SkillsAsked,
+    /// The steps and files to which the run is restricted; absent for a whole run.
+    #[serde(default, skip_serializing_if = "ScopeRequest::is_whole")]
+    pub scope: ScopeRequest,
     /// If true, each skill starts with empty caches; `false` if absent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
@@ -188,6 +195,7 @@ impl RunSubmission {
             changes: ChangesAsked::default(),
             reuse: Reuse::default(),
             skills: SkillsAsked::default(),
+            scope: ScopeRequest::default(),
             no_caches: false,
             env: None,
         }
@@ -206,6 +214,7 @@ impl RunSubmission {
             fail_fast: self.fail_fast,
             changes: self.changes,
             skills: self.skills,
+            scope: self.scope.clone(),
             no_caches: self.no_caches,
         }
     }

@@ -16,6 +16,7 @@ use crate::model::leak::LeakedProcesses;
 use crate::model::names::{RunId, SkillName, StepName};
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::Plan;
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::spec::Diagnostic;
@@ -131,6 +132,10 @@ pub struct RunView {
     /// until it is known. A run that left out skills is not a result for the whole profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
+    /// The part of the profile that the run executes; absent if it executes all steps over all files, and until it is
+    /// known. A run with a scope is not a result for the whole profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
     /// The toolchain checks that have ended, in order.
     pub checks: Vec<StepView>,
     /// The steps, in the order of the plan.
@@ -250,7 +255,7 @@ impl StepView {
 impl RunView {
     /// Returns whether the run left out skills of its profile, so that it is not a result for the whole profile.
     pub fn is_partial(&self) -> bool {
-        self.rerun.as_ref().is_some_and(Rerun::is_partial)
+        self.scope.is_some() || self.rerun.as_ref().is_some_and(Rerun::is_partial)
     }
 
     /// Returns the summary for lists.

@@ -47,6 +47,8 @@ pub enum EngineCode {
     PartialChangeset,
     /// `--last-failed` was given with a commit, but it works only for the worktree.
     PartialCommit,
+    /// The request restricts the run to steps or files that do not exist, or in a contradictory way.
+    Scope,
     /// A bug in Proctor.
     Internal,
 }
@@ -154,7 +156,7 @@ codes! { EngineCode;
         "Run the whole profile once. A daemon and each `--state-dir` have only their own runs.",
         "$ proctor run\n$ proctor run --last-failed";
     PartialChangeset, 221, "engine::partial_changeset",
-        "`--last-failed` cannot be combined with a changeset.",
+        "A run of a part of the profile or of the files cannot be combined with a changeset.",
         "Evidence of a changeset proves the whole profile on one tree; a partial run does not.",
         "Fix the failures without the changeset, then run the whole profile for it.",
         "$ proctor run --last-failed\n$ proctor run --changeset 009_x";
@@ -163,4 +165,9 @@ codes! { EngineCode;
         "A commit is verified as a whole; `--last-failed` is for work in progress in the worktree.",
         "Omit one of the two options.",
         "$ proctor run --rev HEAD";
+    Scope, 223, "engine::scope",
+        "The steps or files to which the run is restricted do not exist, or contradict each other.",
+        "A run that checks nothing, or something else than requested, would be misleading.",
+        "Use the names that `proctor plan` lists, and paths inside the repository.",
+        "$ proctor run verify.tests/pytest\n$ proctor run --changed main";
 }

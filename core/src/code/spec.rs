@@ -249,6 +249,16 @@ codes! { Code;
         "Another profile would run other checks.",
         "Use one of the profiles in the hint.",
         "$ proctor run --profile pr";
+    BadFiles, 148, "spec::bad_files",
+        "A rule for the files of a step is invalid.",
+        "The rules would choose other files than intended, so files would go unchecked.",
+        "Write globs, regular expressions after `regex:`, and the file types of pre-commit; in `cmd`, `{files}` is a word of its own.",
+        "files: { include: [\"src/**/*.py\", \"regex:^tests/.*_data/\"], types: [python] }\ncmd: [ruff, check, \"{files}\"]";
+    NoFiles, 149, "spec::no_files",
+        "A step without `files` uses `{files}` or `parallel`.",
+        "This is only a warning: the word is passed on as it is, and `parallel` has no effect.",
+        "Add `files` to the step.",
+        "files: { types: [python] }";
     OverCeiling, 160, "operator::over_ceiling",
         "The spec requests more than the operator of this machine allows.",
         "A repository cannot widen its own permissions, and Proctor never silently reduces a request.",

@@ -160,6 +160,9 @@ fn judge_run(run: &LastRun, requirements: &GateRequirements, facts: &GateFacts<'
     if let Some(rerun) = &run.rerun {
         findings.run_partial(&run.run_id, &rerun.left_out);
     }
+    if let Some(scope) = &run.scope {
+        findings.run_restricted(&run.run_id, scope);
+    }
     if run.evidence.is_empty() {
         findings.cites_nothing(run.outcome);
     } else if run.outcome == Verdict::Inconclusive {

@@ -86,7 +86,7 @@ pub fn select_skills(plan: Plan, outcomes: &LastOutcomes) -> (Plan, Rerun) {
 }
 
 /// Returns these skills and everything that they need.
-fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
+pub(super) fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillName> {
     let mut kept = BTreeSet::new();
     let mut open: Vec<&SkillName> = wanted.iter().collect();
     while let Some(name) = open.pop() {

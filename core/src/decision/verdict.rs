@@ -36,6 +36,8 @@ pub struct VerdictInputs {
     /// The reasons why the run is inconclusive, for example: the tree was edited during the run, a toolchain check
     /// failed, the run was interrupted, or evidence could not be written.
     pub inconclusive_reasons: Vec<InconclusiveReason>,
+    /// True if the run is restricted to some files. It then passes even if no step has a file to check.
+    pub is_restricted: bool,
 }
 
 /// A reason why a run cannot pass, whatever the outcomes of its steps.
@@ -108,14 +110,16 @@ pub const EXIT_INCONCLUSIVE: u8 = 5;
 /// Exit code if a daemon is required and none answers.
 pub const EXIT_UNREACHABLE: u8 = 6;
 
-/// Returns the verdict: failed if any step failed, passed if every step passed without an [`InconclusiveReason`] and
-/// there was at least one step, and inconclusive otherwise. A failure outranks an [`InconclusiveReason`].
+/// Returns the verdict: failed if any step failed, passed if every check holds without an [`InconclusiveReason`] and
+/// at least one step ran, and inconclusive otherwise. If the run is restricted to some files, no step need have run. A
+/// failure outranks an [`InconclusiveReason`].
 pub fn derive_verdict(facts: &VerdictInputs) -> Verdict {
     if facts.outcomes.iter().any(|outcome| outcome.is_failure()) {
         Verdict::Failed
     } else if facts.inconclusive_reasons.is_empty()
         && !facts.outcomes.is_empty()
-        && facts.outcomes.iter().all(|outcome| *outcome == Outcome::Passed)
+        && facts.outcomes.iter().all(|outcome| outcome.holds())
+        && (facts.is_restricted || facts.outcomes.contains(&Outcome::Passed))
     {
         Verdict::Passed
     } else {
@@ -144,20 +148,20 @@ pub fn exit_code(facts: &VerdictInputs) -> u8 {
     }
 }
 
-/// Returns whether no step ran: none was selected, or all were skipped without a reason that makes the run
-/// inconclusive. This does not count as a pass.
+/// Returns whether no step ran: none was selected, or all were skipped or have no files, without a reason that makes
+/// the run inconclusive. This does not count as a pass.
 fn nothing_ran(facts: &VerdictInputs) -> bool {
-    facts.inconclusive_reasons.is_empty() && facts.outcomes.iter().all(|outcome| *outcome == Outcome::Skipped)
+    facts.inconclusive_reasons.is_empty() && facts.outcomes.iter().all(|outcome| outcome.is_left_out())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Outcome::{Cancelled, Drifted, Failed, Inconclusive, Passed, Skipped, TimedOut};
+    use Outcome::{Cancelled, Drifted, Failed, Inconclusive, NoFiles, Passed, Skipped, TimedOut};
     use proptest::prelude::*;
 
     fn verdict_inputs(outcomes: &[Outcome], doubts: &[InconclusiveReason]) -> VerdictInputs {
-        VerdictInputs { outcomes: outcomes.to_vec(), inconclusive_reasons: doubts.to_vec() }
+        VerdictInputs { outcomes: outcomes.to_vec(), inconclusive_reasons: doubts.to_vec(), ..VerdictInputs::default() }
     }
 
     #[test]
@@ -167,6 +171,10 @@ mod tests {
             (&[Passed, Failed, Skipped], &[], Verdict::Failed, 1),
             (&[], &[], Verdict::Inconclusive, 2),
             (&[Skipped, Skipped], &[], Verdict::Inconclusive, 2),
+            (&[Passed, NoFiles], &[], Verdict::Passed, 0),
+            (&[NoFiles, NoFiles], &[], Verdict::Inconclusive, 2),
+            (&[NoFiles, Skipped], &[], Verdict::Inconclusive, 2),
+            (&[NoFiles, Failed], &[], Verdict::Failed, 1),
             (&[Failed, Drifted, TimedOut], &[], Verdict::Failed, 3),
             (&[Failed, TimedOut], &[], Verdict::Failed, 4),
             (&[Passed, Skipped], &[], Verdict::Inconclusive, 5),
@@ -183,15 +191,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn restricted_run_passes_without_files() {
+        let restricted = |outcomes: &[Outcome]| {
+            derive_verdict(&VerdictInputs { is_restricted: true, ..verdict_inputs(outcomes, &[]) })
+        };
+        assert_eq!(restricted(&[NoFiles, NoFiles]), Verdict::Passed);
+        assert_eq!(restricted(&[NoFiles, Skipped]), Verdict::Inconclusive);
+        assert_eq!(restricted(&[]), Verdict::Inconclusive);
+    }
+
     fn any_outcome() -> impl Strategy<Value = Outcome> {
-        prop::sample::select(vec![Passed, Failed, TimedOut, Drifted, Skipped, Cancelled, Inconclusive])
+        prop::sample::select(vec![Passed, Failed, TimedOut, Drifted, Skipped, NoFiles, Cancelled, Inconclusive])
     }
 
     proptest! {
         #[test]
         fn exit_code_is_zero_only_for_a_pass(outcomes in prop::collection::vec(any_outcome(), 0..6), doubt in any::<bool>()) {
             let facts = verdict_inputs(&outcomes, if doubt { &[InconclusiveReason::Internal] } else { &[] });
-            let clean = !doubt && !outcomes.is_empty() && outcomes.iter().all(|o| *o == Passed);
+            let clean = !doubt && outcomes.contains(&Passed) && outcomes.iter().all(|o| matches!(o, Passed | NoFiles));
             prop_assert_eq!(derive_verdict(&facts) == Verdict::Passed, clean);
             prop_assert_eq!(exit_code(&facts) == 0, clean);
         }

@@ -10,6 +10,7 @@ use crate::decision::verdict::{InconclusiveReason, Verdict};
 use crate::model::enforcement::SandboxMode;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::model::outcome::Outcome;
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::telemetry::TraceContext;
@@ -72,6 +73,9 @@ pub enum RunEvent {
         /// The selection of skills for a request to run only those that had not passed; absent for other requests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rerun: Option<Rerun>,
+        /// The part of the profile that the run executes; absent if it executes all steps over all files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scope: Option<RunScope>,
     },
     /// A toolchain check has ended.
     CheckFinished {

@@ -46,6 +46,8 @@ pub enum Termination {
 pub enum StartFault {
     /// An earlier event, such as a failed step, prevented the start; not an error of this command.
     NotReached,
+    /// The tree, or the part of it that the run covers, has no file that the step checks.
+    NoFiles,
     /// The program does not exist or is not executable.
     ProgramMissing,
     /// The sandbox could not be set up as the policy requires.
@@ -126,6 +128,8 @@ pub enum Outcome {
     Drifted,
     /// The step was not started.
     Skipped,
+    /// There is no file that the step checks.
+    NoFiles,
     /// The run was cancelled.
     Cancelled,
     /// There is no reliable result.
@@ -141,9 +145,20 @@ impl Outcome {
             Self::TimedOut => "timed_out",
             Self::Drifted => "drifted",
             Self::Skipped => "skipped",
+            Self::NoFiles => "no_files",
             Self::Cancelled => "cancelled",
             Self::Inconclusive => "inconclusive",
         }
+    }
+
+    /// Returns whether the check holds: it passed, or has nothing to check.
+    pub fn holds(self) -> bool {
+        matches!(self, Self::Passed | Self::NoFiles)
+    }
+
+    /// Returns whether the step was left out: it was not reached, or has nothing to check.
+    pub fn is_left_out(self) -> bool {
+        matches!(self, Self::Skipped | Self::NoFiles)
     }
 
     /// Returns whether this is a failed check: the step ran, and its result is evidence against the tree.
@@ -166,6 +181,7 @@ pub fn judge_attempt(termination: &Termination, expected: &[u8], violations: Vio
     match termination {
         Termination::Cancelled => Outcome::Cancelled,
         Termination::NotStarted { fault: StartFault::NotReached, .. } => Outcome::Skipped,
+        Termination::NotStarted { fault: StartFault::NoFiles, .. } => Outcome::NoFiles,
         Termination::NotStarted { .. } => Outcome::Inconclusive,
         _ if violations.drifted => Outcome::Drifted,
         Termination::TimedOut { .. } => Outcome::TimedOut,

@@ -3,6 +3,7 @@
 //! A plan is immutable and has a digest. The executor runs from the plan and the record embeds
 //! it; no defaults are applied after `resolve`.
 
+mod file_rules;
 mod limit;
 mod limits;
 mod needed_path;
@@ -14,11 +15,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::sql::sql_policy::Dialect;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
+pub use file_rules::{FILES_PLACEHOLDER, FileRules, REGEX_PREFIX};
 pub use limit::Limit;
 pub(crate) use limits::LimitDocument;
 pub use limits::{LIMIT_DEFINITIONS, LimitDefinition, LimitSettings, LimitUnit, Limits, PerLimit, max_files};
@@ -46,6 +49,9 @@ pub struct Plan {
     /// Skills of the profile that a partial run leaves out because they passed before; absent if the plan is complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
+    /// The part of the profile that the run executes; absent if it executes all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
 }
 
 /// The git-ignored files that steps see in a run of a worktree.
@@ -176,6 +182,13 @@ pub struct PlannedStep {
     pub leaks: Leaks,
     /// Exit codes that count as success; at least one.
     pub expect_exit: Vec<u8>,
+    /// The files that the step checks; absent if the step checks the tree as a whole. In the command, the word
+    /// `{files}` stands for the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FileRules>,
+    /// The command that fixes what the step reports; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<Argv>,
     /// The files on which the result depends.
     pub inputs: Inputs,
     /// Report files that the step declares.

@@ -24,6 +24,7 @@ use crate::model::leak::LeakedProcesses;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::model::outcome::{LimitKind, Outcome, Termination};
 use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, VersionDemand};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -74,6 +75,9 @@ pub struct SkillEvidence {
     /// Skills of the profile that the plan left out; absent if the plan was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
+    /// The part of the profile that the run executed; absent if it executed all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
     /// True if a step passed only on a retry.
     pub flaky: bool,
     /// The run whose result was reused; `null` if the skill ran.
@@ -154,6 +158,9 @@ pub struct StepEvidence {
     /// none, did not run, or its files cannot be trusted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found_reports: Vec<ReportEvidence>,
+    /// The files that the step checked; absent if the step has no `files`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked_files: Option<CheckedFiles>,
     /// Names of the environment variables of the step, without the trace context of the run.
     pub env_names: BTreeSet<String>,
     /// Resource usage.
@@ -162,6 +169,17 @@ pub struct StepEvidence {
     /// a limit, and for `leaks: ignore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
+}
+
+/// The files that a step checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckedFiles {
+    /// The number of files.
+    pub count: u64,
+    /// The sha256 of the sorted paths, relative to the working directory, each followed by a NUL byte.
+    pub sha256: Sha256Hex,
+    /// The number of processes to which the files were passed; 0 if the command does not contain `{files}`.
+    pub batches: u32,
 }
 
 impl StepEvidence {
@@ -344,6 +362,9 @@ pub struct ToolchainEvidence {
     /// Skills of the profile that the plan left out; absent if the plan was complete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<SkillName>,
+    /// The part of the profile that the run executed; absent if it executed all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
     /// The verified tree.
     pub repo_snapshot: SnapshotId,
     /// Git's description of the verified tree.
@@ -481,13 +502,14 @@ pub type EvidenceIndex = BTreeMap<String, Sha256Hex>;
 /// Returns the outcome of a skill: the most severe outcome of its steps.
 pub fn combined_outcome<'a>(steps: impl IntoIterator<Item = &'a Outcome>) -> Outcome {
     let rank = |outcome: &Outcome| match outcome {
-        Outcome::Drifted => 6,
-        Outcome::TimedOut => 5,
-        Outcome::Failed => 4,
-        Outcome::Cancelled => 3,
-        Outcome::Inconclusive => 2,
-        Outcome::Skipped => 1,
-        Outcome::Passed => 0,
+        Outcome::Drifted => 7,
+        Outcome::TimedOut => 6,
+        Outcome::Failed => 5,
+        Outcome::Cancelled => 4,
+        Outcome::Inconclusive => 3,
+        Outcome::Skipped => 2,
+        Outcome::Passed => 1,
+        Outcome::NoFiles => 0,
     };
     steps.into_iter().max_by_key(|outcome| rank(outcome)).copied().unwrap_or(Outcome::Skipped)
 }

@@ -11,6 +11,7 @@ use crate::model::enforcement::SandboxMode;
 use crate::model::event::{PlannedOutline, RunEvent};
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::model::outcome::Outcome;
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -79,6 +80,9 @@ pub struct Started {
     pub checks: u32,
     /// The selection of `--last-failed`; `null` if it was not given.
     pub rerun: Option<Rerun>,
+    /// The part of the profile that the run executes; absent if it executes all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
 }
 
 /// A skill.
@@ -158,6 +162,7 @@ impl RunRecord {
                 checks,
                 skills,
                 rerun,
+                scope,
             } => {
                 self.skills = skills.into_iter().map(SkillRecord::from_outline).collect();
                 self.started = Some(Started {
@@ -174,6 +179,7 @@ impl RunRecord {
                     sandbox,
                     checks,
                     rerun,
+                    scope,
                 });
             }
             RunEvent::CheckFinished { check } => {
@@ -242,6 +248,11 @@ impl RunRecord {
     /// Returns the selection if the run left out skills.
     pub fn partial_rerun(&self) -> Option<&Rerun> {
         self.started.as_ref()?.rerun.as_ref().filter(|rerun| rerun.is_partial())
+    }
+
+    /// Returns the part of the profile that the run executes, if it is restricted.
+    pub fn scope(&self) -> Option<&RunScope> {
+        self.started.as_ref()?.scope.as_ref()
     }
 
     /// Returns every step that has an outcome, with its skill, in order.

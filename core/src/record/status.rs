@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::decision::rerun::Rerun;
 use crate::decision::verdict::Verdict;
 use crate::model::names::{ProfileName, RunId};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{EvidenceIndex, TreeSource};
 use crate::record::unverified_inputs::UnverifiedInputs;
@@ -64,6 +65,9 @@ pub struct LastRun {
     /// The selection of skills in a partial run; absent for a complete run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
+    /// The part of the profile that the run executed; absent if it executed all steps over all files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RunScope>,
 }
 
 /// Sources of ignore rules outside a tree → sha256 of the rules. The hash covers each line that contains a rule, with a
@@ -224,6 +228,7 @@ mod tests {
             external_ignores: None,
             unverified_inputs: None,
             rerun: None,
+            scope: None,
         }
     }
 

@@ -78,8 +78,7 @@ pub(super) fn stream_evidence(text: &str) -> StreamEvidence {
 /// Returns a run of these steps in one skill, with the verdict that follows from them.
 pub(super) fn run_of_steps(steps: Vec<StepEvidence>) -> RunRecord {
     let mut record = passed_run();
-    let facts =
-        VerdictInputs { outcomes: steps.iter().map(|step| step.outcome).collect(), inconclusive_reasons: Vec::new() };
+    let facts = VerdictInputs { outcomes: steps.iter().map(|step| step.outcome).collect(), ..VerdictInputs::default() };
     let skill = SkillRecord {
         skill: skill_name(),
         planned: steps.iter().map(|step| step.planned.name.clone()).collect(),
@@ -97,7 +96,7 @@ pub(super) fn run_of_steps(steps: Vec<StepEvidence>) -> RunRecord {
 pub(super) fn with_inconclusive_reason(mut record: RunRecord, doubt: InconclusiveReason, message: &str) -> RunRecord {
     let outcomes = record.steps().map(|(_, step)| step.outcome).collect();
     record.add_inconclusive_reasons(&[doubt.with_message(message)]);
-    update_end(&mut record, &VerdictInputs { outcomes, inconclusive_reasons: vec![doubt] });
+    update_end(&mut record, &VerdictInputs { outcomes, inconclusive_reasons: vec![doubt], is_restricted: false });
     record
 }
 

@@ -266,7 +266,7 @@ fn tool_report_annotations(run: &ReportedRun, file: &ToolReport, step: &StepEvid
     let warning =
         |message: String| Annotation { level: FindingLevel::Warning, ..error_annotation(own.clone(), message) };
     let mut notes = match (&file.content, file.format) {
-        (ToolReportContent::Missing, _) if is_problem(step) || step.outcome == Outcome::Skipped => Vec::new(),
+        (ToolReportContent::Missing, _) if is_problem(step) || step.outcome.is_left_out() => Vec::new(),
         (ToolReportContent::Missing, _) => vec![warning(format!("{own} wrote no report `{}`", file.path))],
         (ToolReportContent::Unavailable(problem), _) => {
             vec![warning(tool::unreadable_report_message(&file.path, problem))]

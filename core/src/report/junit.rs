@@ -154,7 +154,7 @@ fn case_status(step: &StepEvidence) -> TestCaseStatus {
                 .collect();
             return TestCaseStatus::Success { flaky_runs };
         }
-        Outcome::Skipped => {
+        Outcome::Skipped | Outcome::NoFiles => {
             let mut status = TestCaseStatus::skipped();
             status.set_message(xml_attribute(&outcome_reason(step)));
             return status;
@@ -265,7 +265,7 @@ fn unusable_report_case(step: &StepEvidence, file: &ToolReport) -> Option<TestCa
     match &file.content {
         ToolReportContent::Unavailable(problem) => refused(problem),
         ToolReportContent::Missing
-            if matches!(step.outcome, Outcome::Skipped | Outcome::Cancelled | Outcome::Inconclusive) =>
+            if step.outcome.is_left_out() || matches!(step.outcome, Outcome::Cancelled | Outcome::Inconclusive) =>
         {
             None
         }

@@ -224,7 +224,7 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
         Outcome::Passed if step.flaky => "🔁",
         Outcome::Passed => "✅",
         Outcome::Failed | Outcome::Drifted | Outcome::TimedOut => "❌",
-        Outcome::Skipped => "➖",
+        Outcome::Skipped | Outcome::NoFiles => "➖",
         Outcome::Cancelled | Outcome::Inconclusive => "⚠️",
     };
     let reason = (is_problem(step) || step.flaky).then(|| outcome_reason(step));
@@ -236,11 +236,8 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
     };
     let name = inline_code(&format!("{}/{}", skill.skill, step.planned.name));
     let flaky = if step.flaky { ", flaky" } else { "" };
-    let time = if step.duration_ms == 0 && step.outcome == Outcome::Skipped {
-        String::new()
-    } else {
-        duration(step.duration_ms)
-    };
+    let time =
+        if step.duration_ms == 0 && step.outcome.is_left_out() { String::new() } else { duration(step.duration_ms) };
     format!("| {name} | {mark} {}{flaky} | {time} | {why} |\n", outcome_text(step.outcome))
 }
 

@@ -136,7 +136,7 @@ impl ReportedRun {
     }
 }
 
-/// Returns whether a step has a problem to report: it neither passed nor was skipped.
+/// Returns whether a step has a problem to report: it neither passed nor was left out.
 pub(crate) fn is_problem(step: &StepEvidence) -> bool {
-    !matches!(step.outcome, Outcome::Passed | Outcome::Skipped)
+    step.outcome != Outcome::Passed && !step.outcome.is_left_out()
 }

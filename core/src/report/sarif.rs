@@ -247,7 +247,7 @@ fn rule_id(outcome: Outcome) -> Option<&'static str> {
         Outcome::Drifted => Some("proctor/drift"),
         Outcome::TimedOut => Some("proctor/timeout"),
         Outcome::Inconclusive => Some("proctor/inconclusive"),
-        Outcome::Passed | Outcome::Skipped | Outcome::Cancelled => None,
+        Outcome::Passed | Outcome::Skipped | Outcome::NoFiles | Outcome::Cancelled => None,
     }
 }
 

@@ -13,8 +13,8 @@ use super::rules;
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{
-    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepLimits, ToolCheck,
-    Toolchain,
+    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepFiles, StepLimits,
+    ToolCheck, Toolchain,
 };
 use super::yaml::{self, Node, YamlKey, YamlValue};
 use crate::model::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
@@ -497,8 +497,9 @@ record!(Skill, "a skill", required [], kept [steps],
     optional [description, determinism, tier, needs, caches, needs_paths, toolchains, container, platform, workdir,
         timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
-    optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, inputs,
-        needs_paths, reports, expect]);
+    optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, files, parallel,
+        fix, inputs, needs_paths, reports, expect]);
+record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
 record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
 record!(Prepare, "`prepare`", required [cmd], kept [],
     optional [key, workdir, timeout_ms, network, env_allowlist, env]);

@@ -148,6 +148,10 @@ codes! {
     NoChecks,
     /// A `parallel` without effect.
     IdleParallel,
+    /// An invalid rule for the files of a step.
+    BadFiles,
+    /// A key or word that has an effect only in a step with `files`.
+    NoFiles,
     /// The requested profile does not exist.
     UnknownProfile,
     /// The spec requests more than the operator allows.

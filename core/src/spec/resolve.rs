@@ -4,6 +4,7 @@
 //! plan.
 
 mod needed_paths;
+mod used_toolchains;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +22,8 @@ use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step};
 use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck, PlannedSkill,
-    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, SkillToolchains, VersionDemand,
+    Argv, Determinism, FileRules, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck,
+    PlannedSkill, PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
@@ -59,7 +60,7 @@ pub fn resolve(
     let ignored = resolver.ignored(spec);
     let toolchain = resolver.checks(spec);
     let skills = resolver.skills(spec, written);
-    let toolchain = used_checks(toolchain, &skills);
+    let toolchain = used_toolchains::used_checks(toolchain, &skills);
     let order = resolver.order(spec, written, cpus);
     let provenance = resolver.finish()?;
     let plan = Plan {
@@ -71,6 +72,7 @@ pub fn resolve(
         toolchain,
         skills,
         left_out: Vec::new(),
+        scope: None,
     };
     Ok(ResolvedPlan { plan, provenance })
 }
@@ -98,19 +100,6 @@ pub fn adhoc_step(
         StepOnlySettings::CommandLine(adhoc),
     );
     resolver.finish().map(|_| step)
-}
-
-fn skill_toolchains(skill: &Skill) -> SkillToolchains {
-    match &skill.toolchains {
-        None => SkillToolchains::All,
-        Some(named) => SkillToolchains::Named(named.value.iter().map(|name| name.value.clone()).collect()),
-    }
-}
-
-/// Returns the checks of the toolchains that at least one of the skills uses.
-fn used_checks(mut checks: Vec<PlannedCheck>, skills: &[PlannedSkill]) -> Vec<PlannedCheck> {
-    checks.retain(|check| skills.iter().any(|skill| skill.toolchains.includes(&check.toolchain)));
-    checks
 }
 
 fn unknown_profile(spec: &Spec, profile: &ProfileName) -> Diagnostic {
@@ -275,7 +264,7 @@ impl<'a> Resolver<'a> {
             needs: needs.into_values().cloned().collect(),
             caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
             needs_paths: self.needed_paths(spec, skill),
-            toolchains: skill_toolchains(skill),
+            toolchains: used_toolchains::of_skill(skill),
             platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),
             container: text(skill.container.as_ref().map(|container| &container.value)),
             steps,
@@ -325,6 +314,8 @@ impl<'a> Resolver<'a> {
             retries: self.retries(own),
             leaks: self.leaks(layers),
             expect_exit: self.expect_exit(own),
+            files: self.files(own),
+            fix: self.fix(own),
             inputs: self.inputs(own),
             reports: self.reports(own),
         };
@@ -478,6 +469,33 @@ impl<'a> Resolver<'a> {
             None => built_in_value(built_in::EXPECT_EXIT.to_vec()),
         };
         self.record("expect.exit", chosen, |codes| format!("{codes:?}"))
+    }
+
+    fn files(&mut self, own: StepOnlySettings<'_>) -> Option<FileRules> {
+        let written = own.get(|step| step.files.as_ref())?;
+        let parallel = own.get(|step| step.parallel.as_ref()).map_or(1, |parallel| parallel.value);
+        let rules = written.value.to_rules(parallel);
+        let lists = [
+            ("include", &rules.include),
+            ("exclude", &rules.exclude),
+            ("types", &rules.types),
+            ("types_or", &rules.types_or),
+            ("exclude_types", &rules.exclude_types),
+        ];
+        let shown = lists.iter().filter(|(_, list)| !list.is_empty());
+        let shown: Vec<String> = shown.map(|(key, list)| format!("{key} {}", list.join(", "))).collect();
+        let origin = ValueOrigin::Step(written.span);
+        Some(self.record("files", ValueWithOrigin { value: rules, origin }, |_| match shown.is_empty() {
+            true => "all files".to_owned(),
+            false => shown.join("; "),
+        }))
+    }
+
+    fn fix(&mut self, own: StepOnlySettings<'_>) -> Option<Argv> {
+        let written = own.get(|step| step.fix.as_ref())?;
+        let argv = self.command(written)?;
+        let origin = ValueOrigin::Step(written.span);
+        Some(self.record("fix", ValueWithOrigin { value: argv, origin }, Argv::to_string))
     }
 
     fn inputs(&mut self, own: StepOnlySettings<'_>) -> Inputs {

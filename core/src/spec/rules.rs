@@ -2,6 +2,7 @@
 //!
 //! Rules also run on a spec that was only partly decoded and check the parts that are present.
 
+mod file_rules;
 mod need_rules;
 mod path_rules;
 mod profile_rules;
@@ -53,6 +54,8 @@ const RULES: &[Rule] = &[
     step_rules::check_commands,
     step_rules::check_sql_steps,
     step_rules::check_input_globs,
+    file_rules::check_file_rules,
+    file_rules::check_files_placeholder,
     step_rules::check_expected_exits,
     step_rules::check_report_paths,
     check_nonzero_limits,
@@ -153,6 +156,7 @@ fn check_nonzero_limits(index: &SpecIndex<'_>, problems: &mut DiagnosticCollecto
     }
     for step in index.steps() {
         require_nonzero("timeout_ms", step.timeout_ms);
+        require_nonzero("parallel", step.parallel.map(|parallel| Spanned::new(parallel.value.into(), parallel.span)));
         let Some(limits) = &step.limits else { continue };
         let numbers = limits.map(|_, size| size.map(|size| Spanned::new(size.value.0, size.span)), |_, number| number);
         for (definition, number) in numbers.entries() {

@@ -27,7 +27,8 @@ mod tests {
     use super::super::decode::SpecRecord;
     use super::super::needed_paths::{NeededPathMap, Prepare};
     use super::super::spec_types::{
-        Defaults, Expect, Profile, Reports, Skill, SqlLimits, SqlStep, Step, StepLimits, ToolCheck, Toolchain,
+        Defaults, Expect, Profile, Reports, Skill, SqlLimits, SqlStep, Step, StepFiles, StepLimits, ToolCheck,
+        Toolchain,
     };
     use super::*;
 
@@ -41,6 +42,7 @@ mod tests {
             ("/$defs/Profile", Profile::KEYS),
             ("/$defs/Skill", Skill::KEYS),
             ("/$defs/Step", Step::KEYS),
+            ("/$defs/StepFiles", StepFiles::KEYS),
             ("/$defs/SqlStep", SqlStep::KEYS),
             ("/$defs/SqlLimits", SqlLimits::KEYS),
             ("/$defs/StepLimits", StepLimits::KEYS),

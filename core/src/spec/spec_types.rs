@@ -17,7 +17,8 @@ use super::size::ByteSize;
 use super::span::Spanned;
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
-    Determinism, Ignored, Leaks, Limit, LimitDefinition, LimitDocument, LimitUnit, Network, PerLimit, ReadOnly, RelPath,
+    Determinism, FileRules, Ignored, Leaks, Limit, LimitDefinition, LimitDocument, LimitUnit, Network, PerLimit,
+    ReadOnly, RelPath,
 };
 use crate::model::tier::Tier;
 use crate::spec::spec_text::SpecText;
@@ -189,6 +190,14 @@ pub struct Step {
     /// Maximum number of retries after a failed attempt. A step that passes on a retry is recorded as flaky. Default:
     /// 0.
     pub retries: Option<Spanned<u32>>,
+    /// The files that the step checks. In the command, the word `{files}` stands for them; without it, the step runs
+    /// when there is any such file.
+    pub files: Option<Spanned<StepFiles>>,
+    /// Maximum number of batches of `{files}` that run at once. Default: 1.
+    #[schemars(range(min = 1))]
+    pub parallel: Option<Spanned<u32>>,
+    /// The command that fixes what the step reports, for `proctor run --fix`.
+    pub fix: Option<Spanned<SpecCommand>>,
     /// Globs of the files on which the result depends. Default: the whole tree.
     #[schemars(length(min = 1))]
     pub inputs: Option<Spanned<Vec<Spanned<SpecText>>>>,
@@ -198,6 +207,41 @@ pub struct Step {
     pub reports: Option<Reports>,
     /// The condition for success.
     pub expect: Option<Expect>,
+}
+
+/// The files that a step checks, by path and type. All keys that are given must accept a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepFiles {
+    /// Patterns, one of which must match the path: globs, such as `src/**/*.py`, or regular expressions after `regex:`.
+    /// Default: all paths.
+    #[schemars(length(min = 1))]
+    pub include: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Patterns, none of which may match the path.
+    pub exclude: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Types that a file must all have, such as `python` or `text`. Default: `[file]`, which is every regular file.
+    pub types: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Types of which a file must have one.
+    pub types_or: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Types of which a file must have none.
+    pub exclude_types: Option<Spanned<Vec<Spanned<SpecText>>>>,
+}
+
+impl StepFiles {
+    /// Returns the rules, with the defaults filled in.
+    pub(super) fn to_rules(&self, parallel: u32) -> FileRules {
+        let texts = |list: &Option<Spanned<Vec<Spanned<SpecText>>>>| -> Vec<String> {
+            list.iter().flat_map(|list| &list.value).map(|text| text.value.0.clone()).collect()
+        };
+        FileRules {
+            include: texts(&self.include),
+            exclude: texts(&self.exclude),
+            types: texts(&self.types),
+            types_or: texts(&self.types_or),
+            exclude_types: texts(&self.exclude_types),
+            parallel,
+        }
+    }
 }
 
 /// An SQL check of files of the repository, or of one query.

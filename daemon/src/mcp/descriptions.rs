@@ -103,7 +103,7 @@ pub(super) fn has_failed(step: &StepView) -> bool {
 
 /// Returns whether a step ended without passing, other than by being skipped.
 pub(super) fn is_unsuccessful(step: &StepView) -> bool {
-    step.outcome.is_some_and(|outcome| !matches!(outcome, Outcome::Passed | Outcome::Skipped))
+    step.outcome.is_some_and(|outcome| outcome != Outcome::Passed && !outcome.is_left_out())
 }
 
 /// Returns the name of a step as `skill/step`.
@@ -130,6 +130,7 @@ pub(super) fn describe_end(step: &StepView) -> String {
 fn describe_start_fault(fault: StartFault) -> &'static str {
     match fault {
         StartFault::NotReached => "it did not start because of an earlier failure",
+        StartFault::NoFiles => "there is no file that it checks",
         StartFault::ProgramMissing => "its program does not exist",
         StartFault::Sandbox => "the sandbox could not be set up",
         StartFault::Workdir => "its work directory does not exist",

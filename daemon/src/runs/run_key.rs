@@ -4,6 +4,7 @@ use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::{ChangesetId, ProfileName};
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::model::tier::Tier;
 use proctor_core::text::digest::Sha256Hex;
 
@@ -31,6 +32,8 @@ pub struct RunKey {
     pub changes: ChangesAsked,
     /// Skills of the profile that run.
     pub skills: SkillsAsked,
+    /// Steps and files to which the run is restricted.
+    pub scope: ScopeRequest,
     /// `true` if each skill starts with empty caches.
     pub no_caches: bool,
     /// SHA-256 of the variables that the run can take from the caller. These may be secrets, so the digest is never
@@ -95,6 +98,7 @@ mod tests {
             fail_fast: submission.fail_fast,
             changes: submission.changes,
             skills: submission.skills,
+            scope: submission.scope.clone(),
             no_caches: submission.no_caches,
             env: Sha256Hex::digest(b"all"),
             toolchain_env: toolchain_env.clone(),

@@ -325,7 +325,11 @@ impl SubmissionCheck {
 
     fn build(self, tree: RequestedTree, plan: Option<&Plan>, worktree: WorktreeUse) -> Result<CheckedRequest, Problem> {
         let max_tier = if self.requires_approval { self.approved_tier(plan)? } else { self.submission.max_tier };
-        let whole = self.submission.changes == ChangesAsked::Applied && self.submission.skills.is_all();
+        // A pass of the whole profile answers a request for some files, but not a request for fixes.
+        let scope = &self.submission.scope;
+        let whole = self.submission.changes == ChangesAsked::Applied
+            && self.submission.skills.is_all()
+            && !scope.changes_plan();
         let reuse = self.submission.reuse == Reuse::Verified && whole && !self.submission.no_caches;
         let tools = plan.and_then(|plan| self.tools_digest(plan));
         Ok(CheckedRequest {
@@ -359,7 +363,8 @@ impl SubmissionCheck {
     }
 
     fn worktree_use(&self, plan: &Plan) -> WorktreeUse {
-        match self.submission.changes == ChangesAsked::Applied && changes_the_tree(plan) {
+        let applies = self.submission.changes == ChangesAsked::Applied;
+        match applies && (self.submission.scope.fix || changes_the_tree(plan)) {
             true => WorktreeUse::Changes,
             false => WorktreeUse::Reads,
         }
@@ -377,6 +382,7 @@ impl SubmissionCheck {
             fail_fast: self.submission.fail_fast,
             changes: self.submission.changes,
             skills: self.submission.skills,
+            scope: self.submission.scope.clone(),
             no_caches: self.submission.no_caches,
             env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
@@ -468,6 +474,7 @@ impl CheckedRequest {
                 fail_fast: submission.fail_fast,
                 changes,
                 skills: skills_wanted(submission.skills),
+                scope: submission.scope,
                 caches: if submission.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
                 live: None,
                 trace,

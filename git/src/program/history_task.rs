@@ -121,7 +121,10 @@ fn script_input(request: &GitRequest) -> BTreeMap<&'static str, Vec<u8>> {
             BTreeMap::from([("commit", id_lines([&commit.id])), ("tree", Vec::new())])
         }
         GitRequest::History { .. } => BTreeMap::from([("refs", Vec::new())]),
-        GitRequest::List { .. } | GitRequest::Ignored { .. } | GitRequest::Staged { .. } => BTreeMap::new(),
+        GitRequest::List { .. }
+        | GitRequest::Ignored { .. }
+        | GitRequest::Staged { .. }
+        | GitRequest::Changed { .. } => BTreeMap::new(),
     }
 }
 

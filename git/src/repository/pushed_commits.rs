@@ -34,9 +34,10 @@ pub(crate) fn resolve_push(history: &RepositoryHistory<'_>, push: &Push) -> Resu
             what: "commits to verify in this push".to_owned(),
         });
     }
+    let bases = found.iter().map(|id| range_base(history, push, *id)).collect();
     let named = |id| named_commit(&objects, id).map_err(|error| history.unreadable(error.to_string()));
     let commits = found.into_iter().map(named).collect::<Result<Vec<NamedCommit>, _>>()?;
-    Ok(ResolvedPush { git_dir: history.paths.git_dir.clone(), tips, commits })
+    Ok(ResolvedPush { git_dir: history.paths.git_dir.clone(), tips, commits, bases })
 }
 
 /// Resolves an id, following tags.
@@ -87,6 +88,20 @@ fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Resu
         walk.take(push.limit + 1).collect()
     };
     walk()?.into_iter().map(from_oid).collect()
+}
+
+/// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that no
+/// remote is known to have. Returns `None` if there is no such parent, if a remote has the commit already, or if
+/// libgit2 cannot read the repository.
+fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId) -> Option<String> {
+    let HistoryBackend::Libgit2(opened) = &history.backend else { return None };
+    let repository = &opened.repository;
+    let mut walk = repository.revwalk().ok()?;
+    walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE).ok()?;
+    walk.push(to_oid(tip).ok()?).ok()?;
+    hide_known_commits(repository, push, &mut walk).ok()?;
+    let oldest = walk.next()?.ok()?;
+    Some(repository.find_commit(oldest).ok()?.parent_id(0).ok()?.to_string())
 }
 
 fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {

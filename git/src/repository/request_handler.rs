@@ -9,7 +9,7 @@ use std::path::Path;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
 use super::open_repository::OpenRepository;
-use super::{commit_tree, listing, pushed_commits, revision, staged_commit};
+use super::{changed_files, commit_tree, listing, pushed_commits, revision, staged_commit};
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;
@@ -71,6 +71,10 @@ fn answer_request(
         }
         GitRequest::Staged { repo, index } => {
             staged_commit::staged_commit(&OpenRepository::open(repo)?, index).map(GitAnswer::Staged)
+        }
+        GitRequest::Changed { repo, base, target } => {
+            changed_files::changed_files(OpenRepository::open(repo)?, base.as_deref(), target.as_ref())
+                .map(GitAnswer::Changed)
         }
         GitRequest::Content { repo, commit } => {
             let history = open_with_commit(repo, commit, program_output)?;

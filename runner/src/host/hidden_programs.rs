@@ -73,7 +73,8 @@ impl HiddenProgramSearch<'_> {
 fn tool_root(directory: &Path, home: &Path) -> PathBuf {
     let Ok(below) = directory.strip_prefix(home) else {
         let is_bin = directory.ends_with("bin");
-        let parent = directory.parent().filter(|parent| is_bin && parent.parent().is_some_and(|up| up != Path::new("/")));
+        let parent =
+            directory.parent().filter(|parent| is_bin && parent.parent().is_some_and(|up| up != Path::new("/")));
         return parent.unwrap_or(directory).to_path_buf();
     };
     let parent = TOOL_PARENTS.iter().find(|parent| below.starts_with(parent) && below != Path::new(parent));
@@ -90,6 +91,7 @@ fn is_executable(file: &Path) -> bool {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "fixtures, not Proctor documents")]
 mod tests {
     use std::collections::BTreeMap;
 

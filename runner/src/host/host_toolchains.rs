@@ -100,9 +100,7 @@ const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
 const LINUXBREW_DIRS: [&str; 8] = ["bin", "sbin", "Cellar", "opt", "lib", "include", "share", "etc/ca-certificates"];
 
 /// Settings of version managers below a home. They are shown if they contain no secret.
-const HOME_SELECTION_FILES: [&str; 4] =
-    [".config/mise/config.toml", ".config/mise.toml", ".tool-versions", ".asdfrc"];
-
+const HOME_SELECTION_FILES: [&str; 4] = [".config/mise/config.toml", ".config/mise.toml", ".tool-versions", ".asdfrc"];
 
 /// Entries of `CARGO_HOME` that cargo needs. Its lock files go to the directory itself, which is empty and writable
 /// in the sandbox. `credentials.toml` is deliberately not listed.
@@ -265,7 +263,10 @@ impl<'a> ToolMountCollector<'a> {
                 self.add_from_home(name.clone(), &name);
             }
         }
-        LINUXBREW_DIRS.map(|name| Path::new(LINUXBREW).join(name)).iter().for_each(|dir| self.add_from_home(dir.clone(), dir));
+        LINUXBREW_DIRS
+            .map(|name| Path::new(LINUXBREW).join(name))
+            .iter()
+            .for_each(|dir| self.add_from_home(dir.clone(), dir));
         // Cargo's config names registry replacements and may hold tokens. A config with a token is not mounted.
         for name in ["config.toml", "config"] {
             let source = cargo.join(name);

@@ -206,6 +206,7 @@ impl SandboxedGit {
             checkout,
             workdir: RelPath::new(directory)?,
             argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())?,
+            files: proctor_sandbox::FileBatches::default(),
             env: environment(&sight),
             network: Network::Deny,
             leaks: Leaks::Ignore,

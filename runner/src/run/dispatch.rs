@@ -163,7 +163,7 @@ impl Dispatcher<'_> {
             return refused(reason.to_owned());
         }
         if self.options.fail_fast
-            && let Some((name, outcome)) = self.first_ended_with(|outcome| outcome != Outcome::Passed)
+            && let Some((name, outcome)) = self.first_ended_with(|outcome| !outcome.holds())
         {
             return refused(format!("`{name}` {}, and `--fail-fast` was given", describe_outcome(outcome)));
         }
@@ -186,7 +186,7 @@ impl Dispatcher<'_> {
         let slot = &self.schedule.slots[index];
         slot.sees.iter().filter(|_| slot.requires_pass).find_map(|seen| {
             let outcome = self.finished[*seen].as_ref()?.outcome();
-            (outcome != Outcome::Passed).then(|| (self.plan.skills[*seen].name.to_string(), outcome))
+            (!outcome.holds()).then(|| (self.plan.skills[*seen].name.to_string(), outcome))
         })
     }
 
@@ -279,8 +279,7 @@ impl Dispatcher<'_> {
 
 /// Returns the tier that is needed to run the skill, regardless of its result.
 pub(crate) fn needed_tier(skill: &PlannedSkill) -> Tier {
-    let allows_network =
-        skill.steps.iter().any(|step| step.network == Network::Allow) || skill.prepares_with_network();
+    let allows_network = skill.steps.iter().any(|step| step.network == Network::Allow) || skill.prepares_with_network();
     if allows_network { skill.declared_tier.max(Tier::TWO) } else { skill.declared_tier }
 }
 

@@ -4,6 +4,7 @@
 mod cleanup;
 mod completion;
 mod exec;
+mod file_scope;
 mod needed_paths;
 mod prior_result;
 mod queries;
@@ -14,6 +15,7 @@ mod tree_preparation;
 mod warm_run_spaces;
 
 pub use exec::{CommandTree, ExecutedCommand};
+pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
 
 use std::os::fd::AsFd as _;
@@ -53,7 +55,7 @@ use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{
     CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest, RunSource,
 };
-use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, StepTrace};
+use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
@@ -66,6 +68,7 @@ use crate::store::documents::RunDocumentDir;
 use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
 use completion::{build_report, emit_inconclusive, run_finished_event, withdraw_earlier_pass, write_run_documents};
+use file_scope::ScopedPlan;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use spare_run_space::SpareRunSpace;
 use warm_run_spaces::WarmRunSpaces;
@@ -100,6 +103,8 @@ struct ContextSettings {
     caches: CacheMode,
     /// The secrets of the caller.
     redactor: Redactor,
+    /// The only paths that steps with `files` check; `None` if they check all.
+    files: Option<Arc<ScopePaths>>,
 }
 
 /// Maximum number of commits in a range: each one is a run.
@@ -261,15 +266,17 @@ impl Engine {
         request.require_whole_profile()?;
         let tolerated = self.tolerated_controls(request.sandbox)?;
         let repository = self.open_repository(&request.repo)?;
-        let (source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
+        let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
         let (plan, rerun) = self.apply_skill_selection(plan, &repository, &request)?;
+        let plan = self.apply_step_scope(plan, &request)?;
+        let ScopedPlan { plan, files } = self.apply_file_scope(plan, &mut source, &request).await?;
         let facts = self.run_facts(&plan, rerun, &request)?;
         let documents = self.open_documents(&repository, &facts)?;
         let changes = change_mode(&request);
         let (disk, sandboxes) = (disk_limit(&plan), sandbox_reuse(&plan, changes));
         let needs = RunSpaceNeeds { disk, sandboxes, caches: self.ensure_cache_dir(&plan)?, space: None };
         let space = run_space_config(&needs, tolerated.clone());
-        let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None) };
+        let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None), files };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
         preflight::require_same_spec(&context.tree.snapshot, &file)?;
@@ -482,6 +489,7 @@ impl Engine {
             events,
             cancel,
             changes: parts.changes,
+            files: parts.files,
             trace: OnceLock::new(),
         }))
     }
@@ -558,6 +566,7 @@ fn run_started_event(context: &RunContext, at: String, plan: &Plan, facts: &RunF
             .map(|skill| PlannedOutline { skill: skill.name.clone(), steps: names(skill) })
             .collect(),
         rerun: facts.rerun.clone(),
+        scope: plan.scope.clone(),
     }
 }
 

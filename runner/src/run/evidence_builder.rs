@@ -86,6 +86,7 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
         flaky: false,
         earlier_attempts: vec![],
         found_reports: vec![],
+        checked_files: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,
@@ -134,6 +135,7 @@ pub(crate) fn skill_evidence(
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
         left_out: plan.left_out.clone(),
+        scope: plan.scope.clone(),
         flaky: steps.iter().any(|step| step.flaky),
         cached_from: None,
         summary: summary(&steps),
@@ -179,6 +181,7 @@ pub(crate) fn toolchain_evidence(
         spec_sha256: plan.spec_sha256.clone(),
         plan_sha256: run.plan_sha256.clone(),
         left_out: plan.left_out.clone(),
+        scope: plan.scope.clone(),
         repo_snapshot: tree.snapshot.clone(),
         repo_git: tree.git.clone(),
         source: tree.source.clone(),
@@ -207,7 +210,8 @@ fn tracked_drift(skill: &PlannedSkill, steps: &[StepEvidence]) -> TrackedDrift {
 }
 
 fn summary<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> Summary {
-    let mut facts = VerdictInputs::default();
+    // A skill without a file to check needs no run; only the run as a whole must have checked something.
+    let mut facts = VerdictInputs { is_restricted: true, ..VerdictInputs::default() };
     let mut duration_ms: u64 = 0;
     for step in steps {
         facts.outcomes.push(step.outcome);

@@ -42,6 +42,8 @@ pub(crate) struct RunObservations {
     pub(crate) patch: Option<PatchResult>,
     /// The tree after the run; `None` if it could not be read.
     pub(crate) tree_after: Option<SnapshotId>,
+    /// True if the run is restricted to some files.
+    is_restricted: bool,
 }
 
 impl RunObservations {
@@ -53,6 +55,7 @@ impl RunObservations {
         toolchain: ToolchainEvidence,
         runs: Vec<SkillRun>,
     ) -> Self {
+        let is_restricted = plan.scope.as_ref().is_some_and(|scope| scope.files.is_some());
         let mut doubts = Vec::new();
         let mut skills = Vec::new();
         for (planned, run) in plan.skills.iter().zip(runs) {
@@ -63,13 +66,14 @@ impl RunObservations {
             evidence.measured.caches = run.caches;
             skills.push(evidence);
         }
-        Self { toolchain, skills, inconclusive_reasons: doubts, patch: None, tree_after: None }
+        Self { toolchain, skills, inconclusive_reasons: doubts, patch: None, tree_after: None, is_restricted }
     }
 
     pub(crate) fn verdict_facts(&self) -> VerdictInputs {
         VerdictInputs {
             outcomes: self.skills.iter().flat_map(|skill| &skill.steps).map(|step| step.outcome).collect(),
             inconclusive_reasons: self.inconclusive_reasons.iter().map(|detail| detail.doubt).collect(),
+            is_restricted: self.is_restricted,
         }
     }
 
@@ -297,6 +301,7 @@ pub(crate) async fn write_documents(
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
         unverified_inputs: context.unverified_inputs(),
         rerun: rerun.clone(),
+        scope: plan.scope.clone(),
     };
     let no_result = last_run(Verdict::Inconclusive, EvidenceIndex::new());
     let verdict = verdict::derive_verdict(&observed.verdict_facts());
@@ -380,5 +385,6 @@ pub(crate) fn withdraw_earlier_pass(
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
         unverified_inputs: context.tree.unverified.clone(),
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
+        scope: plan.scope.clone(),
     })
 }

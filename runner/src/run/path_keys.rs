@@ -119,6 +119,7 @@ fn digest_below(top: &Directory, path: &str) -> Result<Option<Sha256Hex>, StoreE
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "fixtures, not Proctor documents")]
 mod tests {
     use super::*;
 
@@ -150,7 +151,10 @@ mod tests {
             key,
             source: proctor_core::model::plan::PathSource::Worktree,
         };
-        assert!(of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).is_err(), "a link as lock file");
+        assert!(
+            of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).is_err(),
+            "a link as lock file"
+        );
         std::fs::remove_file(temp.path().join("web/bun.lock")).expect("removes");
         let found = of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).expect("reads");
         assert_eq!(found, key(&[("web/yarn.lock", Some(b"yarn"))]));

@@ -8,6 +8,7 @@ use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::exec::ExecRecord;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::model::plan::PlannedStep;
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{StepEvidence, VERSION};
 use proctor_core::spec::OperatorConfig;
@@ -93,6 +94,8 @@ pub struct RunRequest {
     pub changes: ChangeHandling,
     /// The skills of the profile to run.
     pub skills: SkillSelection,
+    /// The steps and files to which the run is restricted.
+    pub scope: ScopeRequest,
     /// The initial content of the skills' caches.
     pub caches: CacheMode,
     /// Gives readers the output of steps while they run; `None` if there are no readers.

@@ -1,7 +1,7 @@
 //! Holds what all parts of one run share: the plan, the tree, the sandbox and the event channel. It makes no
 //! decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,9 @@ use proctor_core::record::unverified_inputs::UnverifiedInputs;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::IgnoreQuery;
-use proctor_sandbox::{CacheMount, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, is_hidden};
+use proctor_sandbox::{
+    CacheMount, FileBatches, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, is_hidden,
+};
 use proctor_snapshot::{IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -66,8 +68,19 @@ pub(crate) struct RunContext {
     pub(crate) live: OnceLock<LiveOutputs>,
     /// How to handle the changes of a `read_only: off` step that has passed.
     pub(crate) changes: ChangeMode,
+    /// The only paths that steps with `files` check; `None` if they check all.
+    pub(crate) files: Option<Arc<ScopePaths>>,
     /// The trace that the steps continue, if there is one; set before the first step.
     pub(crate) trace: OnceLock<StepTrace>,
+}
+
+/// The paths to which a run is restricted.
+#[derive(Debug, Default)]
+pub(crate) struct ScopePaths {
+    /// The files of the tree.
+    pub(crate) files: BTreeSet<Vec<u8>>,
+    /// The files that the tree no longer has. They start a step that gets no files as arguments.
+    pub(crate) deleted: BTreeSet<Vec<u8>>,
 }
 
 /// The trace that a run's steps continue.
@@ -239,6 +252,7 @@ impl HostView {
             git,
             workdir: step.workdir.clone(),
             argv,
+            files: FileBatches::default(),
             env,
             network: step.network,
             limits: step.limits,

@@ -2,7 +2,7 @@
 //! stored content; the layer is discarded when the run ends.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use proctor_core::model::drift::display_path;
@@ -59,7 +59,8 @@ impl NeededPaths {
 
     /// Returns whether the program of a command is in a path that is not available.
     pub(crate) fn lacks_program(&self, cmd: &Argv) -> bool {
-        let is_below = |path: &RelPath| cmd.program().strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let is_below =
+            |path: &RelPath| cmd.program().strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
         self.states().iter().any(|(needed, state)| matches!(state, PathState::Unavailable(_)) && is_below(&needed.path))
     }
 
@@ -125,10 +126,14 @@ impl NeededPaths {
 
     /// Returns the record of the stored paths.
     pub(crate) fn inputs(&self) -> Vec<UnverifiedInput> {
-        let mut inputs: Vec<UnverifiedInput> = self.states().iter().filter_map(|(needed, state)| match state {
-            PathState::Stored(held) => Some(record_input(&needed.path, held)),
-            PathState::InTree | PathState::Unavailable(_) => None,
-        }).collect();
+        let mut inputs: Vec<UnverifiedInput> = self
+            .states()
+            .iter()
+            .filter_map(|(needed, state)| match state {
+                PathState::Stored(held) => Some(record_input(&needed.path, held)),
+                PathState::InTree | PathState::Unavailable(_) => None,
+            })
+            .collect();
         inputs.dedup();
         inputs
     }
@@ -152,7 +157,7 @@ fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<CacheMou
 }
 
 /// Opens a directory of the state directory for reading.
-fn open_directory(path: &PathBuf) -> Result<std::os::fd::OwnedFd, SkillCacheError> {
+fn open_directory(path: &Path) -> Result<std::os::fd::OwnedFd, SkillCacheError> {
     let opened = std::os::fd::AsFd::as_fd(&Directory::open(path)?).try_clone_to_owned();
     opened.map_err(|source| SkillCacheError::Entry {
         action: "open",

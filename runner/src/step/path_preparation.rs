@@ -36,7 +36,8 @@ pub(crate) async fn run(
         CacheForm::Copy { .. } => CacheSource::Directory(room.join(CACHE_UPPER)),
         CacheForm::Empty { reason } => return Err(format!("cannot be stored: {reason}")),
     };
-    let (policy, _) = context.policy_with_mounts(command, vec![CacheMount { at: path.clone(), source: source.clone() }]);
+    let (policy, _) =
+        context.policy_with_mounts(command, vec![CacheMount { at: path.clone(), source: source.clone() }]);
     let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
     let facts = &context.tree.repository.facts;
     let spawned = context.launcher.spawn(&context.space, &stack.lowers(), facts, &policy);

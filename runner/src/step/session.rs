@@ -76,6 +76,7 @@ impl Session {
         let facts = verdict::VerdictInputs {
             outcomes: vec![run.evidence.outcome],
             inconclusive_reasons: doubts.iter().map(|detail| detail.doubt).collect(),
+            is_restricted: false,
         };
         let (verdict, exit_code) = (verdict::derive_verdict(&facts), verdict::exit_code(&facts));
         let evidence = run.evidence;

@@ -140,7 +140,7 @@ impl SkillRun {
     }
 
     fn blocker(&self) -> Option<StepBlocker> {
-        let stopper = self.steps.iter().find(|step| step.outcome != Outcome::Passed)?;
+        let stopper = self.steps.iter().find(|step| !step.outcome.holds())?;
         match stopper.outcome {
             Outcome::Cancelled => Some(StepBlocker::Cancelled),
             outcome => Some(StepBlocker::EarlierStep(stopper.planned.name.to_string(), outcome)),
@@ -201,6 +201,7 @@ pub(crate) fn describe_outcome(outcome: Outcome) -> &'static str {
         Outcome::TimedOut => "timed out",
         Outcome::Drifted => "drifted",
         Outcome::Skipped => "was skipped",
+        Outcome::NoFiles => "has no files to check",
         Outcome::Cancelled => "was cancelled",
         Outcome::Inconclusive => "had no honest answer",
     }

@@ -1,6 +1,7 @@
 //! Runs one step of a skill: repeats attempts until one passes or the retries are used up, seals and reads the
 //! layer after each attempt, and computes the outcome.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext};
 use crate::step::attempt::{self, AttemptResult};
+use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
 use crate::step::live_output::LiveWriter;
 use crate::step::sql_step::SqlProgram;
@@ -119,6 +121,12 @@ pub(crate) async fn run(
 ) -> StepRun {
     let mut earlier = Vec::new();
     let mut env_names = Default::default();
+    let files = match StepFiles::choose(context, stack.view(), step).await {
+        Ok(files) => files,
+        Err(FilesNotChosen { fault, reason }) => {
+            return not_started_step(context, step, JudgedAttempt::not_started(fault, reason));
+        }
+    };
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         // Comes before the event, so that a reader of the event finds the outputs.
@@ -136,6 +144,7 @@ pub(crate) async fn run(
                 match argv_with_sql_files(&policy.argv, step, stack) {
                     Ok(argv) => {
                         policy.argv = argv;
+                        policy.files = files.batches(&policy);
                         let judged = run_attempt(context, stack, skill, step, &policy, live, timer).await;
                         used_policy = Some(policy);
                         judged
@@ -158,14 +167,24 @@ pub(crate) async fn run(
         let found_reports = expected.collect(context, stack, judged.layer.as_ref()).await;
         let applied = apply_changes(context, stack, skill, step, &mut judged).await;
         let flaky = judged.outcome == Outcome::Passed && !earlier.is_empty();
-        let mut evidence =
-            StepEvidence { found_reports, ..step_evidence(step, &judged, earlier, flaky, env_names, &applied) };
+        let mut evidence = StepEvidence {
+            found_reports,
+            checked_files: files.evidence(used_policy.as_ref()),
+            ..step_evidence(step, &judged, earlier, flaky, env_names, &applied)
+        };
         context.redactor().redact_step(&mut evidence);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
         let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
         return StepRun { evidence, layer, is_known, applied, inconclusive_reasons: judged.inconclusive_reasons };
     }
+}
+
+/// Returns the result of a step that has no files to check, or whose files cannot be chosen.
+fn not_started_step(context: &RunContext, step: &PlannedStep, judged: JudgedAttempt) -> StepRun {
+    let mut evidence = step_evidence(step, &judged, Vec::new(), false, BTreeSet::new(), &[]);
+    context.redactor().redact_step(&mut evidence);
+    StepRun { evidence, layer: None, is_known: false, applied: Vec::new(), inconclusive_reasons: Vec::new() }
 }
 
 /// Puts the sandbox of a step that left nothing behind back for reuse. Otherwise, returns the layer.
@@ -443,7 +462,7 @@ fn step_evidence(
     judged: &JudgedAttempt,
     earlier_attempts: Vec<AttemptEvidence>,
     flaky: bool,
-    env_names: std::collections::BTreeSet<String>,
+    env_names: BTreeSet<String>,
     applied: &[Vec<u8>],
 ) -> StepEvidence {
     let report = &judged.result;
@@ -464,6 +483,7 @@ fn step_evidence(
         flaky,
         earlier_attempts,
         found_reports: vec![],
+        checked_files: None,
         env_names,
         resources: report.resources.clone(),
         leaked: report.leaked.clone(),

@@ -93,7 +93,9 @@ fn blocked_skills(plan: &Plan, checks: &[CheckEvidence], doubts: &[InconclusiveD
 
 fn refusal_reason(check: &CheckEvidence) -> String {
     match &check.step.termination {
-        Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => format!("missing tool: {}", check.toolchain),
+        Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => {
+            format!("missing tool: {}", check.toolchain)
+        }
         _ => format!("the check of the toolchain `{}` failed", check.toolchain),
     }
 }

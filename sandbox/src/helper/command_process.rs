@@ -15,9 +15,11 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{Resource, Rlimit};
 
 use super::abstract_socket_probe::AbstractSocketProbe;
+use super::batch_runner;
 use super::landlock::{LandlockResult, LandlockRuleset};
 use super::setup_failure::{LANDLOCK, SetupFailure, internal, refuse, refused};
 use crate::cgroup::SEPARATE_SOCKET_BUFFERS;
+use crate::file_batches::{FileBatch, words_with_files};
 use crate::helper::init_state::{CommandTurn, InitState, check_enforcement, tolerate};
 use crate::host::StepUser;
 use crate::policy;
@@ -334,14 +336,15 @@ pub(super) fn enter_workdir(path: &Path, repo: &Path) -> Result<(), SetupFailure
     Err(not_started(message))
 }
 
-/// Reports that all controls are enforced, and executes the command. Returns only on failure.
+/// Reports that all controls are enforced, and executes the command, once for each batch of files. Returns only on
+/// failure.
 pub(super) fn execute(
     prepared: &InitState<'_>,
     wanted: &policy::CommandPolicy,
     enforcement: &mut Enforcement,
 ) -> SetupFailure {
-    let command = match ExecCommand::new(wanted) {
-        Ok(command) => command,
+    let commands = match ExecCommand::for_policy(wanted) {
+        Ok(commands) => commands,
         Err(nul) => return SetupFailure::internal(format_args!("the command contains a NUL byte: {nul}")),
     };
     enforcement.record_enforced(Control::CleanEnvironment, "execve with only the variables of the policy");
@@ -351,11 +354,14 @@ pub(super) fn execute(
     if let Err(errno) = SigSet::empty().thread_set_mask() {
         return internal("unblock signals")(errno);
     }
-    command.execute()
+    match commands.as_slice() {
+        [command] => command.execute(),
+        commands => batch_runner::run(commands, usize::try_from(wanted.files.parallel).unwrap_or(usize::MAX)),
+    }
 }
 
 /// The command as C strings for the kernel.
-struct ExecCommand {
+pub(super) struct ExecCommand {
     program: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
@@ -363,15 +369,24 @@ struct ExecCommand {
 }
 
 impl ExecCommand {
-    fn new(policy: &policy::CommandPolicy) -> Result<Self, std::ffi::NulError> {
-        let argv = policy.argv.words().iter().map(|word| CString::new(word.as_str())).collect::<Result<_, _>>()?;
+    /// Returns the command with each batch of files; one command if there are no batches.
+    fn for_policy(policy: &policy::CommandPolicy) -> Result<Vec<Self>, std::ffi::NulError> {
+        match policy.files.is_empty() {
+            true => Ok(vec![Self::new(policy, None)?]),
+            false => policy.files.batches.iter().map(|batch| Self::new(policy, Some(batch))).collect(),
+        }
+    }
+
+    fn new(policy: &policy::CommandPolicy, batch: Option<&FileBatch>) -> Result<Self, std::ffi::NulError> {
+        let words = words_with_files(policy.argv.words(), batch);
+        let argv = words.into_iter().map(CString::new).collect::<Result<_, _>>()?;
         let pairs = policy.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
         let path = policy.env.get("PATH").map_or(DEFAULT_PATH, String::as_str).as_bytes().to_vec();
         Ok(Self { program: CString::new(policy.argv.program())?, argv, env: pairs.collect::<Result<_, _>>()?, path })
     }
 
-    /// Tries the same paths as `execvp(3)`, in the same order.
-    fn execute(&self) -> SetupFailure {
+    /// Becomes the command; returns only on failure. Tries the same paths as `execvp(3)`, in the same order.
+    pub(super) fn execute(&self) -> SetupFailure {
         let name = self.program.to_bytes();
         if name.contains(&b'/') {
             let errno = self.exec_file(&self.program);

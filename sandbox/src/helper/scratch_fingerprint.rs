@@ -212,7 +212,8 @@ mod tests {
             fs::create_dir_all(place.path().join(name)).expect("made");
         }
         fs::write(scratch.join(".gitconfig"), "[core]\n").expect("written");
-        let traces = ScratchFingerprint::capture([scratch.as_path()], [place.path().join("tree").as_path()], None).expect("taken");
+        let traces = ScratchFingerprint::capture([scratch.as_path()], [place.path().join("tree").as_path()], None)
+            .expect("taken");
         assert!(traces.is_unchanged(), "nothing has happened");
         what(place.path());
         let text = serde_json::to_vec(&traces).expect("text");

@@ -29,6 +29,20 @@ impl SetupFailure {
         }
     }
 
+    /// Encodes the failure for a pipe to the parent process.
+    pub(super) fn to_pipe(self) -> Vec<u8> {
+        serde_json::to_vec(&self.into_message()).unwrap_or_default()
+    }
+
+    /// Decodes a failure that a child process wrote to a pipe.
+    pub(super) fn from_pipe(bytes: &[u8]) -> Self {
+        match serde_json::from_slice(bytes) {
+            Ok(HelperMessage::Refused { control, message, hint }) => Self::Refused { control, message, hint },
+            Ok(HelperMessage::NotStarted { fault, message }) => Self::NotStarted { fault, message },
+            _ => Self::internal("a child process failed without a readable reason"),
+        }
+    }
+
     /// Returns an internal error of proctor, or a system error that is unrelated to any control.
     pub(super) fn internal(what: impl Display) -> Self {
         Self::NotStarted { fault: StartFault::Internal, message: what.to_string() }

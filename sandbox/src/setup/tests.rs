@@ -36,6 +36,7 @@ fn policy() -> Policy {
         },
         workdir: RelPath::new("sub").expect("a path"),
         argv: Argv::new(vec!["true".into()]).expect("a command"),
+        files: crate::FileBatches::default(),
         env: BTreeMap::new(),
         network: Network::Deny,
         leaks: Leaks::Warn,

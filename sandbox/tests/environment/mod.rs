@@ -292,6 +292,8 @@ impl TestCommand {
     pub(crate) fn new(argv: &[&str]) -> Self {
         Self {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            files: Vec::new(),
+            parallel: 1,
             env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
             network: Network::Deny,
             limits: Limits {

@@ -32,7 +32,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", paths_without_namespaces)
         .needs(NEEDS_PYTHON)
         .unprivileged("needed_paths::paths_are_copied_for_a_user_without_namespaces"),
-    case("needed_paths::verified_commit_is_not_run_again_while_its_paths_are_the_same", verified_commit_is_not_run_again),
+    case(
+        "needed_paths::verified_commit_is_not_run_again_while_its_paths_are_the_same",
+        verified_commit_is_not_run_again,
+    ),
     case("needed_paths::gc_removes_prepared_paths", gc_removes_prepared_paths),
 ];
 
@@ -81,7 +84,10 @@ fn commit_sees_path_of_worktree(env: &TestEnvironment) {
     assert!(repo.file("deps/bin/tool").exists() && !repo.file("deps/left").exists());
     assert_eq!(stored_paths(env).len(), 1);
     let recorded = inputs(&repo);
-    assert_eq!((&recorded[0]["path"], &recorded[0]["shown"], &recorded[0]["files"]), (&json!("deps"), &json!("mounted"), &json!(1)));
+    assert_eq!(
+        (&recorded[0]["path"], &recorded[0]["shown"], &recorded[0]["files"]),
+        (&json!("deps"), &json!("mounted"), &json!(1))
+    );
     assert!(recorded[0]["sha256"].is_string() && recorded[0]["prepared"].is_null(), "{recorded}");
     let gate = repo.proctor(&["gate", "--changeset", CHANGESET, "--profile", "pr", "--strict-inputs"]).exits(1);
     assert!(gate.all_output().contains("P0334"), "{gate}");
@@ -95,8 +101,9 @@ fn root_shows_path_of_other_user(env: &TestEnvironment) {
     machine::change_owner(repo.path(), machine::UNPRIVILEGED_ID);
     repo.run_with(&["--rev", "HEAD"]).exits(0);
     // A file that only root can read is not shown to another user.
-    std::fs::write(repo.file("deps/secret"), "x").expect("writes");
-    std::fs::set_permissions(repo.file("deps/secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("sets");
+    machine::write(&repo.file("deps/secret"), "x");
+    std::fs::set_permissions(repo.file("deps/secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("sets");
     let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
     assert!(run.all_output().contains("cannot read `secret`"), "{run}");
 }
@@ -107,7 +114,10 @@ fn other_lock_file_is_inconclusive(env: &TestEnvironment) {
     let repo = repo_with_deps(env, &TestSpec::new([skill, other]));
     repo.write("uv.lock", "2\n");
     let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
-    assert!(run.all_output().contains("`deps` is not part of a commit, and `uv.lock` differs from the worktree's"), "{run}");
+    assert!(
+        run.all_output().contains("`deps` is not part of a commit, and `uv.lock` differs from the worktree's"),
+        "{run}"
+    );
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
     assert_eq!(repo.step("it")["outcome"], "skipped");
     assert_eq!(repo.evidence("verify.other")["summary"]["outcome"], "passed");
@@ -174,7 +184,10 @@ fn path_is_prepared_once(env: &TestEnvironment) {
     let first = run();
     assert_eq!(run(), first, "it was prepared twice");
     let recorded = inputs(&repo)[0].clone();
-    assert_eq!((&recorded["path"], &recorded["shown"], &recorded["prepared"]["network"]), (&json!("deps"), &json!("mounted"), &json!("deny")));
+    assert_eq!(
+        (&recorded["path"], &recorded["shown"], &recorded["prepared"]["network"]),
+        (&json!("deps"), &json!("mounted"), &json!("deny"))
+    );
     assert_eq!(recorded["prepared"]["scope"], "commits-of-branch:main");
     assert!(recorded["prepared"]["cmd"].as_str().is_some_and(|cmd| cmd.contains("/dev/urandom")), "{recorded}");
     assert!(!repo.file("beside").exists());
@@ -189,7 +202,7 @@ fn path_is_prepared_once(env: &TestEnvironment) {
     assert_eq!(stored_paths(env).len(), 2);
     // A damaged result is not used.
     for stored in stored_paths(env) {
-        std::fs::write(stored.join("content/id"), "damaged").expect("writes");
+        machine::write(&stored.join("content/id"), "damaged");
     }
     let third = run();
     assert!(third != second && !third.contains("damaged"), "{third}");
@@ -218,18 +231,15 @@ fn prepared_path_stays_in_its_branch(env: &TestEnvironment) {
 }
 
 fn failed_preparation_is_inconclusive(env: &TestEnvironment) {
-    let fails = |script: &str| {
-        format!(r#"{{ path: deps, prepare: {{ cmd: ["sh", "-c", "{script}"] }} }}"#)
-    };
+    let fails = |script: &str| format!(r#"{{ path: deps, prepare: {{ cmd: ["sh", "-c", "{script}"] }} }}"#);
     let repo = repo_with_deps(env, &spec(&fails("mkdir deps/half; echo first; echo why >&2; exit 3"), "true"));
     let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
     assert!(run.all_output().contains("which prepares `deps`, exited with code 3"), "{run}");
     assert!(run.all_output().contains("why"), "{run}");
     assert_eq!((repo.step("it")["outcome"].as_str(), stored_paths(env).len()), (Some("skipped"), 0));
-    for (script, reason) in [
-        ("true", "wrote nothing to `deps`"),
-        ("rm -r deps/* 2>/dev/null; kill -9 $$", "was ended by signal 9"),
-    ] {
+    for (script, reason) in
+        [("true", "wrote nothing to `deps`"), ("rm -r deps/* 2>/dev/null; kill -9 $$", "was ended by signal 9")]
+    {
         repo.write("spec/verification.yaml", spec(&fails(script), "true").to_yaml(env.marker()));
         repo.commit();
         let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
@@ -276,7 +286,9 @@ fn paths_without_namespaces(env: &TestEnvironment) {
 }
 
 fn assert_paths_are_shown(env: &TestEnvironment, lack: &str) {
-    for paths in ["deps", r#"{ path: deps, prepare: { cmd: ["sh", "-c", "mkdir deps/bin; cp /bin/true deps/bin/tool"] } }"#] {
+    for paths in
+        ["deps", r#"{ path: deps, prepare: { cmd: ["sh", "-c", "mkdir deps/bin; cp /bin/true deps/bin/tool"] } }"#]
+    {
         let repo = match paths {
             "deps" => repo_with_deps(env, &spec(paths, USE_AND_WRITE)),
             _ => {
@@ -287,8 +299,7 @@ fn assert_paths_are_shown(env: &TestEnvironment, lack: &str) {
             }
         };
         for _ in 0..2 {
-            let words =
-                ["run", "--profile", "pr", "--changeset", CHANGESET, "--sandbox=best-effort", "--rev", "HEAD"];
+            let words = ["run", "--profile", "pr", "--changeset", CHANGESET, "--sandbox=best-effort", "--rev", "HEAD"];
             env.finish(env.start_through(repo.path(), &wrapper_without(&[lack]), &words)).exits(0);
         }
     }

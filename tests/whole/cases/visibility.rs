@@ -9,8 +9,7 @@ use crate::test_spec::{TestSpec, TestStep};
 pub(super) const CASES: &[CaseDefinition] = &[
     case("visibility::homes_state_and_sibling_directories_are_hidden", homes_state_and_siblings_are_hidden),
     case("visibility::toolchains_are_visible_without_credentials", toolchains_are_visible_without_credentials),
-    case("", package_stores_discard_writes)
-        .unprivileged("visibility::package_stores_take_writes_and_discard_them"),
+    case("", package_stores_discard_writes).unprivileged("visibility::package_stores_take_writes_and_discard_them"),
     case("visibility::package_stores_are_read_only_without_overlays", package_stores_without_overlays)
         .needs(NEEDS_PYTHON)
         .unprivileged("visibility::package_stores_are_read_only_without_overlays"),

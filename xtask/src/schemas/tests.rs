@@ -12,15 +12,17 @@ use proctor_core::model::names::{
 };
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
 use proctor_core::model::plan::{
-    Argv, Determinism, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill, PlannedStep,
-    ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
+    Argv, Determinism, FileRules, Ignored, Inputs, Leaks, Limit, Limits, Network, PlannedCheck, PlannedSkill,
+    PlannedStep, ReadOnly, RelPath, ReportFormat, SkillOrder, VersionDemand,
 };
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
-    self, AttemptEvidence, CheckEvidence, DriftEvidence, Measured, ReportEvidence, ReportFault, ReportState, Resources,
-    StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
+    ReportState, Resources, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
-use proctor_core::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
+use proctor_core::record::unverified_inputs::{
+    InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
+};
 use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde_json::Value;
@@ -84,6 +86,8 @@ fn planned() -> PlannedStep {
         retries: 1,
         leaks: Leaks::Warn,
         expect_exit: vec![0],
+        files: Some(FileRules { include: vec!["src/**".into()], parallel: 1, ..FileRules::default() }),
+        fix: None,
         inputs: Inputs::Globs(vec!["src/**".into()]),
         reports: Vec::new(),
     }
@@ -145,6 +149,7 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
+        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1 }),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),
@@ -162,6 +167,7 @@ fn skipped() -> StepEvidence {
         drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
+        checked_files: None,
         leaked: None,
         ..step()
     }
@@ -210,6 +216,7 @@ fn skill_evidence() -> SkillEvidence {
         spec_sha256: Sha256Hex::digest(b"spec"),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
+        scope: None,
         flaky: true,
         cached_from: None,
         steps: vec![step(), skipped()],
@@ -328,6 +335,7 @@ fn toolchain_evidence_matches_schema() {
         spec_sha256: Sha256Hex::digest(b"spec"),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
+        scope: None,
         repo_snapshot: tree(),
         repo_git: git(),
         source: Default::default(),
@@ -347,10 +355,17 @@ fn toolchain_evidence_matches_schema() {
 
 fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
     let (sha256, reason) = match shown {
-        InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
+        InputShown::Mounted | InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
         InputShown::LeftOut => (None, Some("it is too large".to_owned())),
     };
-    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, prepared: None, reason }
+    let prepared = (shown == InputShown::Mounted).then(|| PreparedInput {
+        cmd: "npm ci".to_owned(),
+        key: Sha256Hex::digest(b"key"),
+        scope: "branch:main".to_owned(),
+        network: Network::Allow,
+        at: "2026-01-02T03:04:05.678Z".to_owned(),
+    });
+    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, prepared, reason }
 }
 
 fn last_run() -> LastRun {
@@ -368,11 +383,13 @@ fn last_run() -> LastRun {
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::digest(b"a"))]),
         external_ignores: None,
         unverified_inputs: Some(UnverifiedInputs::new(vec![
+            input("node_modules", InputKind::Directory, InputShown::Mounted),
             input(".env", InputKind::File, InputShown::Copied),
             input("data", InputKind::Directory, InputShown::LeftOut),
             input("link", InputKind::Symlink, InputShown::Copied),
         ])),
         rerun: None,
+        scope: None,
     }
 }
 
@@ -421,6 +438,7 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         toolchain: vec![check],
         skills: vec![skill],
         left_out: vec![SkillName::new("c").expect("name")],
+        scope: None,
     };
     let value = assert_valid("plan", &plan);
     let mut more = value.clone();

@@ -250,6 +250,7 @@ mod tests {
         let options = crate::args::HookOptions {
             profile: proctor_core::model::names::ProfileName::new("pr").expect("a name"),
             each_commit: false,
+            all_files: false,
             fresh: false,
         };
         let text =

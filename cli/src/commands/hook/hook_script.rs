@@ -97,10 +97,11 @@ fn skip_without_spec() -> String {
 
 /// Formats the options as shell words; profile names need no quotes.
 fn option_words(options: &HookOptions) -> String {
-    let HookOptions { profile, each_commit, fresh } = options;
+    let HookOptions { profile, each_commit, fresh, all_files } = options;
     let each = if *each_commit { " --each-commit" } else { "" };
     let fresh = if *fresh { " --fresh" } else { "" };
-    format!("--profile {profile}{each}{fresh}")
+    let all = if *all_files { " --all-files" } else { "" };
+    format!("--profile {profile}{each}{fresh}{all}")
 }
 
 /// Quotes a text as one shell word.
@@ -224,7 +225,12 @@ mod tests {
     use proctor_core::model::names::ProfileName;
 
     fn options() -> HookOptions {
-        HookOptions { profile: ProfileName::new("pr").expect("a name"), each_commit: false, fresh: false }
+        HookOptions {
+            profile: ProfileName::new("pr").expect("a name"),
+            each_commit: false,
+            fresh: false,
+            all_files: false,
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::StagedIndex;
 
 use super::git_environment;
@@ -40,6 +41,9 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     let mut runs = CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?;
     let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
     let commit = runs.staged_commit(index.clone()).await?;
+    if !args.options.all_files {
+        runs.set_scope(ScopeRequest { changed_since: Some("HEAD".to_owned()), ..ScopeRequest::default() });
+    }
     let (record, ended) =
         runs.run_with_progress(TreeSelection::Staged { id: commit.id.clone(), index }, screen).await?;
     if let Some(known) = &ended.reused {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, ResolvedPush};
 
 use super::git_environment;
@@ -46,7 +47,8 @@ pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mu
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
     let mut runs = CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?;
-    let verified = verify(&mut runs, &commits, screen).await?;
+    let bases = if args.options.all_files { Vec::new() } else { pushed.bases };
+    let verified = verify(&mut runs, &commits, &bases, screen).await?;
     runs.finish_exports(screen).await;
     Ok(report_result(&verified, commits.len(), screen))
 }
@@ -127,6 +129,7 @@ fn report_skipped(updates: &[RefUpdate], pushed: &ResolvedPush, screen: &mut Scr
 /// Returns the arguments of an equivalent `proctor run --rev` for a single commit.
 pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     RunArgs {
+        scope: crate::args::ScopeArgs::default(),
         profile: args.options.profile.clone(),
         changeset: None,
         max_tier: proctor_core::model::tier::Tier::TWO,
@@ -151,10 +154,11 @@ struct VerifiedCommit<'a> {
     exit_code: u8,
 }
 
-/// Verifies each commit in order. A commit that cannot be run at all does not stop the others.
+/// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
     commits: &'c [NamedCommit],
+    bases: &[Option<String>],
     screen: &mut Screen,
 ) -> Result<Vec<VerifiedCommit<'c>>, CliError> {
     let mut verified = Vec::new();
@@ -162,6 +166,8 @@ async fn verify<'c>(
         if runs.is_interrupted() {
             break;
         }
+        let changed_since = bases.get(index).cloned().flatten();
+        runs.set_scope(ScopeRequest { changed_since, ..ScopeRequest::default() });
         let ended = runs.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
         let exit_code = match ended {
             Ok((_, ended)) if ended.reused.is_some() => {

@@ -5,7 +5,8 @@ use globset::Glob;
 use serde_json::{Map, Value};
 
 use super::project::{
-    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, to_owned_strings,
+    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
+    to_owned_strings,
 };
 use super::repo_scan::{RepoScan, ancestors};
 use super::version_ranges;

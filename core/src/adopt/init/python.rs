@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 use super::project::{
-    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, VARYING_OUTPUT,
+    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
+    VARYING_OUTPUT,
 };
 use super::repo_scan::{RepoScan, ancestors};
 use super::search_scope::is_venv_name;

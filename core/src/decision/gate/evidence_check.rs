@@ -108,8 +108,8 @@ impl EvidenceChecker<'_> {
         }
         for (file, evidence) in cited {
             let common = evidence.common_fields();
-            let steps_passed = common.steps.iter().all(|step| step.outcome == Outcome::Passed);
-            if common.outcome != Outcome::Passed || !steps_passed {
+            let steps_passed = common.steps.iter().all(|step| step.outcome.holds());
+            if !common.outcome.holds() || !steps_passed {
                 findings.evidence_contradicts(file, "not all of its checks passed");
             }
         }
@@ -207,7 +207,7 @@ impl EvidenceChecker<'_> {
     /// has a finding: it is partial, or of another profile or spec.
     fn judge_plan(&self, cited: &[(String, EvidenceDocument)], findings: &mut GateFindings) {
         let (plan, run) = (self.facts.plan, self.run);
-        let is_partial = run.rerun.is_some();
+        let is_partial = run.rerun.is_some() || run.scope.is_some();
         if is_partial || run.profile != plan.profile || run.spec_sha256 != plan.spec_sha256 {
             return;
         }

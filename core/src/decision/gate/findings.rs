@@ -11,6 +11,7 @@ use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 use crate::model::cache::{CacheEvidence, CacheTrust};
 use crate::model::names::{ProfileName, RunId, SkillName};
 use crate::model::plan::{Plan, ReadOnly};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::status::LastRun;
 use crate::record::unverified_inputs::{InputShown, UnverifiedInputs};
@@ -318,6 +319,11 @@ impl GateFindings {
     pub(super) fn run_partial(&mut self, run: &RunId, left_out: &[SkillName]) {
         let names: Vec<String> = left_out.iter().map(|skill| format!("`{skill}`")).collect();
         let message = format!("the last run, {run}, left skills of the profile out{}", item_list(&names));
+        self.add_with_rerun_hint(GateCode::RunPartial, message);
+    }
+
+    pub(super) fn run_restricted(&mut self, run: &RunId, scope: &RunScope) {
+        let message = format!("the last run, {run}, did not cover the whole profile: {}", scope.phrase());
         self.add_with_rerun_hint(GateCode::RunPartial, message);
     }
 

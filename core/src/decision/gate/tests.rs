@@ -78,6 +78,7 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
         flaky: false,
         earlier_attempts: vec![],
         found_reports: Vec::new(),
+        checked_files: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,
@@ -120,6 +121,7 @@ impl GateScenario {
             spec_sha256: plan.spec_sha256.clone(),
             plan_sha256: plan.digest(),
             left_out: Vec::new(),
+            scope: None,
             flaky: false,
             cached_from: None,
             steps: skill.steps.iter().map(passed_step).collect(),
@@ -143,6 +145,7 @@ impl GateScenario {
             spec_sha256: plan.spec_sha256.clone(),
             plan_sha256: plan.digest(),
             left_out: Vec::new(),
+            scope: None,
             repo_snapshot: snapshot_id("t"),
             repo_git: git(),
             source: Default::default(),
@@ -166,6 +169,7 @@ impl GateScenario {
             external_ignores: Some(BTreeMap::new()),
             unverified_inputs: None,
             rerun: None,
+            scope: None,
         };
         let demands = GateRequirements {
             profile: profile("pr"),

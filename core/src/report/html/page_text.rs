@@ -73,7 +73,7 @@ pub(super) fn outcome_symbol(outcome: Option<Outcome>) -> &'static str {
         Some(Outcome::Failed) => "✕",
         Some(Outcome::TimedOut) => "◔",
         Some(Outcome::Drifted) => "±",
-        Some(Outcome::Skipped) => "–",
+        Some(Outcome::Skipped | Outcome::NoFiles) => "–",
         Some(Outcome::Cancelled) => "⊘",
         Some(Outcome::Inconclusive) | None => "?",
     }

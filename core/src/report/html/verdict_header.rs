@@ -70,13 +70,14 @@ fn verdict_explanation(record: &RunRecord) -> String {
 
 /// Counts the steps by outcome, the most severe first; steps that were never reached count as skipped.
 fn outcome_counts(record: &RunRecord) -> String {
-    const ORDER: [Outcome; 7] = [
+    const ORDER: [Outcome; 8] = [
         Outcome::Drifted,
         Outcome::TimedOut,
         Outcome::Failed,
         Outcome::Inconclusive,
         Outcome::Cancelled,
         Outcome::Passed,
+        Outcome::NoFiles,
         Outcome::Skipped,
     ];
     let total: usize = record.skills.iter().map(|skill| skill.planned.len().max(skill.steps.len())).sum();

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::{Resolver, step_key};
 use crate::model::names::StepName;
 use crate::model::plan::{NeededPath, PathKey, PathSource, PlannedStep, RelPath};
+use crate::spec::built_in;
 use crate::spec::diagnostic::{Code, Diagnostic};
 use crate::spec::needed_paths::{Prepare, WrittenPath};
 use crate::spec::provenance::ValueOrigin;
 use crate::spec::setting_layers::{SettingsLayer, StepOnlySettings};
 use crate::spec::span::{Span, Spanned};
 use crate::spec::spec_types::{Skill, Spec};
-use crate::spec::built_in;
 
 /// The group of preparing commands in the provenance. No skill has a name with a space.
 const GROUP: &str = "prepare of";

@@ -7,8 +7,8 @@ use super::super::diagnostic_collector::DiagnosticCollector;
 use super::super::span::{Span, Spanned};
 use crate::model::plan::RelPath;
 use crate::spec::needed_paths::{Prepare, WrittenPath};
-use crate::spec::rules::step_rules::bad_command;
 use crate::spec::rules::spec_index::{SpecIndex, for_each_repeated};
+use crate::spec::rules::step_rules::bad_command;
 use crate::spec::spec_types::{Skill, SpannedMap};
 use crate::text::escape::{list_names, quoted};
 
@@ -130,8 +130,7 @@ pub(super) fn check_needed_paths_disjoint(index: &SpecIndex<'_>, problems: &mut 
             };
             if let Some((other, at)) = others.iter().find(nested) {
                 problems.add_with(|| {
-                    let message =
-                        format!("{} and {} overlap", quoted(path.as_str()), quoted(other.as_str()));
+                    let message = format!("{} and {} overlap", quoted(path.as_str()), quoted(other.as_str()));
                     Diagnostic::error(Code::BadNeededPath, *span, message).label(*at, "the other one")
                 });
             }

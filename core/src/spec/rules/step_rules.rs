@@ -83,7 +83,9 @@ pub(super) fn check_sql_steps(index: &SpecIndex<'_>, problems: &mut DiagnosticCo
 }
 
 pub(super) fn check_commands(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
-    for cmd in index.checks().map(|check| &check.cmd).chain(index.steps().filter_map(|step| step.cmd.as_ref())) {
+    for cmd in
+        index.checks().map(|check| &check.cmd).chain(index.steps().flat_map(|step| step.cmd.iter().chain(&step.fix)))
+    {
         if let Err(bad) = cmd.value.argv() {
             problems.add_with(|| bad_command(cmd, &bad));
         }

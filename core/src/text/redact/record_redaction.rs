@@ -48,6 +48,7 @@ impl Redactor {
             flaky: _,
             earlier_attempts,
             found_reports: _,
+            checked_files: _,
             env_names: _,
             resources: _,
             leaked,
@@ -129,12 +130,16 @@ impl Redactor {
             retries: _,
             leaks: _,
             expect_exit: _,
+            files: _,
+            fix,
             inputs: _,
             reports: _,
         } = step;
-        let words = cmd.words().iter().map(|word| self.redact_text(word).into_owned()).collect();
-        if let Ok(redacted) = Argv::new(words) {
-            *cmd = redacted;
+        for command in [cmd].into_iter().chain(fix) {
+            let words = command.words().iter().map(|word| self.redact_text(word).into_owned()).collect();
+            if let Ok(redacted) = Argv::new(words) {
+                *command = redacted;
+            }
         }
         self.redact_all(env.values_mut());
     }

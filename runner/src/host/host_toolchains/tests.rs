@@ -122,10 +122,18 @@ fn finds_tools_of_version_managers() {
     let path = dirs.map(|dir| home.path_text(dir)).join(":");
     let found = home.find_toolchains(&[("PATH", &path)], &[], None);
     let shown: Vec<PathBuf> = visible_mounts(&found).into_iter().map(|(at, _)| at).collect();
-    for below in
-        [".local/share/mise/installs", ".config/mise/config.toml", ".asdf", ".local/share/fnm", ".bun/bin", ".deno/bin",
-         ".local/share/pypoetry/venv", ".cache/pypoetry/virtualenvs", "miniconda3", ".linuxbrew/bin"]
-    {
+    for below in [
+        ".local/share/mise/installs",
+        ".config/mise/config.toml",
+        ".asdf",
+        ".local/share/fnm",
+        ".bun/bin",
+        ".deno/bin",
+        ".local/share/pypoetry/venv",
+        ".cache/pypoetry/virtualenvs",
+        "miniconda3",
+        ".linuxbrew/bin",
+    ] {
         assert!(shown.contains(&home.at(below)), "{below}: {shown:?}");
     }
     assert_eq!(masked_paths(&found), [home.at("miniconda3/.condarc")]);

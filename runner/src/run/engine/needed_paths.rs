@@ -94,7 +94,9 @@ impl Engine {
         }
         if let Some(hidden) = context.tree.snapshot.first_covered_in(path) {
             let hidden = display_path(&hidden);
-            return PathState::Unavailable(format!("`{path}` of `needs_paths` would hide `{hidden}`, a part of the tree"));
+            return PathState::Unavailable(format!(
+                "`{path}` of `needs_paths` would hide `{hidden}`, a part of the tree"
+            ));
         }
         match &needed.source {
             PathSource::Worktree => {
@@ -144,7 +146,8 @@ impl Engine {
         }
         tracing::info!(%path, %cmd, "preparing a path");
         let failed = |reason: String| format!("`{cmd}`, which prepares `{path}`, {reason}");
-        let (_, room) = context.caches.create_room().map_err(|error| failed(format!("cannot run: {}", one_line(&error))))?;
+        let (_, room) =
+            context.caches.create_room().map_err(|error| failed(format!("cannot run: {}", one_line(&error))))?;
         path_preparation::run(context, command, path, &room).await.map_err(failed)?;
         let mut text = cmd.to_string();
         context.redactor().redact_in_place(&mut text);
@@ -248,7 +251,8 @@ impl Engine {
             let sha256 = input.sha256.as_ref()?;
             let stored = (caller, at.as_str(), input.path.as_str());
             if let Some(prepared) = &input.prepared {
-                let has_key = |record: &PathRecord| record.command.as_ref().map(|command| &command.key) == Some(&prepared.key);
+                let has_key =
+                    |record: &PathRecord| record.command.as_ref().map(|command| &command.key) == Some(&prepared.key);
                 return Some(store.has_path(stored, |record| has_key(record) && record.content.sha256 == *sha256));
             }
             let source = Directory::open(repository.path()).ok()?.descend(&input.path).ok()?;

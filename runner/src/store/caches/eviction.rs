@@ -83,7 +83,9 @@ pub(crate) fn evict(
 /// Returns whether a run holds a layer of a cache.
 fn is_in_use(store: &CacheStore, cache: &StoredCache) -> bool {
     match &cache.key {
-        StoreKey::Scope(_) => cache.layers.keys().any(|id| layer_exists(store, id) && try_lock_layer(store, id).is_none()),
+        StoreKey::Scope(_) => {
+            cache.layers.keys().any(|id| layer_exists(store, id) && try_lock_layer(store, id).is_none())
+        }
         StoreKey::Path(name) => prepared::is_path_in_use(store, name),
     }
 }

@@ -163,7 +163,7 @@ impl CacheStore {
         };
         let record = entry.read(ENTRY_FILE, MAX_ENTRY_FILE)?.and_then(|bytes| PathRecord::parse(&bytes));
         let Some(record) = record.filter(|record| record.scope == *scope) else {
-            return self.drop_damaged(&prepared, &name, lock, "its record is malformed");
+            return self.drop_damaged(&prepared, &name, &lock, "its record is malformed");
         };
         if record.source.as_ref() != source {
             return Ok(None);
@@ -174,8 +174,8 @@ impl CacheStore {
                 let content = self.path.join(PREPARED_DIR).join(&name).join(CONTENT_DIR);
                 Ok(Some(HeldPath { record, content, _lock: Some(lock) }))
             }
-            Ok(None) => self.drop_damaged(&prepared, &name, lock, "its content differs from the stored content"),
-            Err(error) => self.drop_damaged(&prepared, &name, lock, &error.to_string()),
+            Ok(None) => self.drop_damaged(&prepared, &name, &lock, "its content differs from the stored content"),
+            Err(error) => self.drop_damaged(&prepared, &name, &lock, &error.to_string()),
         }
     }
 
@@ -204,11 +204,11 @@ impl CacheStore {
         &self,
         prepared: &Directory,
         name: &str,
-        lock: OwnedFd,
+        lock: &OwnedFd,
         reason: &str,
     ) -> Result<Option<HeldPath>, SkillCacheError> {
         tracing::warn!(entry = name, "a prepared path is not used: {reason}");
-        if fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let removed = removed_name()?;
             fs::renameat(prepared, name, prepared, &removed).map_err(StoreError::io("remove", name))?;
             super::remove_directory(prepared, &removed);
@@ -361,4 +361,5 @@ fn removed_name() -> Result<String, StoreError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "fixtures, not Proctor documents")]
 mod tests;

@@ -81,7 +81,8 @@ fn finds_a_path_of_the_same_scope_only() {
         PathScope { repository: "/s".into(), ..one.clone() },
     ];
     assert!(others.iter().all(|other| store.find(other).is_none()));
-    let has = |caller, path| store.store.has_path((caller, "/r", path), |record| record.content == stored.record.content);
+    let has =
+        |caller, path| store.store.has_path((caller, "/r", path), |record| record.content == stored.record.content);
     assert!(has(1, "node_modules") && !has(2, "node_modules") && !has(1, ".venv"));
 }
 

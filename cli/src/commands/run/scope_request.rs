@@ -1,0 +1,74 @@
+//! Builds the request to restrict a run from the command line.
+
+use std::path::{Component, Path, PathBuf};
+
+use proctor_core::model::run_scope::ScopeRequest;
+
+use crate::args::ScopeArgs;
+use crate::error::CliError;
+use crate::installation::show;
+
+/// Builds the request. Files are relative to the caller's working directory.
+///
+/// # Errors
+/// A file is outside the repository, or its path is not valid text.
+pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<ScopeRequest, CliError> {
+    let files = args.files.as_ref().map(|files| files.iter().map(|file| path_in_repo(file, repo, cwd)).collect());
+    Ok(ScopeRequest {
+        selected: args.selected.clone(),
+        changed_since: args.changed.clone(),
+        files: files.transpose()?,
+        fix: args.fix,
+    })
+}
+
+/// Returns the path of a file relative to the repository. The file need not exist.
+fn path_in_repo(file: &Path, repo: &Path, cwd: &Path) -> Result<String, CliError> {
+    let absolute = without_dots(&cwd.join(file));
+    let outside = |problem: &str| CliError::Usage {
+        message: format!("`{}` {problem}", show(file)),
+        hint: format!("name files in `{}`", show(repo)),
+    };
+    // A parent directory may be a link, but a link inside the repository is a file of its own.
+    let resolved = absolute.parent().and_then(|parent| parent.canonicalize().ok()).zip(absolute.file_name());
+    let resolved = resolved.map(|(parent, name)| parent.join(name));
+    let candidates = std::iter::once(absolute.clone()).chain(resolved);
+    let below = candidates.into_iter().find_map(|path| path.strip_prefix(repo).map(Path::to_path_buf).ok());
+    let below = below.ok_or_else(|| outside("is not in the repository"))?;
+    match below.to_str() {
+        Some("") => Ok(".".to_owned()),
+        Some(text) => Ok(text.to_owned()),
+        None => Err(outside("is not valid text")),
+    }
+}
+
+/// Removes `.` and `..` from an absolute path without reading the disk.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(clean.pop()),
+            Component::CurDir => {}
+            other => clean.push(other),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(file: &str, cwd: &str) -> Result<String, CliError> {
+        path_in_repo(Path::new(file), Path::new("/r"), Path::new(cwd))
+    }
+
+    #[test]
+    fn makes_paths_relative_to_repository() {
+        assert_eq!(below("a/b.py", "/r").expect("inside"), "a/b.py");
+        assert_eq!(below("../c.py", "/r/a/b").expect("inside"), "a/c.py");
+        assert_eq!(below(".", "/r").expect("inside"), ".");
+        assert_eq!(below("/r/x", "/tmp").expect("inside"), "x");
+        assert!(below("../x", "/r").is_err() && below("/etc/passwd", "/r").is_err());
+    }
+}

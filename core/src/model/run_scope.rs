@@ -1,0 +1,108 @@
+//! The part of a profile that a run executes, if it does not execute the whole profile over all files.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::digest::Sha256Hex;
+use crate::text::humanize::count;
+
+/// The part of a profile that a run executes. The result of such a run does not count for the whole profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunScope {
+    /// The selected skills (`SKILL`) and steps (`SKILL/STEP`), as requested; absent if none were selected, so that all
+    /// run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selected: Vec<String>,
+    /// The files to which the run is restricted; absent if it covers all files. Only steps with `files` are restricted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FileScope>,
+    /// True if the `fix` commands of the steps ran; absent if they did not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fix: bool,
+}
+
+/// The files to which a run is restricted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FileScope {
+    /// How the files were chosen.
+    #[serde(flatten)]
+    pub origin: FileScopeOrigin,
+    /// The number of files that exist in the verified tree.
+    pub count: u64,
+    /// The sha256 of the sorted paths, each followed by a NUL byte.
+    pub sha256: Sha256Hex,
+}
+
+/// How the files of a run were chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "origin", rename_all = "snake_case")]
+pub enum FileScopeOrigin {
+    /// The files that differ from a commit.
+    Changed {
+        /// The id of the commit.
+        base: String,
+    },
+    /// The files that the caller named.
+    Named,
+}
+
+/// A request to restrict a run to a part of the profile or of the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScopeRequest {
+    /// The skills (`SKILL`) and steps (`SKILL/STEP`) to run; all if the list is empty. Skills that they need run too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selected: Vec<String>,
+    /// A revision. Steps with `files` are restricted to the files that differ between the verified tree and the merge base
+    /// of this revision and the verified commit; no restriction if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_since: Option<String>,
+    /// Paths relative to the repository, to which steps with `files` are restricted; no restriction if absent. A directory
+    /// stands for the files in it. Not together with `changed_since`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<String>>,
+    /// If true, the `fix` command of each step runs before the step, and its changes are applied to the worktree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fix: bool,
+}
+
+impl ScopeRequest {
+    /// Returns whether the request is for the whole profile and all files.
+    pub fn is_whole(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns whether the request selects a part of the profile, or asks for fixes.
+    pub fn changes_plan(&self) -> bool {
+        !self.selected.is_empty() || self.fix
+    }
+}
+
+impl RunScope {
+    /// Returns a phrase that describes the scope, such as `2 files changed since 1a2b3c4d5e6f`.
+    pub fn phrase(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.selected.is_empty() {
+            parts.push(format!("only {}", self.selected.join(", ")));
+        }
+        if let Some(files) = &self.files {
+            parts.push(files.phrase());
+        }
+        if self.fix {
+            parts.push("with fixes".to_owned());
+        }
+        parts.join("; ")
+    }
+}
+
+impl FileScope {
+    fn phrase(&self) -> String {
+        let files = count(usize::try_from(self.count).unwrap_or(usize::MAX), "file");
+        match &self.origin {
+            FileScopeOrigin::Changed { base } => {
+                format!("{files} changed since {}", base.get(..12).unwrap_or(base))
+            }
+            FileScopeOrigin::Named => format!("{files} named by the caller"),
+        }
+    }
+}

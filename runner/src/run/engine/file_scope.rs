@@ -1,0 +1,173 @@
+//! Restricts a run to the steps and files that its request names.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proctor_core::decision::step_selection;
+use proctor_core::model::names::ChangesetId;
+use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
+use proctor_core::model::run_scope::{FileScope, FileScopeOrigin, RunScope, ScopeRequest};
+use proctor_git::helper::GitHelper;
+use proctor_git::protocol::CommitRef;
+use proctor_snapshot::{Snapshot, TreeView};
+
+use super::Engine;
+use crate::error::EngineError;
+use crate::host::repository::Repository;
+use crate::run::prepared_tree::PreparedTree;
+use crate::run::request::{RunRequest, RunSource};
+use crate::run::run_context::ScopePaths;
+use crate::step::file_selection::{choose_files, paths_digest};
+
+/// Maximum size of a tree, in entries, for which a run looks whether its files are all that the steps check.
+const MAX_COMPARED_ENTRIES: usize = 20_000;
+
+/// A plan that is restricted to a part of the profile.
+pub(super) struct ScopedPlan {
+    pub(super) plan: Plan,
+    /// The only paths that steps with `files` check; `None` if they check all.
+    pub(super) files: Option<Arc<ScopePaths>>,
+}
+
+/// Refuses a scope that contradicts itself, or that cannot be evidence for a changeset.
+///
+/// # Errors
+/// The scope is refused.
+pub fn require_valid_scope(scope: &ScopeRequest, changeset: Option<&ChangesetId>) -> Result<(), EngineError> {
+    match (scope.is_whole(), changeset) {
+        (false, Some(id)) => return Err(EngineError::RestrictedChangeset(id.clone())),
+        _ if scope.changed_since.is_some() && scope.files.is_some() => return Err(EngineError::TwoFileScopes),
+        _ => {}
+    }
+    match scope.files.iter().flatten().find(|path| RelPath::new(path.as_str()).is_err()) {
+        Some(path) => Err(EngineError::ScopePath(path.clone())),
+        None => Ok(()),
+    }
+}
+
+impl Engine {
+    /// Restricts a plan to the selected steps, and adds fixes, if the request asks for them.
+    pub(super) fn apply_step_scope(&self, plan: Plan, request: &RunRequest) -> Result<Plan, EngineError> {
+        require_valid_scope(&request.scope, request.changeset.as_ref())?;
+        if request.scope.fix && request.source != RunSource::Worktree {
+            return Err(EngineError::FixOfCommit);
+        }
+        let plan = step_selection::select_steps(plan, &request.scope.selected)?;
+        Ok(if request.scope.fix { step_selection::add_fixes(plan)? } else { plan })
+    }
+
+    /// Restricts a run to the files that the request names. A restriction that leaves out no file that a step checks
+    /// has no effect, and the run then counts as a whole one.
+    pub(super) async fn apply_file_scope(
+        &self,
+        plan: Plan,
+        source: &mut PreparedTree,
+        request: &RunRequest,
+    ) -> Result<ScopedPlan, EngineError> {
+        let has_file_steps = steps(&plan).any(|step| step.files.is_some());
+        if !has_file_steps || (request.scope.changed_since.is_none() && request.scope.files.is_none()) {
+            return Ok(ScopedPlan { plan, files: None });
+        }
+        let snapshot =
+            match source.private_copy.as_ref().map(|(_, snapshot)| snapshot).or(source.worktree_snapshot.as_ref()) {
+                Some(snapshot) => Arc::clone(snapshot),
+                None => {
+                    let snapshot = self.take_snapshot(source.repository.path()).await?;
+                    source.worktree_snapshot = Some(Arc::clone(&snapshot));
+                    snapshot
+                }
+            };
+        let query = ScopeQuery {
+            helper: self.helper.clone(),
+            worktree: source.worktree.clone(),
+            tree: source.repository.path().to_path_buf(),
+            snapshot,
+            request: request.scope.clone(),
+            target: target_commit(&request.source),
+        };
+        let work = tokio::task::spawn_blocking(move || query.restrict(plan));
+        work.await.map_err(|error| EngineError::Internal(format!("choosing files failed unexpectedly: {error}")))?
+    }
+}
+
+fn target_commit(source: &RunSource) -> Option<CommitRef> {
+    match source {
+        RunSource::Worktree => None,
+        RunSource::Commit { id, .. } => Some(CommitRef::from(id)),
+        RunSource::Staged { id, index } => Some(CommitRef { id: id.clone(), staged: Some(index.clone()) }),
+    }
+}
+
+fn steps(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
+    plan.skills.iter().flat_map(|skill| &skill.steps)
+}
+
+/// The question which files of a tree a request names.
+struct ScopeQuery {
+    helper: GitHelper,
+    worktree: Repository,
+    tree: PathBuf,
+    snapshot: Arc<Snapshot>,
+    request: ScopeRequest,
+    target: Option<CommitRef>,
+}
+
+impl ScopeQuery {
+    fn restrict(self, plan: Plan) -> Result<ScopedPlan, EngineError> {
+        let (origin, paths) = match &self.request.files {
+            Some(named) => (FileScopeOrigin::Named, self.named_paths(named)),
+            None => self.changed_paths()?,
+        };
+        if self.covers_all(&plan, &paths) {
+            return Ok(ScopedPlan { plan, files: None });
+        }
+        let files = FileScope { origin, count: paths.files.len() as u64, sha256: paths_digest(&paths.files) };
+        let scope = RunScope { files: Some(files), ..plan.scope.clone().unwrap_or_default() };
+        Ok(ScopedPlan { plan: Plan { scope: Some(scope), ..plan }, files: Some(Arc::new(paths)) })
+    }
+
+    fn changed_paths(&self) -> Result<(FileScopeOrigin, ScopePaths), EngineError> {
+        let changed = self.helper.changed_files(
+            self.worktree.path(),
+            self.request.changed_since.as_deref(),
+            self.target.as_ref(),
+        )?;
+        let files = changed.paths.into_iter().map(|path| path.0).filter(|path| self.snapshot.entries.contains(path));
+        let deleted = changed.deleted.into_iter().map(|path| path.0);
+        let paths = ScopePaths { files: files.collect(), deleted: deleted.collect() };
+        Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
+    }
+
+    /// Returns the files of the tree that these paths name. A directory stands for the files in it.
+    fn named_paths(&self, named: &[String]) -> ScopePaths {
+        let entries = &self.snapshot.entries;
+        let mut paths = BTreeSet::new();
+        for path in named.iter().filter_map(|path| RelPath::new(path.as_str()).ok()) {
+            let bytes = path.as_str().as_bytes();
+            match path.as_str() {
+                "." => paths.extend(entries.paths()),
+                _ if entries.contains(bytes) => {
+                    paths.insert(bytes.to_vec());
+                }
+                _ => paths.extend(entries.below(bytes).map(|(path, _)| path)),
+            }
+        }
+        ScopePaths { files: paths, deleted: BTreeSet::new() }
+    }
+
+    /// Checks whether the paths are all that the steps check. Returns `false` for a large tree, or if that cannot be
+    /// determined.
+    fn covers_all(&self, plan: &Plan, paths: &ScopePaths) -> bool {
+        if self.snapshot.entries.len() > MAX_COMPARED_ENTRIES {
+            return false;
+        }
+        let view = TreeView::new(Arc::clone(&self.snapshot));
+        let mut with_files = steps(plan).filter_map(|step| Some((step.files.as_ref()?, &step.workdir)));
+        with_files.all(|(rules, workdir)| {
+            let choose = |scope| choose_files(rules, workdir, &view, scope, &self.tree).ok();
+            let all = choose(None);
+            all.is_some() && all == choose(Some(paths))
+        })
+    }
+}
