@@ -44,6 +44,7 @@ pub(crate) fn planned(name: &str, cmd: &[&str]) -> PlannedStep {
         expect_exit: vec![0],
         files: None,
         fix: None,
+        fixes: None,
         inputs: Inputs::Tree,
         reports: Vec::new(),
     }
@@ -60,7 +61,12 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         stdout: StreamEvidence::empty(),
         stderr: StreamEvidence::empty(),
         enforcement,
-        drift: DriftEvidence { method: Some(DriftMethod::Layer), found: StepDrift::default(), applied: Vec::new() },
+        drift: DriftEvidence {
+            method: Some(DriftMethod::Layer),
+            found: StepDrift::default(),
+            applied: Vec::new(),
+            fixed: StepDrift::default(),
+        },
         flaky: false,
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),

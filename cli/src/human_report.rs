@@ -111,7 +111,7 @@ fn passed_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> String {
     text
 }
 
-/// Renders everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
+/// Renders the changes of fixes, and everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
 /// result, and reasons for an inconclusive verdict.
 fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
     let checks =
@@ -126,7 +126,12 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         .chain(unsure)
         .map(|(skill, step)| step_text::render_step(&format!("{skill}/{}", step.planned.name), step, view));
     let doubts = record.doubts.iter().map(|InconclusiveDetail { doubt, message }| inconclusive_block(*doubt, message));
-    checks.chain(steps).chain(doubts).collect()
+    let fixed = record.steps().filter(|(_, step)| !step.drift.fixed.is_empty());
+    let fixed = fixed.map(|(skill, step)| {
+        let name = step.planned.fixes.as_ref().unwrap_or(&step.planned.name);
+        step_text::fixed_block(&format!("{skill}/{name}"), step, view.layout)
+    });
+    fixed.chain(checks).chain(steps).chain(doubts).collect()
 }
 
 /// Renders a reason for an inconclusive verdict.
@@ -236,7 +241,8 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&style::warning(&escape_line(&format!("{skill}/{}: {problem}", step.planned.name))));
         }
     }
-    for (skill, step) in record.steps().filter(|(_, step)| !step.drift.applied.is_empty()) {
+    let is_unshown = |step: &StepEvidence| !step.drift.applied.is_empty() && step.drift.fixed.is_empty();
+    for (skill, step) in record.steps().filter(|(_, step)| is_unshown(step)) {
         let paths = count(step.drift.applied.len(), "changed path");
         let message = format!("{skill}/{} is `read_only: off`: {paths} applied to the worktree", step.planned.name);
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));

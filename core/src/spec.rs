@@ -17,6 +17,7 @@ mod schema;
 mod setting_layers;
 mod size;
 mod span;
+mod spanned_map;
 pub(crate) mod spec_text;
 mod spec_types;
 pub(crate) mod yaml;

@@ -85,6 +85,7 @@ fn step() -> StepEvidence {
             method: Some(DriftMethod::Layer),
             found: StepDrift { changes: vec![change], omitted: 0 },
             applied: vec![],
+            fixed: StepDrift::default(),
         },
         flaky: false,
         earlier_attempts: vec![AttemptEvidence {

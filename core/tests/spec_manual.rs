@@ -50,9 +50,10 @@ fn manual_examples_parse() {
 /// Specs and configs on other pages that users are expected to copy.
 #[test]
 fn examples_of_other_pages_parse() {
-    let [recipes, sql_steps] = ["recipes.md", "sql.md"].map(|page| code_blocks(&read_doc(page), "yaml"));
-    assert_eq!((recipes.len(), sql_steps.len()), (7, 1));
-    for text in recipes.into_iter().chain(sql_steps) {
+    let [recipes, sql_steps, files] =
+        ["recipes.md", "sql.md", "files.md"].map(|page| code_blocks(&read_doc(page), "yaml"));
+    assert_eq!((recipes.len(), sql_steps.len(), files.len()), (7, 1, 1));
+    for text in recipes.into_iter().chain(sql_steps).chain(files) {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
     }
@@ -75,6 +76,7 @@ fn manual_lists_every_code() {
 fn manual_names_every_key() {
     let manual = spec_manual()
         + &operator_manual()
+        + &read_doc("files.md")
         + &read_doc("sql.md")
         + &read_doc("sql-ask.md")
         + &read_doc("sql-verifiers.md")

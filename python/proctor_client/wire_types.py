@@ -43,7 +43,7 @@ LoggedEvent = dict[str, Any]
 # The kind of the message; `proctor explain P0123` describes it.
 MessageCode = str
 # The outcome of a step or skill.
-Outcome = Literal["passed", "failed", "timed_out", "drifted", "skipped", "cancelled", "inconclusive"]
+Outcome = Literal["passed", "failed", "timed_out", "drifted", "skipped", "no_files", "cancelled", "inconclusive"]
 # The type of a problem. The meaning of a type never changes.
 ProblemType = Literal[
     "urn:proctor:problem:invalid-request",
@@ -197,7 +197,7 @@ StageName = Literal["extract", "tokenize", "parse", "bind", "safety", "run", "se
 # The result of a stage.
 StageState = Literal["passed", "rejected", "failed", "skipped"]
 # The reason why a command did not start.
-StartFault = Literal["not_reached", "program_missing", "sandbox", "workdir", "internal"]
+StartFault = Literal["not_reached", "no_files", "program_missing", "sandbox", "workdir", "internal"]
 # The tier of a skill or result. 1: anyone may run it, including agents. 2: needs trust. 3: people only; never declared,
 # always the result of a violation.
 Tier = int
@@ -283,6 +283,28 @@ class Diagnostic(TypedDict):
     severity: Severity
     # The position; `null` if the problem has none, such as a requested profile that does not exist.
     span: Optional[Span]
+
+
+class FileScopeChanged(TypedDict):
+    """The files that differ from a commit."""
+
+    # The id of the commit.
+    base: str
+    # The number of files that exist in the verified tree.
+    count: int
+    origin: Literal["changed"]
+    # The sha256 of the sorted paths, each followed by a NUL byte.
+    sha256: Sha256Hex
+
+
+class FileScopeNamed(TypedDict):
+    """The files that the caller named."""
+
+    # The number of files that exist in the verified tree.
+    count: int
+    origin: Literal["named"]
+    # The sha256 of the sorted paths, each followed by a NUL byte.
+    sha256: Sha256Hex
 
 
 class Health(TypedDict):
@@ -462,6 +484,18 @@ class RunCounts(TypedDict):
     running: int
 
 
+class RunScope(TypedDict, total=False):
+    """The part of a profile that a run executes. The result of such a run does not count for the whole profile."""
+
+    # The files to which the run is restricted; absent if it covers all files. Only steps with `files` are restricted.
+    files: Optional[FileScope]
+    # True if the `fix` commands of the steps ran; absent if they did not.
+    fix: bool
+    # The selected skills (`SKILL`) and steps (`SKILL/STEP`), as requested; absent if none were selected, so that all
+    # run.
+    selected: list[str]
+
+
 class _RunSubmissionRequired(TypedDict):
     # The profile.
     profile: ProfileName
@@ -492,6 +526,8 @@ class RunSubmission(_RunSubmissionRequired, total=False):
     rev: Optional[str]
     # How to handle missing sandbox controls.
     sandbox: SandboxMode
+    # The steps and files to which the run is restricted. A restricted run does not count for the whole profile.
+    scope: ScopeRequest
     # The skills of the profile to run.
     skills: SkillsAsked
     # If true, the commit's submodules are checked out too.
@@ -578,11 +614,29 @@ class RunView(_RunViewRequired, total=False):
     # The selection of skills for a request to run only those that had not passed. Absent for other requests, and until
     # it is known. A run that left out skills is not a result for the whole profile.
     rerun: Optional[Rerun]
+    # The part of the profile that the run executes; absent if it executes all steps over all files, and until it is
+    # known. A run with a scope is not a result for the whole profile.
+    scope: Optional[RunScope]
     # The skills of the profile to run; all skills if absent.
     skills: SkillsAsked
     # The sha256 of the list of ignored files that the steps see in a private copy of the worktree. Absent until it is
     # known, and if they see none, or see the worktree itself.
     unverified_inputs_sha256: Optional[Sha256Hex]
+
+
+class ScopeRequest(TypedDict, total=False):
+    """A request to restrict a run to a part of the profile or of the files."""
+
+    # A revision. Steps with `files` are restricted to the files that differ between the verified tree and the merge
+    # base of this revision and the verified commit; no restriction if absent.
+    changed_since: Optional[str]
+    # Paths relative to the repository, to which steps with `files` are restricted; no restriction if absent. A
+    # directory stands for the files in it. Not together with `changed_since`.
+    files: Optional[list[str]]
+    # If true, the `fix` command of each step runs before the step, and its changes are applied to the worktree.
+    fix: bool
+    # The skills (`SKILL`) and steps (`SKILL/STEP`) to run; all if the list is empty. Skills that they need run too.
+    selected: list[str]
 
 
 class Span(TypedDict):
@@ -1274,6 +1328,9 @@ class Watched(_WatchedRequired, total=False):
     # The selection of skills for a request to run only those that had not passed. Absent for other requests, and until
     # it is known. A run that left out skills is not a result for the whole profile.
     rerun: Optional[Rerun]
+    # The part of the profile that the run executes; absent if it executes all steps over all files, and until it is
+    # known. A run with a scope is not a result for the whole profile.
+    scope: Optional[RunScope]
     # The skills of the profile to run; all skills if absent.
     skills: SkillsAsked
     # The sha256 of the list of ignored files that the steps see in a private copy of the worktree. Absent until it is
@@ -1281,6 +1338,8 @@ class Watched(_WatchedRequired, total=False):
     unverified_inputs_sha256: Optional[Sha256Hex]
 
 
+# The files to which a run is restricted.
+FileScope = Union[FileScopeChanged, FileScopeNamed]
 # A declared report and its state after the step.
 ReportEvidence = Union[ReportEvidenceRead, ReportEvidenceMissing, ReportEvidenceRefused]
 # One line of the response to `POST /v1/sql/ask?progress=true`. The last line is `finished` or `failed`; a response

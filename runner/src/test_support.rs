@@ -32,6 +32,7 @@ pub(crate) fn step(name: &str, argv: &[&str]) -> PlannedStep {
         expect_exit: vec![0],
         files: None,
         fix: None,
+        fixes: None,
         inputs: Inputs::Tree,
         reports: vec![],
     }

@@ -5,6 +5,7 @@
 //! namespaces, tests are ignored, and their names say why.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files")]
 
+mod batches;
 mod caches;
 mod environment;
 mod leaks;
@@ -38,6 +39,10 @@ macro_rules! checks {
 
 const CHECKS: &[SandboxTestCase] = checks![
     passes_exit_code_and_signal_through;
+    batches::batch_gets_files_as_arguments;
+    batches::outputs_keep_the_order_of_batches;
+    batches::worst_batch_decides;
+    batches::missing_program_of_a_batch_is_no_result;
     stores_writes_in_layer;
     next_step_sees_layer;
     isolates_concurrent_attempts;

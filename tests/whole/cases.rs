@@ -20,6 +20,7 @@ mod evidence;
 mod exec;
 mod explanations;
 mod fault_injection;
+mod files;
 mod fuzz;
 mod gate;
 mod generated_clients;
@@ -121,6 +122,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         exec::DAEMON_CASES,
         explanations::CASES,
         fault_injection::CASES,
+        files::CASES,
         repository_formats::CASES,
         fuzz::CASES,
         gate::CASES,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use proctor_core::model::drift::{Change, Diff};
+use proctor_core::model::drift::{Change, Diff, StepDrift};
 use proctor_core::model::enforcement::ControlState;
 use proctor_core::model::leak;
 use proctor_core::model::outcome::{LimitKind, Outcome, Termination};
@@ -223,7 +223,16 @@ fn limit_setting(limit: LimitKind) -> &'static str {
 
 /// Renders the forbidden changes of a step: paths, kinds and diffs, each bounded.
 pub(crate) fn drift_block(step: &StepEvidence, layout: TextLayout) -> String {
-    let found = &step.drift.found;
+    changes_block(&step.drift.found, layout)
+}
+
+/// Renders the changes that a `fix` command made to the worktree.
+pub(crate) fn fixed_block(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
+    let head = format!("{} {}\n", paint(style::GOOD, "fixed"), paint(STRONG, escape_line(name)));
+    head + &changes_block(&step.drift.fixed, layout)
+}
+
+fn changes_block(found: &StepDrift, layout: TextLayout) -> String {
     let mut text: String = found.changes.iter().take(MAX_CHANGES).map(|change| change_block(change, layout)).collect();
     let hidden = found.changes.len().saturating_sub(MAX_CHANGES) + usize::try_from(found.omitted).unwrap_or(usize::MAX);
     if hidden > 0 {

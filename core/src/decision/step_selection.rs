@@ -135,6 +135,7 @@ fn fix_step(step: &PlannedStep, taken: &BTreeSet<String>) -> Option<PlannedStep>
         name,
         cmd,
         fix: None,
+        fixes: Some(step.name.clone()),
         read_only: ReadOnly::Off,
         reports: Vec::new(),
         retries: 0,

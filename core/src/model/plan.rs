@@ -189,6 +189,9 @@ pub struct PlannedStep {
     /// The command that fixes what the step reports; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<Argv>,
+    /// The step whose findings this step fixes; absent for steps of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixes: Option<StepName>,
     /// The files on which the result depends.
     pub inputs: Inputs,
     /// Report files that the step declares.

@@ -199,6 +199,9 @@ pub struct DriftEvidence {
     pub found: StepDrift,
     /// Paths that a `read_only: off` step changed and that were applied to the worktree.
     pub applied: Vec<String>,
+    /// The changes of a `fix` command that were applied to the worktree; absent for other steps.
+    #[serde(default, skip_serializing_if = "StepDrift::is_empty")]
+    pub fixed: StepDrift,
 }
 
 /// An attempt that was retried.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
-use super::needed_paths::{NeededPathMap, Prepare};
+use super::needed_paths::{NeededPathMap, Prepare, WrittenPath};
 use super::rules;
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
@@ -375,6 +375,15 @@ impl Decode for SpecCommand {
                 wrong_type(node, "a string or a list of words", report);
                 None
             }
+        }
+    }
+}
+
+impl Decode for WrittenPath {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        match &node.value {
+            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
+            _ => RelPath::decode(node, report).map(Self::Path),
         }
     }
 }

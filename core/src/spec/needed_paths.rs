@@ -8,12 +8,9 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::command::SpecCommand;
-use super::decode::Decode;
-use super::diagnostic_collector::DiagnosticCollector;
 use super::span::Spanned;
+use super::spanned_map::SpannedMap;
 use super::spec_text::SpecText;
-use super::spec_types::SpannedMap;
-use super::yaml::{Node, YamlValue};
 use crate::model::names::{EnvName, VarName};
 use crate::model::plan::{Network, RelPath};
 
@@ -77,15 +74,6 @@ impl WrittenPath {
         match self {
             Self::Path(_) => None,
             Self::Map(map) => Some(map),
-        }
-    }
-}
-
-impl Decode for WrittenPath {
-    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
-        match &node.value {
-            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
-            _ => RelPath::decode(node, report).map(Self::Path),
         }
     }
 }

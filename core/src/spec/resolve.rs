@@ -316,6 +316,7 @@ impl<'a> Resolver<'a> {
             expect_exit: self.expect_exit(own),
             files: self.files(own),
             fix: self.fix(own),
+            fixes: None,
             inputs: self.inputs(own),
             reports: self.reports(own),
         };

@@ -18,11 +18,15 @@ base=$(git rev-parse --verify -q --end-of-options "$(cat "$INPUT/base")^{commit}
 if [ -e "$INPUT/target" ]; then target=$(cat "$INPUT/target"); else target=HEAD; fi
 merged=$(git merge-base "$base" "$target") || merged=$base
 printf '%s\n' "$merged"
+compare() {
+  filter=$1; shift
+  git diff -z --name-only --no-renames --no-ext-diff --no-textconv --ignore-submodules=all --diff-filter="$filter" "$@" --
+}
 changes() {
   if [ -e "$INPUT/target" ]; then
-    git diff-tree -r -z --name-only --no-renames --ignore-submodules=all --diff-filter="$1" "$merged" "$target"
+    compare "$1" "$merged" "$target"
   else
-    git diff-index -z --name-only --no-renames --ignore-submodules=all --diff-filter="$1" "$merged"
+    compare "$1" "$merged"
   fi
 }
 changes d

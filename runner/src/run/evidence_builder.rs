@@ -82,7 +82,12 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
         stdout: StreamEvidence::empty(),
         stderr: StreamEvidence::empty(),
         enforcement: Enforcement::default(),
-        drift: DriftEvidence { method: None, found: StepDrift::default(), applied: vec![] },
+        drift: DriftEvidence {
+            method: None,
+            found: StepDrift::default(),
+            applied: vec![],
+            fixed: StepDrift::default(),
+        },
         flaky: false,
         earlier_attempts: vec![],
         found_reports: vec![],

@@ -166,12 +166,15 @@ pub(crate) async fn run(
         }
         let found_reports = expected.collect(context, stack, judged.layer.as_ref()).await;
         let applied = apply_changes(context, stack, skill, step, &mut judged).await;
+        let fixed =
+            shown_fixes(context, stack, skill, step, judged.layer.as_ref().filter(|_| !applied.is_empty())).await;
         let flaky = judged.outcome == Outcome::Passed && !earlier.is_empty();
         let mut evidence = StepEvidence {
             found_reports,
             checked_files: files.evidence(used_policy.as_ref()),
             ..step_evidence(step, &judged, earlier, flaky, env_names, &applied)
         };
+        evidence.drift.fixed = fixed;
         context.redactor().redact_step(&mut evidence);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
@@ -457,6 +460,42 @@ async fn apply_changes(
     }
 }
 
+/// Returns the applied changes of a `fix` command, with their differences. They are shown only, so a failure to read them
+/// has no effect.
+async fn shown_fixes(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    applied: Option<&Arc<StackedLayer>>,
+) -> StepDrift {
+    let Some(layer) = applied.filter(|_| step.fixes.is_some()) else { return StepDrift::default() };
+    let (context, stack, layer, caches) = (Arc::clone(context), stack.clone(), Arc::clone(layer), skill.caches.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        find_drift(DriftInput {
+            view: stack.view(),
+            scan: &layer.scan,
+            mode: ReadOnly::Tracked,
+            ignored: &context.tree.ignored,
+            repo: context.tree.repository.as_fd(),
+            upper: layer.layer.upper(),
+            lower_uppers: &stack.uppers(),
+            caches: &caches,
+        })
+    });
+    match work.await {
+        Ok(Ok(fixed)) => fixed,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the changes of a fix cannot be shown");
+            StepDrift::default()
+        }
+        Err(error) => {
+            tracing::error!(%error, "reading the changes of a fix ended badly");
+            StepDrift::default()
+        }
+    }
+}
+
 fn step_evidence(
     step: &PlannedStep,
     judged: &JudgedAttempt,
@@ -479,6 +518,7 @@ fn step_evidence(
             method: judged.method,
             found: judged.drift.clone(),
             applied: applied.iter().map(|path| display_path(path)).collect(),
+            fixed: StepDrift::default(),
         },
         flaky,
         earlier_attempts,

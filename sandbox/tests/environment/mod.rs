@@ -16,8 +16,8 @@ use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_sandbox::{
-    CacheMount, EventPoll, GitDirs, Host, HostConfig, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig,
-    RunningSandbox, SandboxEvent, SandboxReuse, Sealed, ToolMount, WaitStatus,
+    CacheMount, EventPoll, FileBatches, GitDirs, Host, HostConfig, Launcher, Layer, Policy, RepoFacts, RunSpace,
+    RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, Sealed, ToolMount, WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags};
 
@@ -278,6 +278,7 @@ pub(crate) struct SandboxTestEnv {
 #[derive(Debug, Clone)]
 pub(crate) struct TestCommand {
     pub(crate) argv: Vec<String>,
+    pub(crate) files: FileBatches,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) network: Network,
     pub(crate) limits: Limits,
@@ -292,8 +293,7 @@ impl TestCommand {
     pub(crate) fn new(argv: &[&str]) -> Self {
         Self {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-            files: Vec::new(),
-            parallel: 1,
+            files: FileBatches::default(),
             env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
             network: Network::Deny,
             limits: Limits {
@@ -398,6 +398,7 @@ impl SandboxTestEnv {
             git: GitDirs { worktree_git: git, ..GitDirs::default() },
             workdir: RelPath::new(step.workdir)?,
             argv: Argv::new(step.argv.clone())?,
+            files: step.files.clone(),
             env: step.env.clone(),
             network: step.network,
             leaks: step.leaks,

@@ -73,7 +73,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
 ];
 
 /// Starts git as the actor; its hooks call `proctor`.
-fn start_git(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> RunningProcess {
+pub(super) fn start_git(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> RunningProcess {
     start_git_with(repo.path(), env, arguments, &[])
 }
 

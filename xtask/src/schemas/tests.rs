@@ -88,6 +88,7 @@ fn planned() -> PlannedStep {
         expect_exit: vec![0],
         files: Some(FileRules { include: vec!["src/**".into()], parallel: 1, ..FileRules::default() }),
         fix: None,
+        fixes: None,
         inputs: Inputs::Globs(vec!["src/**".into()]),
         reports: Vec::new(),
     }
@@ -106,6 +107,7 @@ fn drift() -> DriftEvidence {
         method: Some(DriftMethod::Layer),
         found: StepDrift { changes, omitted: 0 },
         applied: vec!["out".into()],
+        fixed: StepDrift::default(),
     }
 }
 
@@ -164,7 +166,12 @@ fn skipped() -> StepEvidence {
         termination,
         exit_code: None,
         enforcement: Enforcement::default(),
-        drift: DriftEvidence { method: None, found: StepDrift::default(), applied: Vec::new() },
+        drift: DriftEvidence {
+            method: None,
+            found: StepDrift::default(),
+            applied: Vec::new(),
+            fixed: StepDrift::default(),
+        },
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
         checked_files: None,

@@ -74,7 +74,12 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
         stdout: StreamEvidence::empty(),
         stderr: StreamEvidence::empty(),
         enforcement,
-        drift: DriftEvidence { method: Some(DriftMethod::Layer), found: StepDrift::default(), applied: vec![] },
+        drift: DriftEvidence {
+            method: Some(DriftMethod::Layer),
+            found: StepDrift::default(),
+            applied: vec![],
+            fixed: StepDrift::default(),
+        },
         flaky: false,
         earlier_attempts: vec![],
         found_reports: Vec::new(),

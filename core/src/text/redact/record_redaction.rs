@@ -44,7 +44,7 @@ impl Redactor {
             stdout: _,
             stderr: _,
             enforcement,
-            drift: DriftEvidence { method: _, found, applied },
+            drift: DriftEvidence { method: _, found, applied, fixed },
             flaky: _,
             earlier_attempts,
             found_reports: _,
@@ -57,6 +57,7 @@ impl Redactor {
         self.redact_termination(termination);
         self.redact_enforcement(enforcement);
         self.redact_drift(found);
+        self.redact_drift(fixed);
         self.redact_all(applied);
         leaked.iter_mut().for_each(|leaked| self.redact_leaked(leaked));
         for attempt in earlier_attempts {
@@ -132,6 +133,7 @@ impl Redactor {
             expect_exit: _,
             files: _,
             fix,
+            fixes: _,
             inputs: _,
             reports: _,
         } = step;

@@ -1,3 +1,5 @@
+//! Tests the store of prepared paths: scopes, damage, replacement and bounds.
+
 use std::fs;
 use std::os::unix::fs::symlink;
 

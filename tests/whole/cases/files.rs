@@ -1,0 +1,268 @@
+//! Tests steps that check files, runs that are restricted to some files or steps, and fixes.
+
+use serde_json::Value;
+
+use super::hooks::start_git;
+use crate::environment::{Repo, TestEnvironment};
+use crate::needs::{CaseDefinition, Needs, case, dry_case};
+use crate::process::FinishedProcess;
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
+
+const NEEDS_GIT_AND_SANDBOX: &[Needs] = &[Needs::Sandbox, Needs::Program("git")];
+
+pub(super) const CASES: &[CaseDefinition] = &[
+    case("files::chosen_files_are_the_arguments_of_the_command", passes_chosen_files).daemon_sample(),
+    case("files::chosen_files_are_arguments_for_an_ordinary_user", passes_chosen_files)
+        .unprivileged("files::chosen_files_are_arguments_for_an_ordinary_user"),
+    case("files::many_files_are_checked_in_batches", checks_many_files_in_batches),
+    case("files::run_of_changed_files_does_not_count_for_all", changed_files_do_not_count_for_all).daemon_sample(),
+    case("files::restriction_without_effect_counts_as_a_whole_run", restriction_without_effect_is_whole),
+    case("files::step_without_files_never_makes_a_pass", step_without_files_is_no_pass),
+    case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
+    case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
+    case("files::fix_is_applied_before_its_check", fix_is_applied).daemon_sample(),
+    case("files::hooks_check_staged_and_pushed_files", hooks_check_their_files).needs(NEEDS_GIT_AND_SANDBOX),
+    case("files::run_of_changed_files_does_not_count_for_all_in_sha256", changed_files_do_not_count_for_all)
+        .with_sha256(),
+    case("files::run_of_changed_files_does_not_count_for_all_in_reftables", changed_files_do_not_count_for_all)
+        .with_reftables(),
+    dry_case("files::contradictory_restrictions_are_refused", refuses_contradictions),
+];
+
+/// Prints the number of files, then each file in brackets; fails for a file that contains `BAD`.
+const CHECK: &str =
+    r#"echo "$# files"; bad=0; for f; do echo "[$f]"; if grep -q BAD "$f"; then bad=1; fi; done; exit $bad"#;
+
+/// Returns a step that checks files; `fields` is YAML.
+fn file_step(name: &str, fields: &[&str]) -> TestStep {
+    let step = TestStep::argv(name, &["sh", "-c", CHECK, "sh", "{files}"]);
+    fields.iter().fold(step, |step, field| step.with_field(field))
+}
+
+fn python_repo<'e>(env: &'e TestEnvironment, fields: &[&str]) -> Repo<'e> {
+    let fields = [&["files: { types: [python] }"], fields].concat();
+    let repo = env.repo(&TestSpec::new([TestSkill::new("s", [file_step("it", &fields)])]));
+    repo.write("src/a.py", "a\n");
+    repo.write("src/b.py", "b\n");
+    repo.commit();
+    repo
+}
+
+/// Runs without a changeset, and returns the record.
+#[track_caller]
+fn record(repo: &Repo<'_>, arguments: &[&str], code: i32) -> Value {
+    let finished = repo.run_with_only(&[arguments, &["--format", "json"]].concat()).exits(code);
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished}"))
+}
+
+fn first_step(record: &Value) -> &Value {
+    &record["skills"][0]["steps"][0]
+}
+
+fn run_git(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> FinishedProcess {
+    env.finish(start_git(repo, env, arguments))
+}
+
+fn lines(step: &Value) -> Vec<String> {
+    step["stdout_preview"].as_str().expect("text").lines().map(str::to_owned).collect()
+}
+
+fn gate(repo: &Repo<'_>) -> FinishedProcess {
+    repo.proctor(&["gate"])
+}
+
+fn passes_chosen_files(env: &TestEnvironment) {
+    let rules = "files: { include: [\"src/**\", \"regex:^tool\"], exclude: [\"**/gen_*\"], types: [python] }";
+    let repo = env.repo(&TestSpec::new([TestSkill::new(
+        "s",
+        [file_step("it", &[rules]), file_step("below", &["files: { types: [python] }", "workdir: src"])],
+    )]));
+    for path in ["src/a.py", "src/with space.py", "src/gen_b.py", "src/-rf.py", "src/c.rs", "top.py"] {
+        repo.write(path, "x\n");
+    }
+    repo.write("tool", "#!/usr/bin/env python3\n");
+    repo.git(&["add", "tool"]);
+    repo.git(&["update-index", "--chmod=+x", "tool"]);
+    std::fs::set_permissions(repo.file("tool"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    repo.write(".gitignore", "src/ignored.py\n");
+    repo.write("src/ignored.py", "x\n");
+    let record = record(&repo, &[], 0);
+    let step = first_step(&record);
+    let expected = ["4 files", "[src/-rf.py]", "[src/a.py]", "[src/with space.py]", "[tool]"];
+    assert_eq!(lines(step), expected);
+    assert_eq!((&step["checked_files"]["count"], &step["checked_files"]["batches"]), (&4.into(), &1.into()));
+    assert_eq!(step["cmd"][4], "{files}", "the record has the command as planned");
+    let below = &record["skills"][0]["steps"][1];
+    assert_eq!(lines(below), ["4 files", "[./-rf.py]", "[a.py]", "[gen_b.py]", "[with space.py]"]);
+    assert!(record["started"]["scope"].is_null(), "the run is a whole one");
+    gate(&repo).exits(0);
+}
+
+fn checks_many_files_in_batches(env: &TestEnvironment) {
+    let count = r#"echo "$#"; for f; do case $f in *bad*) exit 3;; esac; done"#;
+    let step = |fields: &[&str]| {
+        let step =
+            TestStep::argv("it", &["sh", "-c", count, "sh", "{files}"]).with_field("files: { include: [\"d/**\"] }");
+        TestSpec::new([TestSkill::new("s", [fields.iter().fold(step, |step, field| step.with_field(field))])])
+    };
+    let repo = env.repo(&step(&[]));
+    let long = "x".repeat(120);
+    for number in 0..6000 {
+        repo.write(&format!("d/{long}_{number:04}"), "");
+    }
+    let whole = record(&repo, &[], 0);
+    let counts: Vec<u64> = lines(first_step(&whole)).iter().map(|line| line.parse().expect("a number")).collect();
+    assert!(counts.len() > 1 && counts.iter().sum::<u64>() == 6000, "{counts:?}");
+    assert_eq!(first_step(&whole)["checked_files"]["batches"], counts.len());
+    // Of several batches at once, the output keeps its order, and one failure is enough.
+    repo.write("spec/verification.yaml", step(&["parallel: 3"]).to_yaml(env.marker()));
+    repo.write("d/bad", "");
+    let parallel = record(&repo, &[], 1);
+    let step = first_step(&parallel);
+    assert_eq!(lines(step), ["2001", "2001", "1999"].map(str::to_owned));
+    assert_eq!((step["exit_code"].as_i64(), step["outcome"].as_str()), (Some(3), Some("failed")));
+    // A missing program is no failure of the check.
+    let missing = TestStep::argv("it", &["no-such-program", "{files}"]).with_field("files: { include: [\"d/**\"] }");
+    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [missing])]).to_yaml(env.marker()));
+    assert_eq!(first_step(&record(&repo, &[], 5))["termination"]["fault"], "program_missing");
+}
+
+fn changed_files_do_not_count_for_all(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    repo.write("src/a.py", "changed\n");
+    repo.write("src/new.py", "new\n");
+    repo.write("README.md", "no python\n");
+    let base = repo.git(&["rev-parse", "HEAD"]);
+    let changed = record(&repo, &["--changed"], 0);
+    assert_eq!(lines(first_step(&changed)), ["2 files", "[src/a.py]", "[src/new.py]"]);
+    let scope = &changed["started"]["scope"]["files"];
+    assert_eq!((scope["origin"].as_str(), scope["base"].as_str()), (Some("changed"), Some(base.trim())));
+    assert_eq!(scope["count"], 3, "README.md has changed too");
+    gate(&repo).exits(1).prints(&["did not cover the whole profile: 3 files changed since"]);
+    let named = record(&repo, &["--files", "src/b.py"], 0);
+    assert_eq!(lines(first_step(&named)), ["1 files", "[src/b.py]"]);
+    gate(&repo).exits(1);
+    // The changes of a branch count from its merge base.
+    repo.commit();
+    repo.git(&["branch", "side", base.trim()]);
+    repo.git(&["checkout", "--quiet", "-B", "other", "side"]);
+    repo.write("src/side.py", "side\n");
+    repo.commit();
+    let since_main = record(&repo, &["--changed", "main"], 0);
+    assert_eq!(lines(first_step(&since_main)), ["1 files", "[src/side.py]"]);
+    record(&repo, &[], 0);
+    gate(&repo).exits(0);
+}
+
+fn restriction_without_effect_is_whole(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    let whole = record(&repo, &["--files", "src"], 0);
+    assert!(whole["started"]["scope"].is_null(), "{whole}");
+    gate(&repo).exits(0);
+}
+
+fn step_without_files_is_no_pass(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::new([TestSkill::new("s", [file_step("it", &["files: { types: [python] }"])])]));
+    let none = record(&repo, &[], 2);
+    assert_eq!(
+        (first_step(&none)["outcome"].as_str(), none["finished"]["verdict"].as_str()),
+        (Some("no_files"), Some("inconclusive"))
+    );
+    gate(&repo).exits(1);
+    // With another step that runs, the whole is a pass with a warning.
+    let steps = [file_step("it", &["files: { types: [python] }"]), TestStep::sh("other", "true")];
+    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", steps)]).to_yaml(env.marker()));
+    repo.run_with_only(&[]).exits(0).prints(&["found no file to check in the whole tree", "1 without files"]);
+    gate(&repo).exits(0);
+}
+
+fn deleted_file_starts_step(env: &TestEnvironment) {
+    let steps = [
+        TestStep::sh("whole", "ls src").with_field("files: { include: [\"src/**\"] }"),
+        file_step("each", &["files: { include: [\"src/**\"] }"]),
+    ];
+    let repo = env.repo(&TestSpec::new([TestSkill::new("s", steps)]));
+    repo.write("src/gone.py", "x\n");
+    repo.commit();
+    std::fs::remove_file(repo.file("src/gone.py")).expect("removed");
+    let changed = record(&repo, &["--changed"], 0);
+    let outcome = |at: usize| changed["skills"][0]["steps"][at]["outcome"].clone();
+    assert_eq!((outcome(0), outcome(1)), ("passed".into(), "no_files".into()));
+}
+
+fn selected_steps_run_alone(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::new([
+        TestSkill::new("a", [TestStep::sh("one", "true"), TestStep::sh("two", "false")]),
+        TestSkill::new("b", [TestStep::sh("it", "true")]),
+    ]));
+    let one = record(&repo, &["a/one"], 0);
+    assert_eq!(one["skills"].as_array().map(Vec::len), Some(1));
+    assert_eq!(one["skills"][0]["planned"], serde_json::json!(["one"]));
+    assert_eq!(one["started"]["scope"]["selected"], serde_json::json!(["a/one"]));
+    gate(&repo).exits(1).prints(&["only a/one"]);
+    record(&repo, &["b", "a/two"], 1);
+    repo.run_with_only(&["a/thre"]).exits(2).prints_to_stderr(&["P0223", "no skill or step `a/thre`"]);
+}
+
+fn fix_is_applied(env: &TestEnvironment) {
+    let repo = python_repo(env, &["fix: [sed, -i, s/BAD/good/, \"{files}\"]"]);
+    repo.write("src/a.py", "BAD\n");
+    record(&repo, &[], 1);
+    assert_eq!(repo.read("src/a.py"), "BAD\n", "nothing is fixed unasked");
+    let fixed = repo.run_with_only(&["--fix"]).exits(0);
+    assert_eq!(repo.read("src/a.py"), "good\n");
+    fixed.prints(&["src/a.py", "-BAD", "+good"]);
+    gate(&repo).exits(1);
+    record(&repo, &[], 0);
+    gate(&repo).exits(0);
+    // The changes of a fix that fails are discarded.
+    let broken = file_step("it", &["files: { types: [python] }", "fix: [sh, -c, \"echo x > src/a.py; false\"]"]);
+    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [broken])]).to_yaml(env.marker()));
+    record(&repo, &["--fix"], 1);
+    assert_eq!(repo.read("src/a.py"), "good\n");
+    let none = TestSpec::new([TestSkill::new("s", [TestStep::sh("it", "true")])]);
+    repo.write("spec/verification.yaml", none.to_yaml(env.marker()));
+    repo.run_with_only(&["--fix"]).exits(2).prints_to_stderr(&["no selected step of the profile `pr` has a `fix`"]);
+}
+
+fn hooks_check_their_files(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    env.git(env.root(), &["init", "--quiet", "--bare", "remote.git"]);
+    repo.git(&["remote", "add", "origin", "../remote.git"]);
+    repo.proctor(&["hook", "install", "pre-commit", "pre-push"]).exits(0);
+    let git = |arguments: &[&str]| run_git(&repo, env, arguments);
+    // The first push sends everything.
+    git(&["push", "origin", "main"]).exits(0);
+    repo.write("src/old.py", "BAD\n");
+    repo.git(&["add", "src/old.py"]);
+    git(&["commit", "--no-verify", "-m", "a bad file"]).exits(0);
+    git(&["push", "--no-verify", "origin", "main"]).exits(0);
+    // A bad file that is not staged does not stop a commit.
+    repo.write("src/a.py", "staged\n");
+    repo.git(&["add", "src/a.py"]);
+    repo.write("src/b.py", "BAD\n");
+    git(&["commit", "-m", "a"]).exits(0);
+    git(&["push", "origin", "main"]).exits(0);
+    // A bad file that is staged, or in the pushed range, stops it.
+    repo.git(&["add", "src/b.py"]);
+    let only_new = |finished: FinishedProcess| {
+        let output = finished.all_output();
+        assert!(output.contains("[src/b.py]") && !output.contains("[src/old.py]"), "{output}");
+    };
+    only_new(git(&["commit", "-m", "b"]).exits(1));
+    git(&["commit", "--no-verify", "-m", "b"]).exits(0);
+    only_new(git(&["push", "origin", "main"]).exits(1));
+    // On request, hooks check all files.
+    repo.proctor(&["hook", "install", "--all-files", "pre-push"]).exits(0);
+    assert!(git(&["push", "origin", "main"]).exits(1).all_output().contains("[src/old.py]"));
+}
+
+fn refuses_contradictions(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    repo.run_with_only(&["--changed", "--files", "src/a.py"]).exits(2);
+    repo.run_with_only(&["--files", "../elsewhere"]).exits(2).prints_to_stderr(&["is not in the repository"]);
+    repo.run_with_only(&["--changed", "no-such-branch"]).exits(2).prints_to_stderr(&["no-such-branch"]);
+    repo.run_with_only(&["--changed", "main..HEAD"]).exits(2).prints_to_stderr(&["it is a range"]);
+    repo.run_with(&["--changed"]).exits(2).prints_to_stderr(&["is not evidence for the changeset"]);
+    repo.run_with_only(&["--fix", "--rev", "HEAD"]).exits(2);
+}
