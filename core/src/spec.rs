@@ -9,6 +9,7 @@ mod decode;
 mod diagnostic;
 pub(crate) mod diagnostic_collector;
 mod include;
+mod needed_paths;
 mod operator_config;
 mod provenance;
 mod resolve;
@@ -17,6 +18,7 @@ mod schema;
 mod setting_layers;
 mod size;
 mod span;
+mod spanned_map;
 pub(crate) mod spec_text;
 mod spec_types;
 pub(crate) mod yaml;
@@ -29,6 +31,7 @@ pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use include::{
     IncludeError, IncludeProblems, SpecSource, digest_sources, parse_with_includes, read_includes, select_file,
 };
+pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
     AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
     LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,

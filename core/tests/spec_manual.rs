@@ -79,7 +79,8 @@ fn manual_names_every_key() {
         + &read_doc("files.md")
         + &read_doc("sql.md")
         + &read_doc("sql-ask.md")
-        + &read_doc("sql-verifiers.md");
+        + &read_doc("sql-verifiers.md")
+        + &read_doc("prepared-paths.md");
     let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();

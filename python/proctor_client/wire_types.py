@@ -32,6 +32,7 @@ InconclusiveReason = Literal[
     "tier_above_limit",
     "layer_conflict",
     "apply_failed",
+    "needed_path",
     "internal",
 ]
 # A limit whose violation Proctor can detect. The limit of open files is not included, because the kernel does not count

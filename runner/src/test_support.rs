@@ -48,6 +48,8 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         declared_tier: Tier::ONE,
         needs: needs.iter().map(|need| name(need)).collect(),
         caches: vec![],
+        needs_paths: vec![],
+        toolchains: Default::default(),
         platform: BTreeMap::new(),
         container: String::new(),
         steps: vec![step("s", &["true"])],

@@ -44,6 +44,7 @@ mod maintenance;
 mod mcp;
 mod mcp_servers;
 mod missing_controls;
+mod needed_paths;
 mod network;
 mod packaging;
 mod patches;
@@ -146,6 +147,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         concurrent_edits::CASES,
         predecessor_mistakes::CASES,
         hostile_mcp_clients::CASES,
+        needed_paths::CASES,
         network::CASES,
         skill_order::CASES,
         step_output::CASES,

@@ -219,6 +219,16 @@ codes! { Code;
         "Steps would not see the tree that Proctor verifies.",
         "Name a directory that git ignores.",
         "caches: [target]";
+    BadNeededPath, 155, "spec::bad_needed_path",
+        "A path in `needs_paths` would hide the repository, overlaps another mount, or has an invalid key.",
+        "Steps would not see the tree that Proctor verifies, or would see content that nothing determines.",
+        "Name a directory that git ignores, and the tracked files that determine its content.",
+        "needs_paths: [{ path: .venv, key: [uv.lock, pyproject.toml] }]";
+    UnknownToolchain, 156, "spec::unknown_toolchain",
+        "A skill names a toolchain that the spec does not define, or names one twice.",
+        "The check of the tool would be missing.",
+        "Use a name of `toolchains`.",
+        "toolchains:\n  python: { required: [{ cmd: [\"python3\", \"--version\"] }] }\nskills:\n  verify.test: { toolchains: [python] }";
     UnusedSkill, 144, "spec::unused_skill",
         "A skill is not part of any profile.",
         "This is only a warning: the skill never runs, which may be a mistake.",

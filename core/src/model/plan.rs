@@ -6,6 +6,7 @@
 mod file_rules;
 mod limit;
 mod limits;
+mod needed_path;
 mod relocation;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub use file_rules::{FILES_PLACEHOLDER, FileRules, REGEX_PREFIX};
 pub use limit::Limit;
 pub(crate) use limits::LimitDocument;
 pub use limits::{LIMIT_DEFINITIONS, LimitDefinition, LimitSettings, LimitUnit, Limits, PerLimit, max_files};
+pub use needed_path::{NeededPath, PathKey, PathSource, SkillToolchains, is_lock_file};
 
 /// Everything that a run will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +139,12 @@ pub struct PlannedSkill {
     pub needs: Vec<SkillName>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one.
     pub caches: Vec<RelPath>,
+    /// Directories that git ignores and that the steps need, sorted by path; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs_paths: Vec<NeededPath>,
+    /// The toolchains that the skill uses; absent for all.
+    #[serde(default, skip_serializing_if = "SkillToolchains::is_default")]
+    pub toolchains: SkillToolchains,
     /// Properties of the worker machine by name, for remote execution.
     pub platform: BTreeMap<String, String>,
     /// The container image for remote execution; empty if the spec names none.

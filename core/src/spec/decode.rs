@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
+use super::needed_paths::{NeededPathMap, Prepare, WrittenPath};
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{
@@ -372,6 +373,15 @@ impl Decode for SpecCommand {
     }
 }
 
+impl Decode for WrittenPath {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        match &node.value {
+            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
+            _ => RelPath::decode(node, report).map(Self::Path),
+        }
+    }
+}
+
 fn wrong_type(node: &Node<'_>, expected: &str, report: &mut DiagnosticCollector) {
     let (span, found) = match &node.value {
         YamlValue::Invalid => return,
@@ -490,15 +500,18 @@ record!(IncludedSpec, "an included file", required [], kept [],
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],
-    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env]);
+    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths]);
 record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
-    optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
-        leaks, env_allowlist, env]);
+    optional [description, determinism, tier, needs, caches, needs_paths, toolchains, container, platform, workdir,
+        timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
     optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, files, parallel,
-        fix, inputs, reports, expect]);
+        fix, inputs, needs_paths, reports, expect]);
 record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
+record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
+record!(Prepare, "`prepare`", required [cmd], kept [],
+    optional [key, workdir, timeout_ms, network, env_allowlist, env]);
 record!(SqlStep, "`sql`", required [dialect], kept [],
     optional [files, query, schema, database, policy, question, tables, columns, functions, limits, reject_at]);
 record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);

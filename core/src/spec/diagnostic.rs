@@ -138,6 +138,10 @@ codes! {
     EmptyList,
     /// A cache directory that would hide the repository, its git directory or `changes`.
     BadCache,
+    /// A needed path that would hide the tree, overlaps another one, or has an invalid key.
+    BadNeededPath,
+    /// A skill names a toolchain that does not exist.
+    UnknownToolchain,
     /// A skill that no profile includes.
     UnusedSkill,
     /// A toolchain without checks.

@@ -232,13 +232,14 @@ fn add_map<K: Borrow<str>, V>(
 }
 
 fn add_defaults(all: &mut Defaults, part: Defaults, report: &mut DiagnosticCollector) {
-    let Defaults { workdir, timeout_ms, network, read_only, leaks, env_allowlist, env } = part;
+    let Defaults { workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths } = part;
     add_setting("workdir", &mut all.workdir, workdir, report);
     add_setting("timeout_ms", &mut all.timeout_ms, timeout_ms, report);
     add_setting("network", &mut all.network, network, report);
     add_setting("read_only", &mut all.read_only, read_only, report);
     add_setting("leaks", &mut all.leaks, leaks, report);
     add_setting("env_allowlist", &mut all.env_allowlist, env_allowlist, report);
+    add_setting("needs_paths", &mut all.needs_paths, needs_paths, report);
     if let Some(env) = env {
         add_map("default of the variable", all.env.get_or_insert_default(), env, report);
     }

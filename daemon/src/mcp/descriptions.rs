@@ -75,6 +75,7 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
         InconclusiveReason::TierAboveLimit => "the tier of a skill is above the accepted maximum",
         InconclusiveReason::LayerConflict => "two skills that a third skill needs changed the same path",
         InconclusiveReason::ApplyFailed => "a step's changes could not be applied to the work tree",
+        InconclusiveReason::NeededPath => "a path that a skill needs and that no commit contains is not available",
         InconclusiveReason::Internal => "an internal operation failed",
     }
 }

@@ -5,6 +5,7 @@ mod cleanup;
 mod completion;
 mod exec;
 mod file_scope;
+mod needed_paths;
 mod prior_result;
 mod queries;
 mod resource_needs;
@@ -56,10 +57,11 @@ use crate::run::request::{
 };
 use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
+use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
 use crate::step::skill_caches::TrustScopes;
 use crate::step::skill_runner::SkillRun;
-use crate::step::toolchain_checks;
+use crate::step::toolchain_checks::{self, BlockedSkills};
 use crate::store::SNAPSHOTS_DIR;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::RunDocumentDir;
@@ -346,24 +348,29 @@ impl Engine {
         request: &RunRequest,
     ) -> RunObservations {
         let began = self.clock.now_text();
-        let (checks, doubts) = toolchain_checks::run_checks(context, plan).await;
+        let max_tier = request.max_tier.min(self.config.operator.max_tier);
+        let mut doubts = self.provide_needed_paths(context, plan, max_tier).await;
+        let (checks, blocked, of_checks) = toolchain_checks::run_checks(context, plan).await;
+        doubts.extend(of_checks);
         for InconclusiveDetail { doubt, message } in &doubts {
             context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
         }
         let span = TimeRange { started_at: began, finished_at: self.clock.now_text() };
         let tree = context.tree.tree_facts();
         let toolchain = evidence_builder::toolchain_evidence(facts, &tree, plan, checks, span);
-        let max_tier = request.max_tier.min(self.config.operator.max_tier);
         // Set after the checks: a toolchain check runs as a step of a pseudo-skill whose name a declared skill may
         // also have.
         if let Some(live) = &request.live {
             context.live.get_or_init(|| live.clone());
         }
-        let mut runs = if doubts.is_empty() {
-            dispatch::run(context, plan, dispatch::DispatchOptions { fail_fast: request.fail_fast, max_tier }).await
-        } else {
-            dispatch::skip_all(context, plan, "a toolchain check failed").await
+        let mut runs = match blocked {
+            BlockedSkills::All => dispatch::skip_all(context, plan, "a toolchain check failed").await,
+            BlockedSkills::Some(blocked) => {
+                let options = dispatch::DispatchOptions { fail_fast: request.fail_fast, max_tier, blocked };
+                dispatch::run(context, plan, options).await
+            }
         };
+        context.needed_paths.release_mounts(&context.space);
         let tree_after = finish::reread_tree(context, &self.snapshots, finish::collect_applied(&runs)).await;
         if tree_after.inconclusive_reason.is_some() {
             runs.iter_mut().for_each(SkillRun::mark_inconclusive);
@@ -463,6 +470,7 @@ impl Engine {
             space,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: parts.redactor },
             caches,
+            needed_paths: NeededPaths::default(),
             host_view: sight,
             tree: RunTree {
                 ignored: IgnoreQuery::new(helper, path).with_submodules(snapshot.known_submodules()),

@@ -1,7 +1,7 @@
 //! Moves the plan of a spec in a subdirectory: its paths are written relative to the directory that contains `spec/`,
 //! and executed relative to the top of the repository.
 
-use super::{Inputs, Plan, PlannedStep, RelPath};
+use super::{Inputs, NeededPath, PathKey, PathSource, Plan, PlannedStep, RelPath};
 
 impl Plan {
     /// Returns the plan with all of its paths, which are relative to `directory`, relative to the repository.
@@ -14,9 +14,22 @@ impl Plan {
         self.toolchain.iter_mut().for_each(|check| check.run.relocate_below(directory));
         for skill in &mut self.skills {
             skill.caches.iter_mut().for_each(|cache| *cache = directory.join(cache));
+            skill.needs_paths.iter_mut().for_each(|needed| needed.relocate_below(directory));
             skill.steps.iter_mut().for_each(|step| step.relocate_below(directory));
         }
         self
+    }
+}
+
+impl NeededPath {
+    fn relocate_below(&mut self, directory: &RelPath) {
+        self.path = directory.join(&self.path);
+        if let PathKey::Files(files) = &mut self.key {
+            files.iter_mut().for_each(|file| *file = directory.join(file));
+        }
+        if let PathSource::Prepare { run } = &mut self.source {
+            run.relocate_below(directory);
+        }
     }
 }
 
@@ -58,6 +71,7 @@ profiles: { pr: { include: [s] } }
 skills:
   s:
     caches: [target, a/b]
+    needs_paths: [{ path: .venv, prepare: { cmd: [uv, sync], key: [uv.lock] } }]
     steps:
       - { name: top, cmd: [./x, y], reports: { junit: out.xml }, inputs: ['src/**', './a'] }
       - { name: below, cmd: [x, '{files}'], files: {}, workdir: sub/dir }
@@ -78,6 +92,12 @@ skills:
         let moved = plan().relocated_below(&path("svc/[a]"));
         let skill = &moved.skills[0];
         assert_eq!(skill.caches, [path("svc/[a]/target"), path("svc/[a]/a/b")]);
+        let needed = &skill.needs_paths[0];
+        assert_eq!(
+            (&needed.path, &needed.key),
+            (&path("svc/[a]/.venv"), &PathKey::Files(vec![path("svc/[a]/uv.lock")]))
+        );
+        assert_eq!(needed.prepare().map(|run| run.workdir.as_str()), Some("svc/[a]"));
         let [top, below] = skill.steps.as_slice() else { panic!("two steps") };
         assert_eq!((top.workdir.as_str(), below.workdir.as_str()), ("svc/[a]", "svc/[a]/sub/dir"));
         assert_eq!(top.cmd.words(), ["./x", "y"], "relative to the working directory");

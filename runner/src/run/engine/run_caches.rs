@@ -12,7 +12,7 @@ use proctor_core::record::evidence::StepEvidence;
 use proctor_core::text::redact::Redactor;
 use proctor_sandbox::{CacheMount, CacheSource, RunSpace, StepUser};
 
-use super::Engine;
+use super::{Engine, needed_paths};
 use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::run::request::CacheMode;
@@ -24,9 +24,9 @@ use crate::store::caches::{CacheScope, CacheStore, SKILL_CACHES_DIR};
 use crate::store::private_copies::PrivateTree;
 
 impl Engine {
-    /// Returns the directory of the caches, and creates it; `None` if the plan has no caches.
+    /// Returns the directory of the caches, and creates it; `None` if the plan has no caches and needs no paths.
     pub(super) fn ensure_cache_dir(&self, plan: &Plan) -> Result<Option<PathBuf>, StoreError> {
-        if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
+        if plan.skills.iter().all(|skill| skill.caches.is_empty()) && !needed_paths::needs_paths(plan) {
             return Ok(None);
         }
         self.state.ensure(SKILL_CACHES_DIR, 0o700)?;
