@@ -2,6 +2,7 @@
 
 pub(super) mod commit_range;
 mod completed_run;
+mod conflicting_options;
 mod daemon_run;
 mod patch_output;
 mod run_backend;
@@ -23,8 +24,8 @@ use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::{
-    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, SkillSelection,
-    StagedIndex, require_whole_profile, takes_caller_env,
+    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, StagedIndex,
+    require_whole_profile, takes_caller_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -42,6 +43,7 @@ use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
 use crate::screen::{self, Screen, TextLayout};
 use completed_run::RunFuture;
+use conflicting_options::{is_range, reject_conflicting_options, skills_wanted};
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
 use run_watcher::{AppliedPaths, RunWatcher};
@@ -101,44 +103,6 @@ pub(super) enum TreeSelection {
         /// The index.
         index: StagedIndex,
     },
-}
-
-fn is_range(rev: &str) -> bool {
-    rev.contains("..")
-}
-
-fn skills_wanted(args: &RunArgs) -> SkillSelection {
-    if args.last_failed { SkillSelection::NotPassed } else { SkillSelection::All }
-}
-
-/// Rejects combinations of options that contradict each other.
-fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
-    let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
-    let is_range_given = args.rev.as_deref().is_some_and(is_range);
-    if is_range_given && args.changeset.is_some() {
-        return usage(
-            "a range has one result per commit, but a changeset stores only one",
-            "name only its last commit",
-        );
-    }
-    if is_range_given && args.patch.is_some() {
-        return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
-    }
-    if args.scope.watch && args.reports.format != RunFormat::Human {
-        return usage("`--watch` has no end, so it has no machine-readable result", "omit `--format`");
-    }
-    let to_stdout = args.patch.as_deref().is_some_and(patch_output::is_stdout);
-    if to_stdout && args.reports.format != RunFormat::Human {
-        return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
-    }
-    // Patch content comes from a step, and a terminal would obey escape sequences in it.
-    if to_stdout && caller.stdout_is_terminal {
-        return usage(
-            "an unescaped patch is not written to a terminal",
-            "name a file, or use `-` and redirect the output",
-        );
-    }
-    Ok(())
 }
 
 /// The runs of one command.

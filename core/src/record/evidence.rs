@@ -4,11 +4,13 @@
 //! measured part contains durations, times, resource usage and the run ID. The `sha256` of a document is the hash of
 //! its stable part as canonical JSON; [`stable_part`] defines which fields belong to it.
 
+mod checked_files;
 mod declared_reports;
 mod measured;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
+pub use checked_files::CheckedFiles;
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
 pub use tree_source::{TreeKind, TreeSource};
@@ -172,17 +174,6 @@ pub struct StepEvidence {
     /// a limit, and for `leaks: ignore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
-}
-
-/// The files that a step checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CheckedFiles {
-    /// The number of files.
-    pub count: u64,
-    /// The sha256 of the sorted paths, relative to the working directory, each followed by a NUL byte.
-    pub sha256: Sha256Hex,
-    /// The number of processes to which the files were passed; 0 if the command does not contain `{files}`.
-    pub batches: u32,
 }
 
 impl StepEvidence {

@@ -124,7 +124,7 @@ pub(crate) async fn run(
     let files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
         Err(FilesNotChosen { fault, reason }) => {
-            return not_started_step(context, step, JudgedAttempt::not_started(fault, reason));
+            return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
     loop {
@@ -184,8 +184,8 @@ pub(crate) async fn run(
 }
 
 /// Returns the result of a step that has no files to check, or whose files cannot be chosen.
-fn not_started_step(context: &RunContext, step: &PlannedStep, judged: JudgedAttempt) -> StepRun {
-    let mut evidence = step_evidence(step, &judged, Vec::new(), false, BTreeSet::new(), &[]);
+fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAttempt) -> StepRun {
+    let mut evidence = step_evidence(step, judged, Vec::new(), false, BTreeSet::new(), &[]);
     context.redactor().redact_step(&mut evidence);
     StepRun { evidence, layer: None, is_known: false, applied: Vec::new(), inconclusive_reasons: Vec::new() }
 }

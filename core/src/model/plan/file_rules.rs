@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::RelPath;
+use super::rel_path::RelPath;
 
 /// The files that a step checks. A file is chosen if all rules accept it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
