@@ -6,7 +6,7 @@
 mod builtin_checks;
 mod check_mode;
 mod config_map;
-mod file_types;
+mod file_selection;
 mod import_draft;
 pub(crate) mod import_result;
 mod known_hooks;
@@ -14,8 +14,8 @@ mod lefthook;
 mod path_pattern;
 mod pre_commit;
 mod rejection;
-mod selection;
 mod shell_words;
+mod spec_yaml;
 
 pub use crate::adopt::import::import_result::{Carried, Left, Setting, Source, Tool};
 
