@@ -29,7 +29,7 @@ pub(super) fn command_field(key: &str, words: &[String]) -> String {
 }
 
 /// Formats the field `files` of a step.
-pub(super) fn files_field(rules: &FileRules) -> String {
+pub(crate) fn files_field(rules: &FileRules) -> String {
     let lists = [
         ("include", &rules.include),
         ("exclude", &rules.exclude),
