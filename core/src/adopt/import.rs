@@ -11,6 +11,7 @@ mod import_draft;
 pub(crate) mod import_result;
 mod known_hooks;
 mod lefthook;
+mod merge;
 mod path_pattern;
 mod pre_commit;
 mod rejection;
@@ -18,6 +19,7 @@ mod shell_words;
 mod spec_yaml;
 
 pub use crate::adopt::import::import_result::{Carried, Left, Setting, Source, Tool};
+pub use crate::adopt::import::merge::{MergeError, merge};
 pub(crate) use crate::adopt::import::spec_yaml::files_field;
 
 use schemars::JsonSchema;
