@@ -108,7 +108,7 @@ fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
     let mut lines = Vec::new();
     for line in section(imported, "skills") {
         let is_needs = line == "    needs: []";
-        if !(is_needs && !old_needs) {
+        if !is_needs || old_needs {
             lines.push(line.to_owned());
         }
         if line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':') {
