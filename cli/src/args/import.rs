@@ -25,6 +25,9 @@ pub(crate) struct ImportArgs {
     /// Replace the existing spec of the repository
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
+    /// Add the skills to the existing spec of the repository, whose text stays as it is
+    #[arg(long, conflicts_with = "force")]
+    pub into: bool,
     /// The name of the profile for the hooks
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,

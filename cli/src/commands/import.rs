@@ -6,7 +6,9 @@ mod imported_spec_file;
 
 use std::path::Path;
 
-use proctor_core::adopt::import::{self, Carried, ImportError, ImportRequest, Imported, Left, Setting, Tool};
+use proctor_core::adopt::import::{
+    self, Carried, ImportError, ImportRequest, Imported, Left, MergeError, Setting, Tool,
+};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_USAGE;
 use proctor_core::spec::{self, Code};
@@ -52,10 +54,15 @@ pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) ->
     let below = config.path.strip_prefix(&repo).ok().or(config.path.file_name().map(Path::new));
     let source_name = below.map_or_else(|| name.clone(), installation::show);
     let request = ImportRequest { source: config.source, file: &source_name, profile: &args.profile };
-    let imported = import::import(&config.bytes, &request).map_err(|error| command_error(error, &config, caller))?;
+    let mut imported =
+        import::import(&config.bytes, &request).map_err(|error| command_error(error, &config, caller))?;
+    let existing = if args.into { imported_spec_file::read(&directory)? } else { None };
+    if let (Some(existing), Some(text)) = (&existing, &mut imported.spec) {
+        *text = import::merge(existing, text, &args.profile).map_err(|error| merge_error(&error))?;
+    }
     let written = match &imported.spec {
         Some(text) if !args.dry_run => {
-            imported_spec_file::write(&directory, text, args.force)?;
+            imported_spec_file::write(&directory, text, args.force || existing.is_some())?;
             Some(spec::PATH.to_owned())
         }
         _ => None,
@@ -97,6 +104,21 @@ fn command_error(error: ImportError, config: &HookRunnerConfig, caller: &Caller)
                 )),
             }
         }
+    }
+}
+
+/// Converts an error of a merge to an error of the command.
+fn merge_error(error: &MergeError) -> CliError {
+    let hint = match error {
+        MergeError::InvalidSpec(_) => "`proctor validate` lists its problems",
+        MergeError::SkillExists(_) => "rename or remove that skill, and import again",
+        MergeError::Layout(_) | MergeError::Different => {
+            "rename the spec, import into a new one, and copy its toolchains and skills by hand"
+        }
+    };
+    CliError::Usage {
+        message: format!("the hooks cannot be added to `{}`: {error}", spec::PATH),
+        hint: hint.to_owned(),
     }
 }
 

@@ -6,23 +6,27 @@
 mod builtin_checks;
 mod check_mode;
 mod config_map;
-mod file_types;
+mod file_selection;
 mod import_draft;
 pub(crate) mod import_result;
 mod known_hooks;
 mod lefthook;
+mod merge;
 mod path_pattern;
 mod pre_commit;
 mod rejection;
-mod selection;
 mod shell_words;
+mod spec_yaml;
 
 pub use crate::adopt::import::import_result::{Carried, Left, Setting, Source, Tool};
+pub use crate::adopt::import::merge::{MergeError, merge};
+pub(crate) use crate::adopt::import::spec_yaml::files_field;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::names::ProfileName;
+use crate::model::plan::FileRules;
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::yaml::{self, YamlFileKind};
 use crate::spec::{self, Diagnostic};
@@ -93,6 +97,17 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     let ImportDraft { carried, left, tools, .. } = draft;
     let tools = tools.into_values().flatten().collect();
     Ok(Imported { source: request.source, spec, carried, left, settings, tools })
+}
+
+/// Returns the files of the first hook of pre-commit whose check begins with `command`, if it excludes any.
+pub(crate) fn excluding_hook(config: &[u8], command: &[&str]) -> Option<FileRules> {
+    let mut report = DiagnosticCollector::default();
+    let root = yaml::parse_file(YamlFileKind::Foreign, config, &mut report)?;
+    let (hooks, _) = pre_commit::read(config, &root, &mut report)?;
+    let checks = hooks.into_iter().filter_map(|hook| hook.result.ok());
+    let mut checks = checks
+        .filter(|check| check.cmd.iter().zip(command).filter(|(word, wanted)| word == wanted).count() == command.len());
+    checks.next()?.files.filter(|files| !files.exclude.is_empty())
 }
 
 /// Checks that a generated spec parses without errors and without warnings.

@@ -4,6 +4,7 @@
 //! parsed again to check it. Each tool has its own file here.
 
 mod cargo;
+mod ci_commands;
 pub(crate) mod detected_project;
 mod go;
 mod make;
@@ -26,6 +27,7 @@ pub use spec_text::DraftError;
 
 use std::collections::BTreeSet;
 
+use crate::adopt::import::Source;
 use project::Project;
 
 /// Maximum number of projects of one repository that get skills.
@@ -85,6 +87,7 @@ pub fn draft_spec(tree: &RepoScan) -> Result<SpecDraft, InitError> {
 /// Returns the recognized projects, at most [`MAX_PROJECTS`], and messages about the ones that were left out.
 fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
     let mut notes = tree.notes();
+    notes.extend(hook_config_note(tree));
     let mut found = Vec::new();
     for dir in tree.directories() {
         let before = found.len();
@@ -109,4 +112,14 @@ fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
         ));
     }
     (found, notes)
+}
+
+/// Returns a note about the configuration of a hook runner, which has more checks.
+fn hook_config_note(tree: &RepoScan) -> Option<InitNote> {
+    let mut names = [Source::PreCommit, Source::Lefthook].into_iter().flat_map(Source::files);
+    let name = names.find(|name| tree.has_file("", name))?;
+    Some(InitNote::new(
+        format!("the spec does not run the hooks of `{name}`"),
+        "`proctor import --into` adds them to the spec as skills",
+    ))
 }

@@ -7,7 +7,7 @@ use proctor_core::api::Problem;
 pub(super) const ARGUMENTS: &str = "the tool's input schema (tools/list) describes its arguments.";
 
 /// Hints by the name of a problem code, for problems whose general hint names command-line options or is too vague.
-const BY_CODE: [(&str, &str); 14] = [
+const BY_CODE: [(&str, &str); 17] = [
     (
         "engine::no_spec",
         "give the `repo_root` of a repository with a spec, or write `spec/verification.yaml` (`proctor init`).",
@@ -18,7 +18,10 @@ const BY_CODE: [(&str, &str); 14] = [
         "create the directory `changes/<changeset_id>/` with its `00-meta.json`, or leave out `changeset_id`; the details name other causes, such as a full disk.",
     ),
     ("engine::no_earlier_run", "verify the whole profile once: leave out `skills`."),
-    ("engine::partial_changeset", "leave out `changeset_id` or `skills`."),
+    ("engine::partial_changeset", "leave out `changeset_id`, or `skills`, `steps` and `changed_since`."),
+    ("engine::scope", "use names of the spec in `steps`, and a revision of the repository in `changed_since`."),
+    ("engine::watch", "raise the limits of inotify that the details name."),
+    ("engine::changeset_below_top", "leave out `changeset_id`, or give the `repo_root` of the whole repository."),
     ("engine::best_effort_forbidden", "the operator sets this limit in `proctord.toml`."),
     ("engine::state_in_repository", "the operator must move the state directory out of the repository."),
     ("request::invalid", ARGUMENTS),

@@ -44,6 +44,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("import::hooks_of_known_tools_pass_a_clean_tree_and_find_faults", known_tools_find_faults)
         .needs(NEEDS_PUBLIC_TOOLS),
     dry_case("import::every_published_configuration_becomes_a_valid_spec", published_configs_become_valid_specs),
+    case("import::skills_are_added_to_an_existing_spec", skills_are_added_to_existing_spec).needs(NEEDS_HOOK_PROGRAMS),
     dry_case("import::existing_spec_is_replaced_only_with_force", existing_spec_is_kept_without_force),
     dry_case("import::rejects_missing_ambiguous_and_invalid_configurations", unusable_configs_are_refused),
     dry_case("import::fails_if_no_hook_can_be_converted", unconvertible_config_fails),
@@ -102,7 +103,7 @@ fn assert_only_failure(repo: &Repo<'_>, skill: &str, change: impl FnOnce(&Repo<'
     let run = repo.run_with_only(&["--format", "json"]).exits(1);
     let record: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
     let skills = record["skills"].as_array().unwrap_or_else(|| panic!("skills\n{run}"));
-    let failed = skills.iter().filter(|one| one["outcome"] != "passed");
+    let failed = skills.iter().filter(|one| one["outcome"] != "passed" && one["outcome"] != "no_files");
     let failed: Vec<&str> = failed.map(|one| one["skill"].as_str().expect("a name")).collect();
     assert_eq!(failed, [skill], "{run}");
     repo.git(&["reset", "-q", "--hard"]);
@@ -270,6 +271,22 @@ fn existing_spec_is_kept_without_force(env: &TestEnvironment) {
     repo.link("spec/verification.yaml", Path::new("../elsewhere"));
     repo.proctor(&["import", "--force"]).exits(5).prints_to_stderr(&["error[", "hint:"]);
     assert_eq!(repo.read("elsewhere"), "mine\n");
+}
+
+fn skills_are_added_to_existing_spec(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    let config = "repos: [{repo: https://github.com/pre-commit/pre-commit-hooks, rev: v6.0.0, hooks: [{id: end-of-file-fixer}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    let before = format!("# Mine.\n{}", repo.read("spec/verification.yaml"));
+    repo.write("spec/verification.yaml", &before);
+    repo.proctor(&["import", "--into", "--force"]).exits(2);
+    repo.proctor(&["import", "--into"]).exits(0).prints(&["1 carried over"]);
+    assert!(repo.read("spec/verification.yaml").starts_with("# Mine.\n"));
+    repo.commit();
+    repo.run_with_only(&[]).exits(0).prints(&["pre-commit.end-of-file-fixer"]);
+    repo.proctor(&["import", "--into"]).exits(2).prints_to_stderr(&["already has a skill"]);
+    repo.write("bad.txt", "no line break");
+    repo.run_with_only(&[]).exits(1);
 }
 
 fn unusable_configs_are_refused(env: &TestEnvironment) {

@@ -3,13 +3,26 @@
 
 use std::io::Write as _;
 
-use proctor_core::spec::PATH;
+use proctor_core::spec::{MAX_BYTES, PATH};
 use proctor_runner::{Directory, StoreError};
 
 use crate::error::CliError;
 
 const DIR: &str = "spec";
 const FILE: &str = "verification.yaml";
+
+/// Reads the existing spec; `None` if there is none.
+///
+/// # Errors
+/// The file is not a regular file, is too large, is not UTF-8, or cannot be read.
+pub(super) fn read(repo: &Directory) -> Result<Option<String>, CliError> {
+    let directory = repo.ensure(DIR, 0o755).map_err(|error| store_error(&error))?;
+    let bytes = directory.read(FILE, MAX_BYTES as u64).map_err(|error| store_error(&error))?;
+    bytes.map(String::from_utf8).transpose().map_err(|_| CliError::Usage {
+        message: format!("`{PATH}` is not UTF-8"),
+        hint: "`proctor validate` shows the position".to_owned(),
+    })
+}
 
 /// Writes the spec.
 ///
@@ -21,7 +34,7 @@ pub(super) fn write(repo: &Directory, text: &str, force: bool) -> Result<(), Cli
     if there.is_some() && !force {
         return Err(CliError::Usage {
             message: format!("`{PATH}` already exists"),
-            hint: "`--dry-run` prints what would be written; `--force` replaces the file".to_owned(),
+            hint: "`--into` adds the skills to it, and `--force` replaces it; `--dry-run` prints the result".to_owned(),
         });
     }
     let mut file = directory.create_temporary(FILE).map_err(|error| store_error(&error))?;

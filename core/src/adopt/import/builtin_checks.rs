@@ -1,48 +1,58 @@
-//! Equivalents for the small checks of `pre-commit/pre-commit-hooks`. Most are programs that use Python's standard
-//! library and read the file names from standard input. The others are commands that the package `pre-commit-hooks`
-//! installs.
+//! Equivalents for the small checks of `pre-commit/pre-commit-hooks`. Most are short programs that get the file names
+//! as arguments, and use `grep` or Python's standard library. The others are commands that the package
+//! `pre-commit-hooks` installs.
 //!
 //! The programs make the same decisions as the hooks. If a hook fixes a file, the program reports it instead.
 
-use super::shell_words::quote;
+use super::shell_words::{in_shell, shell_command};
+use crate::model::plan::FILES_PLACEHOLDER;
 use crate::spec::quoted;
 
 /// An equivalent for one of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BuiltinCheck {
-    /// The last command of the pipeline, which gets the file names.
-    pub(super) program: CheckProgram,
-    /// File tags; a file must have all of them.
+    /// The command.
+    pub(super) cmd: Vec<String>,
+    /// The command that fixes the files, if there is an easy one.
+    pub(super) fix: Option<Vec<String>>,
+    /// The program that must be installed; `None` if every system has it.
+    pub(super) program: Option<CheckProgram>,
+    /// File types; a file must have all of them.
     pub(super) types: &'static [&'static str],
     /// Difference from the original hook; `None` if they are equivalent.
     pub(super) note: Option<&'static str>,
 }
 
-/// The program that makes the check.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A program that must be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckProgram {
-    /// A program for `python3 -c`.
-    Python {
-        /// The program; contains no single quotes.
-        program: String,
-        /// A required module that is not in every Python 3.
-        module: Option<&'static str>,
-    },
-    /// A command of the package; gets the file names as arguments.
-    Command {
-        /// The name of the command.
-        name: &'static str,
-    },
+    /// Python, and a module that is not in every Python 3.
+    Python(Option<&'static str>),
+    /// A command of the package.
+    PackageCommand(&'static str),
 }
 
-/// A check of one file. `body` is the body of a Python generator over the file name `f`; it yields the problems as
-/// texts.
-struct PythonCheck {
+/// The way in which a check finds the faulty files.
+#[derive(Clone, Copy)]
+enum Finder {
+    /// A command of a shell that prints the faulty lines and succeeds, or exits with 1 if there are none.
+    Lines(&'static str),
+    /// A Python expression that lists what is faulty in the files of `sys.argv`, and the imported modules.
+    List(&'static str, &'static str),
+    /// A Python statement that raises an exception for the faulty file `f`, the exceptions, and the imported modules.
+    /// Definitions can come before the statement, separated by a line break.
+    Raises(&'static str, &'static str, &'static str),
+    /// A Python program.
+    Program(&'static str),
+    /// The check of line endings, whose program depends on the option.
+    LineEndings,
+}
+
+/// A check of files. `%ARG%` in its text is replaced by the value of the option.
+struct InlineCheck {
     id: &'static str,
-    imports: &'static str,
-    /// Code before the loop over the files; `%ARG%` is replaced by the value of the option.
-    before: &'static str,
-    body: &'static str,
+    finder: Finder,
+    fix: Option<&'static [&'static str]>,
     types: &'static [&'static str],
     module: Option<&'static str>,
     note: Option<&'static str>,
@@ -50,197 +60,217 @@ struct PythonCheck {
     option: Option<(&'static str, &'static str)>,
 }
 
-const DEFAULT_CHECK: PythonCheck =
-    PythonCheck { id: "", imports: "", before: "", body: "", types: &["text"], module: None, note: None, option: None };
+const fn check(id: &'static str, types: &'static [&'static str], finder: Finder) -> InlineCheck {
+    InlineCheck { id, finder, fix: None, types, module: None, note: None, option: None }
+}
 
-const PYTHON_CHECKS: &[PythonCheck] = &[
-    PythonCheck {
-        id: "trailing-whitespace",
-        before: "endings = tuple(\".\" + e.strip(\". \").lower() for e in \"%ARG%\".split(\",\") if e.strip(\". \"))",
-        body: "for n, line in enumerate(open(f, \"rb\"), 1):\n    text = line.rstrip(b\"\\r\\n\")\n    if endings and \
-               f.lower().endswith(endings) and text.strip() and text.endswith(b\"  \"):\n        text = text[:-2]\n    if \
-               text != text.rstrip():\n        yield f\"{f}:{n}: whitespace at the end of the line\"",
-        option: Some(("--markdown-linebreak-ext=", "")),
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "end-of-file-fixer",
-        body: "data = open(f, \"rb\").read()\nend = data[len(data.rstrip(b\"\\r\\n\")):]\nif data and (end == data or end not in \
-               (b\"\\n\", b\"\\r\\n\", b\"\\r\")):\n    yield f\"{f}: does not end with one line break\"",
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "mixed-line-ending",
-        before: "wanted = \"%ARG%\"",
-        body: "data = open(f, \"rb\").read()\ncrlf = data.count(b\"\\r\\n\")\nfound = {\"crlf\": crlf, \"lf\": data.count(b\"\\n\") - \
-               crlf, \"cr\": data.count(b\"\\r\") - crlf}\nkinds = [k for k, n in found.items() if n]\nif len(kinds) > 1 or \
-               (wanted in found and kinds not in ([], [wanted])):\n    yield f\"{f}: line endings are {kinds}\"",
-        option: Some(("--fix=", "auto")),
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-merge-conflict",
-        body: "for n, line in enumerate(open(f, \"rb\"), 1):\n    if line.startswith((b\"<<<<<<< \", b\">>>>>>> \")):\n        yield \
-               f\"{f}:{n}: merge conflict\"",
-        note: Some(
-            "searches every tree for `<<<<<<<` and `>>>>>>>`, not only during a merge, and ignores `=======`, which underlines headings",
+impl InlineCheck {
+    const fn fixed_by(self, fix: &'static [&'static str]) -> Self {
+        Self { fix: Some(fix), ..self }
+    }
+    const fn module(self, module: &'static str) -> Self {
+        Self { module: Some(module), ..self }
+    }
+    const fn note(self, note: &'static str) -> Self {
+        Self { note: Some(note), ..self }
+    }
+    const fn option(self, name: &'static str, default: &'static str) -> Self {
+        Self { option: Some((name, default)), ..self }
+    }
+}
+
+const TEXT: &[&str] = &["text"];
+const PYTHON: &[&str] = &["python"];
+const FILE: &[&str] = &["file"];
+const BYTE_ORDER_MARK: Finder =
+    Finder::List(r#"f for f in sys.argv[1:] if open(f, "rb").read(3) == b"\xef\xbb\xbf""#, "sys");
+
+const INLINE_CHECKS: &[InlineCheck] = &[
+    check(
+        "trailing-whitespace",
+        TEXT,
+        // A carriage return before the line break is part of it.
+        Finder::Lines(r#"LC_ALL=C grep -nHaP "[ \t\f\x0b]\r?$|\r\r$""#),
+    )
+    .fixed_by(&["sed", "-i", "-E", r"s/[ \t\f\v]+(\r?)$/\1/"]),
+    check(
+        "end-of-file-fixer",
+        TEXT,
+        Finder::List(
+            r#"f for f in sys.argv[1:] if not re.fullmatch(rb"|(?s:.*[^\r\n])(\r\n?|\n)", open(f, "rb").read())"#,
+            "re, sys",
         ),
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-added-large-files",
-        imports: "math, os, subprocess",
-        before: "limit = int(\"%ARG%\")",
-        body: "size = math.ceil(os.stat(f).st_size / 1024)\nif size > limit:\n    lfs = subprocess.run([\"git\", \"check-attr\", \
-               \"-z\", \"filter\", \"--\", f], capture_output=True, check=True)\n    if b\"\\0lfs\\0\" not in lfs.stdout:\n        yield \
-               f\"{f}: {size} KB are more than {limit}\"",
-        types: &["file"],
-        note: Some("checks every tracked file, not only new ones: use `exclude` for files that are large on purpose"),
-        option: Some(("--maxkb=", "500")),
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-case-conflict",
-        imports: "collections",
-        before: "names = collections.defaultdict(set)\nfor f in files:\n    while f:\n        names[f.lower()].add(f)\n        f = \
-                 f.rpartition(\"/\")[0]",
-        body: "if len(names[f.lower()]) > 1:\n    yield f\"{f}: another name differs only in case\"",
-        types: &["file"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-json",
-        imports: "json",
-        before: "def once(pairs):\n    keys = [k for k, _ in pairs]\n    for k in keys:\n        if keys.count(k) > 1:\n            raise \
-                 ValueError(f\"the key {k} occurs twice\")\n    return dict(pairs)",
-        body: "try:\n    json.load(open(f, encoding=\"utf-8\"), object_pairs_hook=once)\nexcept (ValueError, RecursionError) as \
-               e:\n    yield f\"{f}: {e}\"",
-        types: &["json"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-toml",
-        imports: "tomllib",
-        body: "try:\n    tomllib.load(open(f, \"rb\"))\nexcept (ValueError, RecursionError) as e:\n    yield f\"{f}: {e}\"",
-        types: &["toml"],
-        module: Some("tomllib"),
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-xml",
-        imports: "xml.sax",
-        body: "try:\n    xml.sax.parse(open(f, \"rb\"), xml.sax.ContentHandler())\nexcept xml.sax.SAXException as e:\n    yield \
-               f\"{f}: {e}\"",
-        types: &["xml"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-ast",
-        imports: "ast",
-        body: "try:\n    ast.parse(open(f, \"rb\").read(), f)\nexcept (SyntaxError, ValueError, RecursionError) as e:\n    yield \
-               f\"{f}: {e}\"",
-        types: &["python"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "debug-statements",
-        imports: "ast",
-        before: "debuggers = \"bpdb ipdb pdb pdbr pudb pydevd_pycharm q rdb rpdb wdb\".split()",
-        body: "try:\n    tree = ast.parse(open(f, \"rb\").read(), f)\nexcept (SyntaxError, ValueError, RecursionError) as e:\n    \
-               yield f\"{f}: {e}\"\n    return\nfor node in ast.walk(tree):\n    if isinstance(node, ast.Import):\n        names = \
-               [a.name.split(\".\")[0] for a in node.names]\n    elif isinstance(node, ast.ImportFrom):\n        names = \
-               [(node.module or \"\").split(\".\")[0]]\n    elif isinstance(node, ast.Call):\n        names = [\"pdb\"] if \
-               getattr(node.func, \"id\", \"\") == \"breakpoint\" else []\n    else:\n        continue\n    for name in names:\n        \
-               if name in debuggers:\n            yield f\"{f}:{node.lineno}: a debugger\"",
-        types: &["python"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-illegal-windows-names",
-        imports: "re",
-        before: "parts = r\"(^|/)(con|prn|aux|nul|(com|lpt)[\\d\\u00b9\\u00b2\\u00b3])(\\.|/|$)|[<>:\\x22\\\\|?*\\x00-\\x1f]|[.\\s](/|$)\"\n\
-                 illegal = re.compile(parts, re.IGNORECASE)",
-        body: "if illegal.search(f):\n    yield f\"{f}: Windows has no file of this name\"",
-        types: &["file"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-symlinks",
-        imports: "os",
-        body: "if not os.path.exists(f):\n    yield f\"{f}: the link leads nowhere\"",
-        types: &["symlink"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-executables-have-shebangs",
-        body: "if open(f, \"rb\").read(2) != b\"#!\":\n    yield f\"{f}: is executable and has no shebang\"",
-        types: &["text", "executable"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-shebang-scripts-are-executable",
-        body: "if open(f, \"rb\").read(2) == b\"#!\":\n    yield f\"{f}: has a shebang and is not executable\"",
-        types: &["text", "non-executable"],
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "detect-private-key",
-        // The marks are concatenated so that a spec that contains this program does not match it.
-        before: "kinds = (b\"PRIVATE KEY\", b\"RSA PRIVATE KEY\", b\"DSA PRIVATE KEY\", b\"EC PRIVATE KEY\", b\"OPENSSH PRIVATE \
-                 KEY\", b\"ENCRYPTED PRIVATE KEY\", b\"SSH2 ENCRYPTED PRIVATE KEY\", b\"PGP PRIVATE KEY BLOCK\", b\"OpenVPN Static \
-                 key V1\")\nmarks = [b\"BEGIN \" + kind for kind in kinds] + [b\"PuTTY-User-Key\" + b\"-File-2\"]",
-        body: "data = open(f, \"rb\").read()\nif any(mark in data for mark in marks):\n    yield f\"{f}: a private key\"",
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "fix-byte-order-marker",
-        body: "if open(f, \"rb\").read(3) == b\"\\xef\\xbb\\xbf\":\n    yield f\"{f}: has a byte order mark\"",
-        ..DEFAULT_CHECK
-    },
-    PythonCheck {
-        id: "check-byte-order-marker",
-        body: "if open(f, \"rb\").read(3) == b\"\\xef\\xbb\\xbf\":\n    yield f\"{f}: has a byte order mark\"",
-        ..DEFAULT_CHECK
-    },
+    )
+    .fixed_by(&["sed", "-i", "-e", ":a", "-e", r"/^\n*$/{$d;N;ba", "-e", "}", "-e", r"$a\"]),
+    check("check-merge-conflict", TEXT, Finder::Lines(r#"grep -nHaE "^(<{7}|>{7}) ""#))
+        .note("searches every tree for `<<<<<<<` and `>>>>>>>`, not only during a merge, and ignores `=======`"),
+    check(
+        "check-added-large-files",
+        FILE,
+        Finder::Program(
+            r#"import os, subprocess, sys
+def is_large(f):
+    if os.stat(f).st_size <= %ARG% * 1024:
+        return False
+    lfs = subprocess.run(["git", "check-attr", "-z", "filter", "--", f], capture_output=True, check=True)
+    return b"\0lfs\0" not in lfs.stdout
+sys.exit("\n".join(filter(is_large, sys.argv[1:])) or 0)"#,
+        ),
+    )
+    .note("checks every tracked file, not only new ones: use `exclude` for files that are large on purpose")
+    .option("--maxkb=", "500"),
+    check(
+        "check-case-conflict",
+        FILE,
+        Finder::Program(
+            r#"import collections, os, subprocess, sys
+names = collections.defaultdict(set)
+listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], capture_output=True, check=True)
+for f in filter(os.path.lexists, os.fsdecode(listed.stdout).split("\0")):
+    while f:
+        names[f.lower()].add(f)
+        f = os.path.dirname(f)
+def conflicts(f):
+    return f and (len(names[f.lower()]) > 1 or conflicts(os.path.dirname(f)))
+sys.exit("\n".join(f for f in sys.argv[1:] if conflicts(os.path.normpath(f))) or 0)"#,
+        ),
+    ),
+    check(
+        "check-json",
+        &["json"],
+        Finder::Raises(
+            "def unique(pairs):
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError(\"a key occurs twice\")
+    return dict(pairs)
+json.load(open(f, encoding=\"utf-8\"), object_pairs_hook=unique)",
+            "ValueError, RecursionError",
+            "json, sys",
+        ),
+    ),
+    check(
+        "check-toml",
+        &["toml"],
+        Finder::Raises("tomllib.load(open(f, \"rb\"))", "ValueError, RecursionError", "sys, tomllib"),
+    )
+    .module("tomllib"),
+    check(
+        "check-xml",
+        &["xml"],
+        Finder::Raises(
+            "xml.sax.parse(open(f, \"rb\"), xml.sax.ContentHandler())",
+            "xml.sax.SAXException",
+            "sys, xml.sax",
+        ),
+    ),
+    check(
+        "check-ast",
+        PYTHON,
+        Finder::Raises("ast.parse(open(f, \"rb\").read(), f)", "SyntaxError, ValueError, RecursionError", "ast, sys"),
+    ),
+    check(
+        "debug-statements",
+        PYTHON,
+        Finder::Program(
+            r#"import ast, sys
+debuggers = "bpdb ipdb pdb pdbr pudb pydevd_pycharm q rdb rpdb wdb".split()
+bad = [f"{f}:{n.lineno}" for f in sys.argv[1:] for n in ast.walk(ast.parse(open(f, "rb").read(), f)) if
+  isinstance(n, ast.Import) and any(a.name in debuggers for a in n.names) or
+  isinstance(n, ast.ImportFrom) and n.module in debuggers or isinstance(n, ast.Call) and getattr(n.func, "id", "") == "breakpoint"]
+sys.exit("\n".join(bad) or 0)"#,
+        ),
+    ),
+    check(
+        "check-illegal-windows-names",
+        FILE,
+        Finder::List(
+            r#"f for f in sys.argv[1:] if re.search(r"(?i)(^|/)(con|prn|aux|nul|(com|lpt)[\d\u00b9\u00b2\u00b3])(\.|/|$)|[<>:\x22\\|?*\x00-\x1f]|[.\s](/|$)", f.removeprefix("./"))"#,
+            "re, sys",
+        ),
+    ),
+    check("check-symlinks", &["symlink"], Finder::List("f for f in sys.argv[1:] if not os.path.exists(f)", "os, sys")),
+    check(
+        "check-executables-have-shebangs",
+        &["text", "executable"],
+        Finder::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) != b"#!""##, "sys"),
+    ),
+    check(
+        "check-shebang-scripts-are-executable",
+        &["text", "non-executable"],
+        Finder::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) == b"#!""##, "sys"),
+    ),
+    check(
+        "detect-private-key",
+        TEXT,
+        // The marks are split so that a spec that contains this program does not match it.
+        Finder::Program(
+            r#"import sys
+kinds = b"|RSA |DSA |EC |OPENSSH |ENCRYPTED |SSH2 ENCRYPTED ".split(b"|")
+marks = [b"BEGIN " + kind + b"PRIVATE " + b"KEY" for kind in kinds]
+marks += [b"BEGIN PGP PRIVATE " + b"KEY BLOCK", b"BEGIN OpenVPN Static " + b"key V1", b"PuTTY-User-Key" + b"-File-2"]
+bad = [f for f in sys.argv[1:] for data in [open(f, "rb").read()] if any(mark in data for mark in marks)]
+sys.exit("\n".join(bad) or 0)"#,
+        ),
+    ),
+    check("mixed-line-ending", TEXT, Finder::LineEndings).option("--fix=", "auto"),
+    check("fix-byte-order-marker", TEXT, BYTE_ORDER_MARK),
+    check("check-byte-order-marker", TEXT, BYTE_ORDER_MARK),
 ];
 
-/// Checks for which the package's own commands are used, with the file tags that they apply to.
+/// Checks for which the package's own commands are used, with the file types that they apply to.
 const PACKAGE_COMMANDS: &[(&str, &[&str])] = &[
-    ("check-builtin-literals", &["python"]),
-    ("check-docstring-first", &["python"]),
+    ("check-builtin-literals", PYTHON),
+    ("check-docstring-first", PYTHON),
     ("check-json", &["json"]),
     ("check-toml", &["toml"]),
-    ("check-vcs-permalinks", &["text"]),
+    ("check-vcs-permalinks", TEXT),
     ("check-yaml", &["yaml"]),
-    ("detect-aws-credentials", &["text"]),
-    ("double-quote-string-fixer", &["python"]),
-    ("file-contents-sorter", &["file"]),
-    ("fix-encoding-pragma", &["python"]),
-    ("name-tests-test", &["python"]),
+    ("detect-aws-credentials", TEXT),
+    ("double-quote-string-fixer", PYTHON),
+    ("file-contents-sorter", FILE),
+    ("fix-encoding-pragma", PYTHON),
+    ("name-tests-test", PYTHON),
     ("pretty-format-json", &["json"]),
-    ("requirements-txt-fixer", &["file"]),
-    ("sort-simple-yaml", &["file"]),
-    ("trailing-whitespace", &["text"]),
-    ("end-of-file-fixer", &["text"]),
-    ("mixed-line-ending", &["text"]),
-    ("check-added-large-files", &["file"]),
-    ("debug-statements", &["python"]),
-    ("check-ast", &["python"]),
+    ("requirements-txt-fixer", FILE),
+    ("sort-simple-yaml", FILE),
+    ("trailing-whitespace", TEXT),
+    ("end-of-file-fixer", TEXT),
+    ("mixed-line-ending", TEXT),
+    ("check-added-large-files", FILE),
+    ("debug-statements", PYTHON),
+    ("check-ast", PYTHON),
 ];
 
 /// Commands whose name differs from that of the hook.
 const RENAMED_COMMANDS: [(&str, &str); 2] =
     [("trailing-whitespace", "trailing-whitespace-fixer"), ("debug-statements", "debug-statement-hook")];
 
+/// Commands of the package that change files: in a step, a change is drift and fails it.
+const FIXING_COMMANDS: [&str; 8] = [
+    "double-quote-string-fixer",
+    "end-of-file-fixer",
+    "file-contents-sorter",
+    "fix-encoding-pragma",
+    "mixed-line-ending",
+    "requirements-txt-fixer",
+    "sort-simple-yaml",
+    "trailing-whitespace-fixer",
+];
+
 /// Returns the equivalent of a check with these options. `None` if the check is unknown.
 pub(super) fn find(id: &str, args: &[String]) -> Option<BuiltinCheck> {
-    let check = PYTHON_CHECKS.iter().find(|check| check.id == id);
-    if let Some(builtin) = check.and_then(|check| python_equivalent(check, args)) {
+    let check = INLINE_CHECKS.iter().find(|check| check.id == id);
+    if let Some(builtin) = check.and_then(|check| inline_equivalent(check, args)) {
         return Some(builtin);
     }
     let (name, types) = PACKAGE_COMMANDS.iter().find(|(name, _)| *name == id)?;
     let name = RENAMED_COMMANDS.iter().find(|(hook, _)| hook == name).map_or(*name, |(_, command)| *command);
-    Some(BuiltinCheck { program: CheckProgram::Command { name }, types, note: None })
+    let mut cmd = vec![name.to_owned()];
+    cmd.extend(args.iter().cloned());
+    cmd.push(FILES_PLACEHOLDER.to_owned());
+    // These exit with 1 after a fix.
+    let fix = FIXING_COMMANDS.contains(&name).then(|| in_shell(&cmd, "", " || [ $? = 1 ]"));
+    Some(BuiltinCheck { cmd, fix, program: Some(CheckProgram::PackageCommand(name)), types, note: None })
 }
 
 /// Returns the path pattern from the hook's own manifest, or an empty pattern if it has none.
@@ -254,31 +284,109 @@ pub(super) fn files_pattern(id: &str) -> &'static str {
     }
 }
 
-fn python_equivalent(check: &PythonCheck, args: &[String]) -> Option<BuiltinCheck> {
-    let mut value = check.option.map_or("", |(_, default)| default);
+fn inline_equivalent(check: &InlineCheck, args: &[String]) -> Option<BuiltinCheck> {
     // With this option the hook checks every file, which the program does in any case.
     let ignored = |arg: &&String| check.id == "check-added-large-files" && *arg == "--enforce-all";
-    for arg in args.iter().filter(|arg| !ignored(arg)) {
+    let args: Vec<&String> = args.iter().filter(|arg| !ignored(arg)).collect();
+    if check.id == "trailing-whitespace" && !args.is_empty() {
+        return markdown_whitespace_check(check, &args);
+    }
+    let mut value = check.option.map_or("", |(_, default)| default);
+    for arg in args {
         let (name, _) = check.option?;
         value = arg.strip_prefix(name).filter(|value| is_safe_value(check.id, value))?;
     }
-    let program = python_program(check.imports, &check.before.replace("%ARG%", value), check.body);
-    let way = CheckProgram::Python { program, module: check.module };
-    Some(BuiltinCheck { program: way, types: check.types, note: check.note })
+    Some(match check.finder {
+        Finder::Lines(command) => BuiltinCheck {
+            cmd: shell_command(&format!("{command} \"$@\"; [ $? = 1 ]"), true),
+            fix: check.fix.map(with_files),
+            program: None,
+            types: check.types,
+            note: check.note,
+        },
+        Finder::LineEndings => {
+            let fix: Option<&[&str]> = if value == "lf" { Some(&["sed", "-i", r"s/\r$//"]) } else { None };
+            python_check(check, &line_endings_program(value), fix)
+        }
+        Finder::List(list, modules) => python_check(check, &list_program(list, modules), check.fix),
+        Finder::Raises(text, errors, modules) => {
+            python_check(check, &exception_program(text, errors, modules), check.fix)
+        }
+        Finder::Program(program) => python_check(check, &program.replace("%ARG%", value), check.fix),
+    })
 }
 
-/// Returns a Python program that reads file names, prints the problems that `body` finds in each file, and fails if
-/// there are any.
-fn python_program(imports: &str, before: &str, body: &str) -> String {
-    let imports = if imports.is_empty() { String::new() } else { format!(", {imports}") };
-    let before = if before.is_empty() { String::new() } else { format!("{before}\n") };
-    let body: Vec<String> = body.lines().map(|line| format!("    {line}")).collect();
+fn python_check(check: &InlineCheck, program: &str, fix: Option<&[&str]>) -> BuiltinCheck {
+    BuiltinCheck {
+        cmd: python_command(program, &[FILES_PLACEHOLDER]),
+        fix: fix.map(with_files),
+        program: Some(CheckProgram::Python(check.module)),
+        types: check.types,
+        note: check.note,
+    }
+}
+
+/// Returns a command with the word for the files at the end.
+fn with_files(words: &[&str]) -> Vec<String> {
+    words.iter().chain([&FILES_PLACEHOLDER]).map(|word| (*word).to_owned()).collect()
+}
+
+/// Returns the program that fails with the elements of a list, if there are any.
+fn list_program(list: &str, modules: &str) -> String {
+    format!("import {modules}; sys.exit(\"\\n\".join({list}) or 0)")
+}
+
+/// Returns the program that fails with the exceptions that the last line of `text` raises.
+fn exception_program(text: &str, errors: &str, modules: &str) -> String {
+    let (definitions, statement) = text.rsplit_once('\n').unwrap_or(("", text));
+    let definitions = if definitions.is_empty() { String::new() } else { format!("{definitions}\n") };
     format!(
-        "import os, sys{imports}\nfiles = [os.fsdecode(f) for f in sys.stdin.buffer.read().split(b\"\\0\") if \
-         f]\n{before}def faults(f):\n{}\nfound = [fault for f in files for fault in faults(f)]\nfor fault in \
-         found:\n    print(fault.encode(errors=\"backslashreplace\").decode())\nsys.exit(bool(found))",
-        body.join("\n")
+        r#"import {modules}
+{definitions}bad = 0
+for f in sys.argv[1:]:
+    try:
+        {statement}
+    except ({errors}) as e:
+        bad = 1
+        print(f"{{f}}: {{e}}", file=sys.stderr)
+sys.exit(bad)"#
     )
+}
+
+/// Returns the program for mixed line endings: the files must have only one kind, or only the wanted kind.
+fn line_endings_program(wanted: &str) -> String {
+    let found = r#"{*re.findall(rb"\r\n|\n|\r", open(f, "rb").read())}"#;
+    let is_bad = match wanted {
+        "lf" => format!("{found} - {{b\"\\n\"}}"),
+        "crlf" => format!("{found} - {{b\"\\r\\n\"}}"),
+        "cr" => format!("{found} - {{b\"\\r\"}}"),
+        _ => format!("len({found}) > 1"),
+    };
+    list_program(&format!("f for f in sys.argv[1:] if {is_bad}"), "re, sys")
+}
+
+/// Returns the check for whitespace at the end of lines that keeps line breaks of Markdown.
+fn markdown_whitespace_check(check: &InlineCheck, args: &[&String]) -> Option<BuiltinCheck> {
+    let mut endings = Vec::new();
+    for arg in args {
+        let value = arg.strip_prefix("--markdown-linebreak-ext=").filter(|value| is_safe_value(check.id, value))?;
+        let value = value.split(',').map(|ending| ending.trim_matches('.').to_ascii_lowercase());
+        endings.extend(value.filter(|ending| !ending.is_empty()).map(|ending| format!("\".{ending}\"")));
+    }
+    let program = format!(
+        r#"import re, sys
+bad = []
+for f in sys.argv[1:]:
+    for n, line in enumerate(open(f, "rb"), 1):
+        text = re.sub(rb"\r?\n\Z", b"", line)
+        if f.lower().endswith(({},)) and text.strip() and text.endswith(b"  "):
+            text = text[:-2]
+        if text != text.rstrip():
+            bad.append(f"{{f}}:{{n}}")
+sys.exit("\n".join(bad) or 0)"#,
+        endings.join(", ")
+    );
+    (!endings.is_empty()).then(|| python_check(check, &program, None))
 }
 
 /// An option that pre-commit's language `pygrep` does not have.
@@ -288,12 +396,12 @@ pub(super) struct UnknownPygrepOption {
     option: String,
 }
 
-/// Returns the last command of a pipeline that works like pre-commit's language `pygrep`. It searches each line for
-/// a Python regular expression, or each file as a whole with `--multiline`; `--negate` inverts the result.
+/// Returns a command that works like pre-commit's language `pygrep`. It searches each line for a Python regular
+/// expression, or each file as a whole with `--multiline`; `--negate` inverts the result.
 ///
 /// # Errors
 /// An option is unknown.
-pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, UnknownPygrepOption> {
+pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<Vec<String>, UnknownPygrepOption> {
     let (mut flags, mut multiline, mut negate) = (Vec::new(), false, false);
     for arg in args {
         match arg.as_str() {
@@ -306,18 +414,19 @@ pub(super) fn pygrep(expression: &str, args: &[String]) -> Result<String, Unknow
     if multiline {
         flags.extend(["re.MULTILINE", "re.DOTALL"]);
     }
-    let flags = if flags.is_empty() { "0".to_owned() } else { flags.join(" | ") };
-    let body = match (multiline, negate) {
+    let flags = if flags.is_empty() { String::new() } else { format!(", {}", flags.join(" | ")) };
+    let list = match (multiline, negate) {
         (false, false) => {
-            "for n, line in enumerate(open(f, \"rb\"), 1):\n    if pattern.search(line):\n        yield \
-             f\"{f}:{n}:\" + line.decode(errors=\"backslashreplace\").rstrip()"
+            "f\"{f}:{n}\" for f in sys.argv[2:] for n, line in enumerate(open(f, \"rb\"), 1) if pattern.search(line)"
         }
-        (false, true) => "if not any(pattern.search(line) for line in open(f, \"rb\")):\n    yield f",
-        (true, false) => "if pattern.search(open(f, \"rb\").read()):\n    yield f",
-        (true, true) => "if not pattern.search(open(f, \"rb\").read()):\n    yield f",
+        (false, true) => "f for f in sys.argv[2:] if not any(map(pattern.search, open(f, \"rb\")))",
+        (true, false) => "f for f in sys.argv[2:] if pattern.search(open(f, \"rb\").read())",
+        (true, true) => "f for f in sys.argv[2:] if not pattern.search(open(f, \"rb\").read())",
     };
-    let before = format!("pattern = re.compile(os.fsencode(sys.argv[1]), {flags})");
-    Ok(format!("{} {}", python_command(&python_program("re", &before, body)), quote(expression)))
+    let program = format!(
+        "import os, re, sys\npattern = re.compile(os.fsencode(sys.argv[1]){flags})\nsys.exit(\"\\n\".join({list}) or 0)"
+    );
+    Ok(python_command(&program, &[expression, FILES_PLACEHOLDER]))
 }
 
 /// Returns whether an option's value can be inserted into a program without escaping.
@@ -329,9 +438,10 @@ fn is_safe_value(id: &str, value: &str) -> bool {
     }
 }
 
-/// Returns the last command of a pipeline, which runs a Python program.
-pub(super) fn python_command(program: &str) -> String {
-    format!("python3 -I -c {}", quote(program))
+/// Returns the command that runs a Python program. The isolated mode ignores modules of the repository.
+fn python_command(program: &str, args: &[&str]) -> Vec<String> {
+    let program = if program.contains('\n') { format!("\n{program}") } else { program.to_owned() };
+    ["python3", "-I", "-c", &program].iter().chain(args).map(|word| (*word).to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -340,11 +450,11 @@ mod tests {
 
     #[test]
     fn programs_contain_no_single_quotes() {
-        for check in PYTHON_CHECKS {
-            let Some(BuiltinCheck { program: CheckProgram::Python { program, .. }, .. }) = find(check.id, &[]) else {
-                panic!("{}", check.id)
-            };
+        for check in INLINE_CHECKS {
+            let found = find(check.id, &[]).expect(check.id);
+            let program = found.cmd.iter().find(|word| word.contains("sys")).cloned().unwrap_or_default();
             assert!(!program.contains('\'') && !program.contains("%ARG%"), "{program}");
+            assert_eq!(found.cmd.last().map(String::as_str), Some(FILES_PLACEHOLDER));
         }
     }
 
@@ -352,12 +462,14 @@ mod tests {
     fn uses_package_command_for_unsupported_options() {
         let find_check =
             |id: &str, args: &[&str]| find(id, &args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
-        let python = |found: Option<BuiltinCheck>| matches!(found.expect("known").program, CheckProgram::Python { .. });
+        let python =
+            |found: Option<BuiltinCheck>| matches!(found.expect("known").program, Some(CheckProgram::Python(_)));
         assert!(python(find_check("check-added-large-files", &["--maxkb=900", "--enforce-all"])));
         assert!(!python(find_check("check-added-large-files", &["--maxkb=1)"])));
         assert!(!python(find_check("trailing-whitespace", &["--chars=x"])));
+        assert!(python(find_check("trailing-whitespace", &["--markdown-linebreak-ext=md"])));
         let name = find_check("trailing-whitespace", &["--chars=x"]).expect("known").program;
-        assert_eq!(name, CheckProgram::Command { name: "trailing-whitespace-fixer" });
+        assert_eq!(name, Some(CheckProgram::PackageCommand("trailing-whitespace-fixer")));
         assert_eq!(find_check("no-such-hook", &[]), None);
     }
 }

@@ -1,5 +1,8 @@
 //! Rewrites a tool's command so that it checks files instead of changing them. A hook may fix files, because the
-//! user commits the result; a step must report problems and leave the tree unchanged.
+//! user commits the result; a step must report problems and leave the tree unchanged. The original command becomes the
+//! `fix` of the step.
+
+use super::shell_words::in_shell;
 
 /// A tool that fixes files, and the options that turn that off.
 struct FixingTool {
@@ -13,10 +16,22 @@ struct FixingTool {
     added: &'static [&'static str],
     /// True if the tool still fixes files after these changes.
     is_fix_only: bool,
+    /// Options of which the tool needs one to fix files; empty if it fixes them by default.
+    fix_options: &'static [&'static str],
+    /// Exit code after fixes, or if problems remain after them; 0 if there is none.
+    fix_exit: u8,
 }
 
 const fn tool(command: &'static [&'static str]) -> FixingTool {
-    FixingTool { command, replacement: &[], removed: &[], added: &[], is_fix_only: false }
+    FixingTool {
+        command,
+        replacement: &[],
+        removed: &[],
+        added: &[],
+        is_fix_only: false,
+        fix_options: &[],
+        fix_exit: 0,
+    }
 }
 
 impl FixingTool {
@@ -30,7 +45,13 @@ impl FixingTool {
         Self { added: add, ..self }
     }
     const fn fix_only(self) -> Self {
-        Self { is_fix_only: true, ..self }
+        Self { is_fix_only: true, fix_exit: 1, ..self }
+    }
+    const fn fixes_with(self, options: &'static [&'static str]) -> Self {
+        Self { fix_options: options, ..self }
+    }
+    const fn fix_exits(self, code: u8) -> Self {
+        Self { fix_exit: code, ..self }
     }
 }
 
@@ -48,65 +69,105 @@ const RUBOCOP_FIX_OPTIONS: &[&str] = &[
     "--safe-auto-correct",
 ];
 const BIOME_FIX_OPTIONS: &[&str] = &["--write", "--apply", "--apply-unsafe", "--fix", "--unsafe", "--staged"];
+const BIOME_WRITE_OPTIONS: &[&str] = &["--write", "--apply", "--apply-unsafe", "--fix"];
 const CLIPPY_FIX_OPTIONS: &[&str] = &["--fix", "--allow-dirty", "--allow-staged", "--allow-no-vcs"];
 
 /// The known tools. If one command is a prefix of another, the longer one comes first.
 const FIXING_TOOLS: &[FixingTool] = &[
     tool(&["add-trailing-comma"]).fix_only(),
     tool(&["alejandra"]).with(&["--check"]),
-    tool(&["autoflake"]).without(&["-i", "--in-place"]).with(&["--check"]),
-    tool(&["autopep8"]).without(&["-i", "--in-place"]).with(&["--diff", "--exit-code"]),
-    tool(&["biome", "check"]).without(BIOME_FIX_OPTIONS),
-    tool(&["biome", "format"]).without(BIOME_FIX_OPTIONS),
-    tool(&["biome", "lint"]).without(BIOME_FIX_OPTIONS),
+    tool(&["autoflake"]).without(&["-i", "--in-place"]).with(&["--check"]).fixes_with(&["-i", "--in-place"]),
+    tool(&["autopep8"])
+        .without(&["-i", "--in-place"])
+        .with(&["--diff", "--exit-code"])
+        .fixes_with(&["-i", "--in-place"]),
+    tool(&["biome", "check"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
+    tool(&["biome", "format"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
+    tool(&["biome", "lint"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
     tool(&["black"]).without(&["-q", "--quiet"]).with(&["--check"]),
-    tool(&["buf", "format"]).without(&["-w", "--write"]).with(&["--diff", "--exit-code"]),
-    tool(&["cargo", "clippy"]).without(CLIPPY_FIX_OPTIONS),
+    tool(&["buf", "format"])
+        .without(&["-w", "--write"])
+        .with(&["--diff", "--exit-code"])
+        .fixes_with(&["-w", "--write"]),
+    tool(&["cargo", "clippy"]).without(CLIPPY_FIX_OPTIONS).fixes_with(&["--fix"]),
     tool(&["cargo", "fix"]).fix_only(),
     tool(&["cargo", "fmt"]).with(&["--check"]),
-    tool(&["clang-format"]).without(&["-i"]).with(&["--dry-run", "-Werror"]),
-    tool(&["codespell"]).without(&["-w", "--write-changes", "-i=", "--interactive="]),
+    tool(&["clang-format"]).without(&["-i"]).with(&["--dry-run", "-Werror"]).fixes_with(&["-i"]),
+    tool(&["codespell"])
+        .without(&["-w", "--write-changes", "-i=", "--interactive="])
+        .fixes_with(&["-w", "--write-changes"])
+        .fix_exits(65),
     tool(&["dart", "format"]).with(&["--output=none", "--set-exit-if-changed"]),
     tool(&["deno", "fmt"]).with(&["--check"]),
-    tool(&["djlint"]).without(&["--reformat"]).with(&["--check"]),
-    tool(&["docformatter"]).without(&["-i", "--in-place"]).with(&["--check"]),
+    tool(&["djlint"]).without(&["--reformat"]).with(&["--check"]).fixes_with(&["--reformat"]).fix_exits(1),
+    tool(&["docformatter"])
+        .without(&["-i", "--in-place"])
+        .with(&["--check"])
+        .fixes_with(&["-i", "--in-place"])
+        .fix_exits(3),
     tool(&["dprint", "fmt"]).replaced_by(&["dprint", "check"]),
-    tool(&["eslint"]).without(&["--fix", "--cache"]),
-    tool(&["gofmt"]).without(&["-w"]).with(&["-l"]),
-    tool(&["gofumpt"]).without(&["-w"]).with(&["-l"]),
-    tool(&["goimports"]).without(&["-w"]).with(&["-l"]),
-    tool(&["golangci-lint", "run"]).without(&["--fix", "--new", "--new-from-rev="]),
+    tool(&["eslint"]).without(&["--fix", "--cache"]).fixes_with(&["--fix"]).fix_exits(1),
+    tool(&["gofmt"]).without(&["-w"]).with(&["-l"]).fixes_with(&["-w"]),
+    tool(&["gofumpt"]).without(&["-w"]).with(&["-l"]).fixes_with(&["-w"]),
+    tool(&["goimports"]).without(&["-w"]).with(&["-l"]).fixes_with(&["-w"]),
+    tool(&["golangci-lint", "run"]).without(&["--fix", "--new", "--new-from-rev="]).fixes_with(&["--fix"]).fix_exits(1),
     tool(&["isort"]).without(&["--overwrite-in-place"]).with(&["--check-only"]),
-    tool(&["ktlint"]).without(&["-F", "--format"]),
-    tool(&["markdownlint"]).without(&["--fix", "-f"]),
-    tool(&["markdownlint-cli2"]).without(&["--fix"]),
+    tool(&["ktlint"]).without(&["-F", "--format"]).fixes_with(&["-F", "--format"]).fix_exits(1),
+    tool(&["markdownlint"]).without(&["--fix", "-f"]).fixes_with(&["--fix", "-f"]).fix_exits(1),
+    tool(&["markdownlint-cli2"]).without(&["--fix"]).fixes_with(&["--fix"]).fix_exits(1),
     tool(&["mdformat"]).with(&["--check"]),
     tool(&["mix", "format"]).with(&["--check-formatted"]),
     tool(&["nixfmt"]).with(&["--check"]),
-    tool(&["oxlint"]).without(&["--fix", "--fix-suggestions", "--fix-dangerously"]),
-    tool(&["prettier"]).without(&["--write", "-w", "--list-different", "-l"]).with(&["--check"]),
-    tool(&["pyproject-fmt"]).with(&["--check"]),
+    tool(&["oxlint"])
+        .without(&["--fix", "--fix-suggestions", "--fix-dangerously"])
+        .fixes_with(&["--fix", "--fix-suggestions", "--fix-dangerously"])
+        .fix_exits(1),
+    tool(&["prettier"])
+        .without(&["--write", "-w", "--list-different", "-l"])
+        .with(&["--check"])
+        .fixes_with(&["--write", "-w"]),
+    tool(&["pyproject-fmt"]).with(&["--check"]).fix_exits(1),
     tool(&["pyupgrade"]).fix_only(),
     tool(&["reorder-python-imports"]).fix_only(),
-    tool(&["rubocop"]).without(RUBOCOP_FIX_OPTIONS),
-    tool(&["ruff", "check"]).without(RUFF_FIX_OPTIONS).with(&["--no-fix"]),
+    tool(&["rubocop"]).without(RUBOCOP_FIX_OPTIONS).fixes_with(RUBOCOP_FIX_OPTIONS).fix_exits(1),
+    tool(&["ruff", "check"])
+        .without(RUFF_FIX_OPTIONS)
+        .with(&["--no-fix"])
+        .fixes_with(&["--fix", "--fix-only"])
+        .fix_exits(1),
     tool(&["ruff", "format"]).with(&["--check"]),
     tool(&["rustfmt"]).with(&["--check"]),
     tool(&["setup-cfg-fmt"]).fix_only(),
-    tool(&["shfmt"]).without(&["-w", "--write"]).with(&["-d"]),
-    tool(&["sqlfluff", "fix"]).replaced_by(&["sqlfluff", "lint"]).without(&["--force", "-f"]),
-    tool(&["standardrb"]).without(&["--fix", "--fix-unsafely"]),
-    tool(&["stylelint"]).without(&["--fix"]),
+    tool(&["shfmt"]).without(&["-w", "--write"]).with(&["-d"]).fixes_with(&["-w", "--write"]),
+    tool(&["sqlfluff", "fix"]).replaced_by(&["sqlfluff", "lint"]).without(&["--force", "-f"]).fix_exits(1),
+    tool(&["standardrb"]).without(&["--fix", "--fix-unsafely"]).fixes_with(&["--fix", "--fix-unsafely"]).fix_exits(1),
+    tool(&["stylelint"]).without(&["--fix"]).fixes_with(&["--fix"]).fix_exits(2),
     tool(&["stylua"]).with(&["--check"]),
     tool(&["swiftformat"]).with(&["--lint"]),
-    tool(&["swiftlint"]).without(&["--fix", "--autocorrect"]),
+    tool(&["swiftlint"]).without(&["--fix", "--autocorrect"]).fixes_with(&["--fix", "--autocorrect"]).fix_exits(2),
     tool(&["taplo", "fmt"]).with(&["--check"]),
     tool(&["taplo", "format"]).with(&["--check"]),
     tool(&["terraform", "fmt"]).without(&["-write=true"]).with(&["-check"]),
     tool(&["tofu", "fmt"]).without(&["-write=true"]).with(&["-check"]),
-    tool(&["typos"]).without(&["-w", "--write-changes"]),
-    tool(&["xo"]).without(&["--fix"]),
-    tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]),
+    tool(&["typos"]).without(&["-w", "--write-changes"]).fixes_with(&["-w", "--write-changes"]).fix_exits(2),
+    tool(&["xo"]).without(&["--fix"]).fixes_with(&["--fix"]).fix_exits(1),
+    tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]).fixes_with(&["-i", "--in-place"]),
+];
+
+/// Options that make a tool print changes or only report files; with one of them, the tool fixes no file.
+const PRINT_OPTIONS: &[&str] = &[
+    "--check",
+    "--check-formatted",
+    "--check-only",
+    "--diff",
+    "--dry-run",
+    "--list-different",
+    "--set-exit-if-changed",
+    "-c",
+    "-check",
+    "-d",
+    "-l",
+    "-write=false",
 ];
 
 /// Options that have the same effect as an option to add. Options that only print the changes do not count: `black
@@ -171,10 +232,10 @@ const RUNNER_FLAGS: &[&str] = &[
 pub(super) struct CheckModeCommand {
     /// The arguments, starting with the program.
     pub(super) argv: Vec<String>,
-    /// Human-readable difference from the original command; `None` if they are equivalent.
+    /// The command that fixes the files, if the original command does so.
+    pub(super) fix: Option<Vec<String>>,
+    /// Human-readable difference from the original command, apart from the fix.
     pub(super) difference: Option<String>,
-    /// True if text on standard output is the only sign of a problem, because the tool exits with 0.
-    pub(super) fails_by_output: bool,
 }
 
 /// Rewrites a command so that it only checks. Leaves it unchanged if the tool is unknown or has no such mode.
@@ -183,7 +244,7 @@ pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
     let tool_argv = &argv[start..];
     let Some(tool) = FIXING_TOOLS.iter().find(|tool| starts_with_command(tool_argv, tool.command)) else {
         let changed = argv.iter().any(|word| is_fix_option(word)).then(|| FIXES_FILES_NOTE.to_owned());
-        return CheckModeCommand { argv: argv.to_vec(), difference: changed, fails_by_output: false };
+        return CheckModeCommand { argv: argv.to_vec(), fix: None, difference: changed };
     };
     let head = if tool.replacement.is_empty() { tool.command } else { tool.replacement };
     let rest = without_options(&tool_argv[tool.command.len()..], tool.removed);
@@ -193,15 +254,39 @@ pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
     let mut form: Vec<String> = argv[..=start].to_vec();
     form.extend(head.iter().skip(1).chain(&added).map(|word| (*word).to_owned()));
     form.extend(rest);
-    let changed = match (tool.is_fix_only, form == argv) {
-        (true, _) => {
-            Some(format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]))
+    let fix = tool.fix_command(argv, start);
+    let changed = tool
+        .is_fix_only
+        .then(|| format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]));
+    if ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]) {
+        // These print the files, and exit with 0.
+        form = in_shell(&form, "out=$(", ") && echo \"$out\" && [ -z \"$out\" ]");
+    }
+    CheckModeCommand { argv: form, fix, difference: changed }
+}
+
+impl FixingTool {
+    /// Returns the command that fixes the files, or `None` if the original command does not. It succeeds even if
+    /// problems remain, since the changes of a failing command are discarded.
+    fn fix_command(&self, argv: &[String], start: usize) -> Option<Vec<String>> {
+        let options = argv.get(start + self.command.len()..)?;
+        let has = |wanted: &[&str]| options.iter().any(|word| wanted.contains(&word.as_str()));
+        let prints = self.fix_options.is_empty() && has(PRINT_OPTIONS);
+        if prints || !(self.fix_options.is_empty() || has(self.fix_options)) {
+            return None;
         }
-        (false, true) => None,
-        (false, false) => Some("checks only: files that the hook would fix fail the step".to_owned()),
-    };
-    let prints_faults = ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]);
-    CheckModeCommand { argv: form, difference: changed, fails_by_output: prints_faults }
+        match (self.command, self.fix_exit) {
+            (["ruff", "check"], _) => {
+                let is_exit_option =
+                    |word: &&String| !["--exit-non-zero-on-fix", "--exit-zero", "-e"].contains(&word.as_str());
+                let mut fix: Vec<String> = argv.iter().filter(is_exit_option).cloned().collect();
+                fix.insert(start + self.command.len(), "--exit-zero".to_owned());
+                Some(fix)
+            }
+            (_, 0) => Some(argv.to_vec()),
+            (_, code) => Some(in_shell(argv, "", &format!(" || [ $? = {code} ]"))),
+        }
+    }
 }
 
 /// Note for a command that fixes files and has no known check mode.
@@ -286,8 +371,8 @@ mod tests {
             ("isort --diff", "isort --check-only --diff"),
             ("isort -c --diff", "isort -c --diff"),
             ("mix format --dry-run", "mix format --check-formatted --dry-run"),
-            ("gofmt -s -w", "gofmt -l -s"),
-            ("goimports -l", "goimports -l"),
+            ("gofmt -s -w", "sh -c out=$(gofmt -l -s) && echo \"$out\" && [ -z \"$out\" ]"),
+            ("goimports {files}", "sh -c out=$(goimports -l \"$@\") && echo \"$out\" && [ -z \"$out\" ] sh {files}"),
             ("shfmt --diff", "shfmt --diff"),
             ("yapf -d", "yapf -d"),
             ("ruff check --fix --exit-non-zero-on-fix", "ruff check --no-fix"),
@@ -317,9 +402,31 @@ mod tests {
         ];
         for (hook, step) in cases {
             let words: Vec<String> = hook.split(' ').map(str::to_owned).collect();
+            assert_eq!(to_check_mode(&words).argv.join(" "), step, "{hook}");
+        }
+    }
+
+    #[test]
+    fn original_command_becomes_fix() {
+        let cases = [
+            ("black {files}", "black {files}"),
+            ("black --diff", ""),
+            ("isort --check-only", ""),
+            ("ruff check {files}", ""),
+            ("ruff check --fix --exit-non-zero-on-fix {files}", "ruff check --exit-zero --fix {files}"),
+            ("eslint --fix a.js", "sh -c eslint --fix a.js || [ $? = 1 ]"),
+            ("npx eslint --fix {files} -f x", "sh -c npx eslint --fix \"$@\" -f x || [ $? = 1 ] sh {files}"),
+            ("gofmt -l", ""),
+            ("gofmt -s -w {files}", "gofmt -s -w {files}"),
+            ("pyupgrade {files}", "sh -c pyupgrade \"$@\" || [ $? = 1 ] sh {files}"),
+            ("autoflake --check -i", "autoflake --check -i"),
+            ("yapf -d", ""),
+            ("make fix", ""),
+        ];
+        for (hook, fix) in cases {
+            let words: Vec<String> = hook.split(' ').map(str::to_owned).collect();
             let form = to_check_mode(&words);
-            assert_eq!(form.argv.join(" "), step);
-            assert_eq!(form.difference.is_some(), hook != step, "{hook}");
+            assert_eq!(form.fix.map(|fix| fix.join(" ")).unwrap_or_default(), fix, "{hook}");
         }
     }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::adopt::import::import_result::{Carried, Left, Tool};
 use crate::adopt::import::rejection::Rejection;
+use crate::adopt::import::spec_yaml::{command_field, comment_text, files_field, flow_list, line_fits, yaml_scalar};
 use crate::model::names::ToolchainName;
-use crate::text::escape::escape_output;
+use crate::model::plan::FileRules;
 
 /// A hook of the configuration, with its result.
 #[derive(Debug)]
@@ -32,6 +33,10 @@ pub(super) struct EquivalentCheck {
     pub(super) description: String,
     /// The command.
     pub(super) cmd: Vec<String>,
+    /// The files that the check is for; `None` if it runs in any case.
+    pub(super) files: Option<FileRules>,
+    /// The command that fixes what the check reports.
+    pub(super) fix: Option<Vec<String>>,
     /// The working directory; `None` for the root of the repository.
     pub(super) workdir: Option<String>,
     /// The timeout, if the configuration sets one.
@@ -44,18 +49,6 @@ pub(super) struct EquivalentCheck {
     pub(super) is_known: bool,
     /// Differences from the original hook, one sentence each.
     pub(super) notes: Vec<String>,
-}
-
-/// Returns a command that runs the lines as one pipeline, which fails if any part fails.
-pub(super) fn pipeline(lines: &[String]) -> Vec<String> {
-    let mut cmd: Vec<String> = ["bash", "-euo", "pipefail", "-c"].map(str::to_owned).to_vec();
-    cmd.push(lines.join(" |\n"));
-    cmd
-}
-
-/// Returns the tools that every pipeline needs.
-pub(super) fn pipeline_tools() -> [Tool; 2] {
-    ["bash", "git"].map(|name| Tool::with_version_check(name, &["--version"], None))
 }
 
 /// The result of all items.
@@ -85,7 +78,6 @@ struct ImportedSkill {
 #[derive(Debug)]
 struct ImportedStep {
     name: String,
-    line: u32,
     check: EquivalentCheck,
 }
 
@@ -111,7 +103,7 @@ impl ImportDraft {
         let skill = self.skill_for(&group, chain, parallel, &name, &check);
         let step = skill.names.make_unique(&sanitize_name(&name));
         let skill_name = skill.name.clone();
-        skill.steps.push(ImportedStep { name: step.clone(), line, check });
+        skill.steps.push(ImportedStep { name: step.clone(), check });
         self.carried.push(Carried { name, line, skill: skill_name, step, tools, notes });
     }
 
@@ -160,12 +152,8 @@ impl ImportDraft {
         if self.skills.is_empty() {
             return None;
         }
-        let mut text = format!(
-            "# Generated from {} by `proctor import`; edit it as you like.\n# `proctor \
-             validate` checks it, `proctor run --profile {}` runs it.\nversion: 1\n",
-            comment_text(file),
-            comment_text(profile)
-        );
+        let mut text =
+            format!("# Generated from {} by `proctor import`; edit it as you like.\nversion: 1\n", comment_text(file));
         text.push_str(&self.render_toolchains());
         text.push_str(&self.render_defaults());
         text.push_str(&format!("profiles:\n  {}:\n    include:\n", yaml_scalar(profile)));
@@ -176,16 +164,9 @@ impl ImportDraft {
         for skill in &self.skills {
             text.push_str(&skill.render());
         }
-        if !self.left.is_empty() {
-            text.push_str("\n# Not carried over:\n");
-        }
         for left in &self.left {
-            text.push_str(&format!(
-                "# - line {}, {}: {}\n",
-                left.line,
-                comment_text(&left.name),
-                comment_text(&left.reason)
-            ));
+            let (name, reason) = (comment_text(&left.name), comment_text(&left.reason));
+            text.push_str(&format!("# Not imported: {name} (line {}): {reason}\n", left.line));
         }
         Some(text)
     }
@@ -193,8 +174,15 @@ impl ImportDraft {
     fn render_toolchains(&self) -> String {
         let mut text = String::from(if self.tools.is_empty() { "" } else { "toolchains:\n" });
         for (name, tools) in &self.tools {
-            text.push_str(&format!("  {}:\n    required:\n", yaml_scalar(name)));
-            tools.iter().for_each(|tool| text.push_str(&render_tool_check(tool)));
+            let name = yaml_scalar(name);
+            let checks: Vec<String> = tools.iter().map(tool_check).collect();
+            let line = format!("  {name}: {{ required: [{}] }}\n", checks.join(", "));
+            if line_fits(&line) {
+                text.push_str(&line);
+            } else {
+                text.push_str(&format!("  {name}:\n    required:\n"));
+                tools.iter().for_each(|tool| text.push_str(&render_tool_check(tool)));
+            }
         }
         text
     }
@@ -202,36 +190,34 @@ impl ImportDraft {
     /// Returns the `defaults` section: variables that keep tools from writing caches to the tree, and from waiting
     /// for a registry that they cannot reach.
     fn render_defaults(&self) -> String {
-        let has = |name: &str| self.tools.contains_key(name);
-        let known = [
+        const VARIABLES: [(&str, &str, &str); 6] = [
             ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
+            ("npx", "npm_config_offline", "true"),
             ("ruff", "RUFF_NO_CACHE", "true"),
-            ("python3", "PYTHONDONTWRITEBYTECODE", "1"),
             ("python", "PYTHONDONTWRITEBYTECODE", "1"),
             ("pytest", "PYTHONDONTWRITEBYTECODE", "1"),
             ("pytest", "PYTEST_ADDOPTS", "-p no:cacheprovider"),
         ];
-        let wanted = known.iter().filter(|(tool, ..)| has(tool));
-        let mut lines: BTreeSet<String> =
-            wanted.map(|(_, variable, value)| format!("    {variable}: {}\n", yaml_scalar(value))).collect();
-        if has("npx") {
-            lines.insert(
-                "    # No step reaches a registry, and npx need not wait for one.\n    npm_config_offline: \"true\"\n"
-                    .to_owned(),
-            );
-        }
-        if lines.is_empty() {
+        let wanted = VARIABLES.iter().filter(|(tool, ..)| self.tools.contains_key(*tool));
+        let variables: BTreeSet<String> =
+            wanted.map(|(_, variable, value)| format!("{variable}: {}", yaml_scalar(value))).collect();
+        if variables.is_empty() {
             return String::new();
         }
-        let lines: String = lines.into_iter().collect();
-        format!("defaults:\n  # A cache that a tool leaves in the tree would be drift.\n  env:\n{lines}")
+        let variables: Vec<String> = variables.into_iter().collect();
+        let line = format!("  env: {{ {} }}\n", variables.join(", "));
+        let env = match line_fits(&line) {
+            true => line,
+            false => format!("  env:\n{}", variables.iter().map(|line| format!("    {line}\n")).collect::<String>()),
+        };
+        format!("defaults:\n{env}")
     }
 }
 
 impl ImportedSkill {
     fn render(&self) -> String {
         let mut text = format!("  {}:\n", yaml_scalar(&self.name));
-        if !self.description.is_empty() {
+        if !self.description.is_empty() && !self.name.ends_with(&format!(".{}", self.description)) {
             text.push_str(&format!("    description: {}\n", yaml_scalar(&self.description)));
         }
         if self.is_known {
@@ -250,33 +236,17 @@ impl ImportedSkill {
 
 impl ImportedStep {
     fn render(&self) -> String {
-        let mut text = format!("      # line {}\n", self.line);
+        let mut text = String::new();
         for note in &self.check.notes {
             text.push_str(&format!("      # {}\n", comment_text(note)));
         }
         text.push_str(&format!("      - name: {}\n", yaml_scalar(&self.name)));
-        let cmd = &self.check.cmd;
-        match cmd.split_last() {
-            Some((script, words)) if use_block_scalar(script) => {
-                text.push_str("        cmd:\n");
-                for word in words {
-                    text.push_str(&format!("          - {}\n", yaml_scalar(word)));
-                }
-                text.push_str("          - |-\n");
-                for line in script.lines() {
-                    text.push_str(format!("            {line}").trim_end_matches(' '));
-                    text.push('\n');
-                }
-            }
-            _ => {
-                let line = format!("        cmd: {}\n", flow_list(cmd));
-                if fits_on_line(&line) {
-                    text.push_str(&line);
-                } else {
-                    text.push_str("        cmd:\n");
-                    cmd.iter().for_each(|word| text.push_str(&format!("          - {}\n", quote_yaml(word))));
-                }
-            }
+        if let Some(files) = &self.check.files {
+            text.push_str(&files_field(files));
+        }
+        text.push_str(&command_field("cmd", &self.check.cmd));
+        if let Some(fix) = &self.check.fix {
+            text.push_str(&command_field("fix", fix));
         }
         if let Some(workdir) = &self.check.workdir {
             text.push_str(&format!("        workdir: {}\n", yaml_scalar(workdir)));
@@ -294,26 +264,21 @@ impl ImportedStep {
     }
 }
 
-/// Returns the YAML of a toolchain check.
-fn render_tool_check(tool: &Tool) -> String {
-    let cmd = flow_list(&tool.cmd);
-    let range = tool.version.as_deref().map(yaml_scalar);
-    let line = match &range {
-        Some(range) => format!("      - {{ cmd: {cmd}, version: {range} }}\n"),
-        None => format!("      - {{ cmd: {cmd} }}\n"),
-    };
-    if fits_on_line(&line) {
-        return line;
-    }
-    let range = range.map(|range| format!("        version: {range}\n")).unwrap_or_default();
-    let words: String = tool.cmd.iter().map(|word| format!("          - {}\n", quote_yaml(word))).collect();
-    format!("      - cmd:\n{words}{range}")
+/// Returns a toolchain check in one line.
+fn tool_check(tool: &Tool) -> String {
+    let range = tool.version.as_deref().map(|range| format!(", version: {}", yaml_scalar(range)));
+    format!("{{ cmd: {}{} }}", flow_list(&tool.cmd), range.unwrap_or_default())
 }
 
-/// Returns whether a flow-style list fits on this line. Formatters such as prettier break lines above 80
-/// characters, and they also check the spec.
-fn fits_on_line(line: &str) -> bool {
-    line.trim_end().chars().count() <= 80
+/// Returns the YAML of a toolchain check, as an element of a list.
+fn render_tool_check(tool: &Tool) -> String {
+    let line = format!("      - {}\n", tool_check(tool));
+    if line_fits(&line) {
+        return line;
+    }
+    let range = tool.version.as_deref().map(|range| format!("        version: {}\n", yaml_scalar(range)));
+    let words: String = tool.cmd.iter().map(|word| format!("          - {}\n", yaml_scalar(word))).collect();
+    format!("      - cmd:\n{words}{}", range.unwrap_or_default())
 }
 
 /// Returns the check, or an error if the name of a tool is not valid as a toolchain name.
@@ -322,76 +287,6 @@ fn validate_tool_names(check: EquivalentCheck) -> Result<EquivalentCheck, Reject
         Some(tool) => Err(Rejection::InvalidToolName { name: tool.name.clone() }),
         None => Ok(check),
     }
-}
-
-/// Returns whether to write a text as a block scalar. The text must survive unchanged and be easier to read than a
-/// quoted string. It must contain nothing that a terminal or the log of a CI system interprets when the spec is
-/// shown.
-fn use_block_scalar(text: &str) -> bool {
-    let safe = |line: &str| {
-        !line.ends_with([' ', '\t']) && !line.trim_start().starts_with("::") && !line.chars().any(needs_escape)
-    };
-    let plain = !text.ends_with('\n')
-        && !text.starts_with([' ', '\t', '\n'])
-        && !contains_ci_command(text)
-        && !text.contains('\r');
-    text.contains('\n') && plain && text.lines().all(safe)
-}
-
-/// Returns whether the log of a CI system would interpret a part of a line as a command.
-fn contains_ci_command(text: &str) -> bool {
-    ["##[", "##vso[", "##teamcity["].iter().any(|command| text.contains(command))
-}
-
-/// Returns whether a character must be escaped in a spec: YAML requires it, or the character would change the
-/// direction of the displayed text.
-fn needs_escape(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-}
-
-/// Formats strings as a flow-style list.
-fn flow_list(words: &[String]) -> String {
-    format!("[{}]", words.iter().map(|word| quote_yaml(word)).collect::<Vec<_>>().join(", "))
-}
-
-/// Formats a string as a scalar that every YAML parser reads as this string.
-fn yaml_scalar(text: &str) -> String {
-    let first = text.trim_start_matches('-').starts_with(|c: char| c.is_ascii_alphabetic());
-    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c));
-    let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-    if first && plain && !words.contains(&text.to_ascii_lowercase().as_str()) {
-        return text.to_owned();
-    }
-    quote_yaml(text)
-}
-
-/// Quotes a string with double quotes. Uses single quotes if it contains double quotes and needs no other escape,
-/// as formatters prefer.
-fn quote_yaml(text: &str) -> String {
-    let is_bare = |c: char| c != '\\' && c != '\t' && c != '\n' && !needs_escape(c);
-    if text.contains('"') && text.chars().all(is_bare) && !contains_ci_command(text) {
-        return format!("'{}'", text.replace('\'', "''"));
-    }
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            c if needs_escape(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    if contains_ci_command(&out) { out.replace("##", "#\\u0023") } else { out }
-}
-
-/// Formats a text for a `#` comment: a single line of limited length.
-fn comment_text(text: &str) -> String {
-    const MAX_COMMENT_CHARS: usize = 400;
-    let shown: String = text.chars().take(MAX_COMMENT_CHARS).collect();
-    escape_output(shown.as_bytes()).replace(['\n', '\t'], " ").replace("##", "# #")
 }
 
 /// Converts a text to a valid name of a skill or a step.
@@ -426,20 +321,6 @@ impl UniqueNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quotes_scalars_when_necessary() {
-        let cases = [
-            ("black", "black"),
-            ("yes", "\"yes\""),
-            ("1.5", "\"1.5\""),
-            ("a: b", "\"a: b\""),
-            ("\u{85}\u{2028}\u{1}\n\"\\", "\"\\u0085\\u2028\\u0001\\n\\\"\\\\\""),
-        ];
-        for (text, yaml) in cases {
-            assert_eq!(yaml_scalar(text), yaml);
-        }
-    }
 
     #[test]
     fn makes_names_valid_and_unique() {

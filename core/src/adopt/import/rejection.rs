@@ -4,6 +4,8 @@ use super::builtin_checks::UnknownPygrepOption;
 use super::config_map::ConfigMapError;
 use super::path_pattern::UnsupportedPattern;
 use super::shell_words::{ShellCommandError, quote_all};
+use crate::decision::file_matcher::FileRuleError;
+use crate::model::plan::FILES_PLACEHOLDER;
 use crate::spec::quoted;
 
 /// The reason why a hook or a job was not imported.
@@ -84,15 +86,15 @@ pub(super) enum HookError {
     /// A pattern of the configuration for all hooks is not text.
     #[error("for all hooks, the `{key}` is {source}")]
     CommonPatternType { key: &'static str, source: ConfigMapError },
-    /// A file cannot be of two types.
-    #[error("its `types` name more than one kind of file at once")]
-    SeveralTypes,
-    /// The required types and the alternative types exclude each other.
-    #[error("its `types` and `types_or` name different kinds of files")]
-    ContradictoryTypes,
     /// A file type is unknown.
-    #[error("the kind of file {} is unknown", quoted(.tag))]
-    UnknownFileType { tag: String },
+    #[error("its types are unknown: {0}")]
+    UnknownFileType(#[source] FileRuleError),
+    /// The patterns for all hooks and those of the hook cannot be combined.
+    #[error("its patterns are {0}")]
+    CombinedPatterns(#[source] UnsupportedPattern),
+    /// A word of the command has another meaning in a spec.
+    #[error("its command contains `{FILES_PLACEHOLDER}`, which stands for the files in a spec")]
+    FilesWord,
 }
 
 /// The reason why a job of lefthook has no equivalent check.

@@ -1,6 +1,7 @@
 //! Quotes arguments for a shell, splits command lines of other tools, and detects commands that cannot work in a
 //! step.
 
+use crate::model::plan::FILES_PLACEHOLDER;
 use crate::spec::quoted;
 
 /// The reason why a step cannot run a command of a hook.
@@ -32,7 +33,7 @@ pub(super) enum ShellCommandError {
 /// Quotes an argument for a shell.
 pub(super) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+-./:=@_,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    if word == FILES_PLACEHOLDER || !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
@@ -41,6 +42,21 @@ pub(super) fn quote(word: &str) -> String {
 /// Quotes arguments for a shell, separated by spaces.
 pub(super) fn quote_all(words: &[String]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns a command that runs a shell with `before`, the words, and `after`. The word for the files becomes the
+/// arguments of the shell.
+pub(super) fn in_shell(argv: &[String], before: &str, after: &str) -> Vec<String> {
+    let is_files = |word: &String| word == FILES_PLACEHOLDER;
+    let words: Vec<String> =
+        argv.iter().map(|word| if is_files(word) { "\"$@\"".to_owned() } else { quote(word) }).collect();
+    shell_command(&format!("{before}{}{after}", words.join(" ")), argv.iter().any(is_files))
+}
+
+/// Returns a command that runs a shell script, which gets the files as arguments if it uses them.
+pub(super) fn shell_command(script: &str, uses_files: bool) -> Vec<String> {
+    let files: &[&str] = if uses_files { &["sh", FILES_PLACEHOLDER] } else { &[] };
+    ["sh", "-c", script].iter().chain(files).map(|word| (*word).to_owned()).collect()
 }
 
 /// Splits a line as Python's `shlex.split` does: only quotes and backslashes are special.

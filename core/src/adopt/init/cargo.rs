@@ -2,6 +2,7 @@
 
 use toml::{Table, Value};
 
+use super::ci_commands::ci_commands;
 use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
 use super::repo_scan::{RepoScan, ancestors};
 use super::version_ranges;
@@ -9,6 +10,10 @@ use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "Cargo.toml";
+
+/// Maximum number of commands of the CI system for one subcommand of cargo.
+const MAX_CI_STEPS: usize = 4;
+const CI_COMMENT: &str = "The command of the repository's workflow in `.github/workflows`.";
 
 const ENV: [EnvVariable; 2] = [
     EnvVariable { name: "CARGO_NET_OFFLINE", value: "true", comment: "cargo uses only downloaded crates" },
@@ -50,9 +55,12 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     if !has_lock {
         project.notes.push(missing_lock_note(dir));
     }
-    let facts = CargoFacts { tree, dir, manifest: &manifest, is_workspace, has_lock };
+    // The workflows run at the top of the repository.
+    let ci_commands = if dir.is_empty() { ci_commands(tree) } else { Vec::new() };
+    let facts = CargoFacts { tree, dir, manifest: &manifest, is_workspace, has_lock, ci_commands };
     facts.add_format(&mut project);
     facts.add_lint(&mut project);
+    facts.add_doc(&mut project);
     facts.add_test(&mut project);
     Some(project)
 }
@@ -63,13 +71,14 @@ struct CargoFacts<'a> {
     manifest: &'a Table,
     is_workspace: bool,
     has_lock: bool,
+    /// The commands of the CI system.
+    ci_commands: Vec<Vec<String>>,
 }
 
 impl CargoFacts<'_> {
     fn add_format(&self, project: &mut Project) {
         let is_set_up = ["rustfmt.toml", ".rustfmt.toml"].iter().any(|name| self.tree.has_file(self.dir, name));
-        let is_set_up = is_set_up || self.tree.checks_mention("cargo fmt") || self.tree.checks_mention("rustfmt");
-        if !is_set_up && !self.tree.has_program("cargo-fmt") {
+        if !is_set_up && !self.tree.checks_mention("cargo fmt") && !self.tree.checks_mention("rustfmt") {
             return;
         }
         let words: &[&str] =
@@ -80,32 +89,74 @@ impl CargoFacts<'_> {
     }
 
     fn add_lint(&self, project: &mut Project) {
-        let is_set_up = self.has_lints() || self.tree.checks_mention("clippy");
-        if !is_set_up && !self.tree.has_program("cargo-clippy") {
+        if !self.has_lints() && !self.tree.checks_mention("clippy") {
             return;
         }
         project.require(ProgramRequirement::on_path("cargo-clippy", &["cargo", "clippy", "--version"]));
-        let words = self.command_words("clippy", &["--all-targets"]);
-        let step = match is_set_up {
-            true => StepDraft::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat()),
-            false => StepDraft::new("cargo_clippy", &words)
-                .with_comment("Warnings pass. To make them errors, append `--`, `-D`, `warnings`."),
-        };
-        let skill = SkillDraft::new(SkillKind::Lint, "Clippy over all targets", vec![step]);
+        let mut steps = self.ci_steps("cargo_clippy", &["clippy"]);
+        if steps.is_empty() {
+            let words = self.command_words(&["clippy"], &["--all-targets"]);
+            steps.push(StepDraft::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat()));
+        }
+        let skill = SkillDraft::new(SkillKind::Lint, "Clippy", steps);
+        project.skills.push(skill.with_caches(self.caches()));
+    }
+
+    /// Adds the build of the documentation, if the CI system has one.
+    fn add_doc(&self, project: &mut Project) {
+        let steps = self.ci_steps("cargo_doc", &["doc"]);
+        if steps.is_empty() {
+            return;
+        }
+        let skill = SkillDraft::new(SkillKind::Check, "The documentation", steps);
         project.skills.push(skill.with_caches(self.caches()));
     }
 
     fn add_test(&self, project: &mut Project) {
-        let steps = vec![StepDraft::new("cargo_test", &self.command_words("test", &[]))];
-        let skill = SkillDraft::new(SkillKind::Test, "The tests, including doc tests", steps);
-        project.skills.push(skill.with_caches(self.caches()));
+        let mut steps = self.ci_steps("cargo_nextest", &["nextest", "run"]);
+        let has_nextest = !steps.is_empty() || self.tree.has_file(&join(self.dir, ".config"), "nextest.toml");
+        if has_nextest {
+            project.require(ProgramRequirement::on_path("cargo-nextest", &["cargo", "nextest", "--version"]));
+        }
+        if has_nextest && steps.is_empty() {
+            steps.push(StepDraft::new("cargo_nextest", &self.command_words(&["nextest", "run"], &[])));
+        }
+        steps.extend(self.ci_steps("cargo_test", &["test"]));
+        if steps.is_empty() {
+            steps.push(StepDraft::new("cargo_test", &self.command_words(&["test"], &[])));
+        }
+        let about = if has_nextest { "The tests" } else { "The tests, including doc tests" };
+        project.skills.push(SkillDraft::new(SkillKind::Test, about, steps).with_caches(self.caches()));
+    }
+
+    /// Returns the steps for the commands of the CI system that run a subcommand of cargo.
+    fn ci_steps(&self, name: &str, subcommand: &[&str]) -> Vec<StepDraft> {
+        let runs = |words: &&Vec<String>| {
+            words.split_first().is_some_and(|(program, rest)| {
+                program == "cargo" && rest.len() >= subcommand.len() && rest.iter().zip(subcommand).all(|(a, b)| a == b)
+            })
+        };
+        let mut commands: Vec<&Vec<String>> = Vec::new();
+        for words in self.ci_commands.iter().filter(runs) {
+            if !commands.contains(&words) {
+                commands.push(words);
+            }
+        }
+        commands.truncate(MAX_CI_STEPS);
+        let step = |(number, words): (usize, &Vec<String>)| {
+            let name = if number == 0 { name.to_owned() } else { format!("{name}_{}", number + 1) };
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            StepDraft::new(name, &words).with_comment(CI_COMMENT)
+        };
+        commands.into_iter().enumerate().map(step).collect()
     }
 
     /// Returns a cargo command that compiles.
-    fn command_words(&self, command: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+    fn command_words(&self, command: &[&'static str], more: &[&'static str]) -> Vec<&'static str> {
         let workspace = self.is_workspace.then_some("--workspace");
         let locked = self.has_lock.then_some("--locked");
-        ["cargo", command].into_iter().chain(workspace).chain(more.iter().copied()).chain(locked).collect()
+        let command = ["cargo"].into_iter().chain(command.iter().copied());
+        command.chain(workspace).chain(more.iter().copied()).chain(locked).collect()
     }
 
     fn has_lints(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::repo_scan::RepoScan;
 use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
 use crate::adopt::init::path_text::join;
-use crate::model::plan::Determinism;
+use crate::model::plan::{Determinism, FileRules};
 
 /// A project with checks.
 #[derive(Debug, Clone)]
@@ -101,6 +101,8 @@ pub(super) struct StepDraft {
     pub argv: Vec<String>,
     /// The working directory, relative to the project; `""` is the project itself.
     pub dir: String,
+    /// The files that the command is for; `None` if it runs in any case.
+    pub files: Option<FileRules>,
     /// An explanation for readers of the spec, as a comment; empty if the command needs none.
     pub comment: &'static str,
 }
@@ -231,12 +233,17 @@ impl SkillDraft {
 impl StepDraft {
     /// Creates a step that runs in the directory of the project.
     pub(super) fn new(name: impl Into<String>, words: &[&str]) -> Self {
-        Self { name: name.into(), argv: to_owned_strings(words), dir: String::new(), comment: "" }
+        Self { name: name.into(), argv: to_owned_strings(words), dir: String::new(), files: None, comment: "" }
     }
 
     /// Sets the comment.
     pub(super) fn with_comment(self, why: &'static str) -> Self {
         Self { comment: why, ..self }
+    }
+
+    /// Sets the files that the command is for.
+    pub(super) fn with_files(self, files: FileRules) -> Self {
+        Self { files: Some(files), ..self }
     }
 
     /// Sets a directory of the project as working directory.

@@ -12,9 +12,10 @@ use super::project::{
 use super::repo_scan::{RepoScan, ancestors};
 use super::search_scope::is_venv_name;
 use super::version_ranges;
+use crate::adopt::import::excluding_hook;
 use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
-use crate::model::plan::is_lock_file;
+use crate::model::plan::{FILES_PLACEHOLDER, is_lock_file};
 
 const MANIFEST: &str = "pyproject.toml";
 
@@ -104,10 +105,12 @@ impl PythonFacts<'_> {
 
     fn add_ruff(&self, project: &mut Project) {
         let ruff = self.require_tool(project, "ruff");
-        let lint = StepDraft::new("ruff", &[&ruff, "check", "--no-cache", "."]);
+        let lint =
+            self.step_with_excludes("ruff", &[&ruff, "check", "--no-cache"], "--force-exclude", &["ruff", "check"]);
         project.skills.push(SkillDraft::new(SkillKind::Lint, "Python lint", vec![lint]).quick().reproducible());
         if self.formats_by_ruff() {
-            let format = StepDraft::new("ruff_format", &[&ruff, "format", "--check", "--no-cache", "."]);
+            let words = [&ruff, "format", "--check", "--no-cache"];
+            let format = self.step_with_excludes("ruff_format", &words, "--force-exclude", &["ruff", "format"]);
             project
                 .skills
                 .push(SkillDraft::new(SkillKind::Format, "Python formatting", vec![format]).quick().reproducible());
@@ -116,7 +119,7 @@ impl PythonFacts<'_> {
 
     fn add_black(&self, project: &mut Project) {
         let black = self.require_tool(project, "black");
-        let step = StepDraft::new("black", &[&black, "--check", "."]);
+        let step = self.step_with_excludes("black", &[&black, "--check"], "-q", &["black"]);
         let skill = SkillDraft {
             determinism_reason: "files are listed in the order in which they are read",
             ..SkillDraft::new(SkillKind::Format, "Python formatting", vec![step])
@@ -143,6 +146,18 @@ impl PythonFacts<'_> {
         let words = [&python, "-m", "pytest", "-q", "-o", "cache_dir=/tmp/.pytest_cache"];
         let step = StepDraft::new("pytest", &words).with_comment("The cache of pytest is not written to the tree.");
         project.skills.push(SkillDraft::new(SkillKind::Test, "The tests", vec![step]));
+    }
+
+    /// Returns a step that checks the whole project, or the files that the hook of pre-commit with this check does not
+    /// exclude. `option` is added if the files are named.
+    fn step_with_excludes(&self, name: &str, words: &[&str], option: &str, hook: &[&str]) -> StepDraft {
+        let config = self.tree.file_text("", ".pre-commit-config.yaml");
+        match config.and_then(|config| excluding_hook(config.as_bytes(), hook)) {
+            Some(files) => StepDraft::new(name, &[words, &[option, FILES_PLACEHOLDER]].concat())
+                .with_files(files)
+                .with_comment("The hook in `.pre-commit-config.yaml` excludes the same files."),
+            None => StepDraft::new(name, &[words, &["."]].concat()),
+        }
     }
 
     /// Returns a checker's program as the steps call it, and adds it to the requirements.

@@ -123,6 +123,14 @@ impl RepoScan {
         })
     }
 
+    /// Returns the texts of the workflows of GitHub Actions.
+    pub(super) fn workflow_texts(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().filter_map(|(path, content)| match content {
+            ScannedContent::Text(text) if parent(path) == ".github/workflows" => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
     /// Returns whether an existing configuration for checks (CI, hooks, Makefiles) contains a command.
     pub(super) fn checks_mention(&self, command: &str) -> bool {
         const CHECK_CONFIGS: [&str; 9] = [

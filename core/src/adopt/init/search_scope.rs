@@ -8,13 +8,14 @@ pub const MAX_MARKER_BYTES: u64 = 1 << 20;
 pub const MAX_MARKERS: usize = 512;
 
 /// The programs that a generated spec may use; the caller searches for them in `PATH`.
-pub const PROGRAMS: [&str; 21] = [
+pub const PROGRAMS: [&str; 22] = [
     "bash",
     "black",
     "bun",
     "cargo",
     "cargo-clippy",
     "cargo-fmt",
+    "cargo-nextest",
     "git",
     "go",
     "gofmt",
@@ -99,7 +100,7 @@ pub fn is_searched(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     match name {
-        ".github" | ".cargo" => !path.contains('/'),
+        ".github" | ".cargo" | ".config" => !path.contains('/'),
         "workflows" => parent == ".github" || !parent.starts_with('.'),
         "bin" if is_venv_name(parent) => true,
         _ if is_venv_name(parent) => false,

@@ -2,26 +2,14 @@
 
 use super::project::{ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
 use super::repo_scan::RepoScan;
+use crate::model::plan::{FILES_PLACEHOLDER, FileRules};
 
-/// Calls a command for each script that is tracked or untracked but not ignored. Fails if no script is left,
-/// because then the skill should be removed.
+/// Calls a parser for each script, since it reads only one.
 macro_rules! each_script {
     ($command:literal) => {
-        concat!(
-            "list=$(mktemp)\n",
-            "git ls-files -z --cached --others --exclude-standard -- '*.sh' '*.bash' > \"$list\"\n",
-            "test -s \"$list\" || { echo 'no script is left: take this skill out of the spec' >&2; exit 1; }\n",
-            "xargs -0 sh -c 'bad=0; for file; do if test -f \"$file\"; then ",
-            $command,
-            " \"$file\" || bad=1; fi; done; exit $bad' sh < \"$list\"\n"
-        )
+        concat!("bad=0; for file; do ", $command, " \"$file\" || bad=1; done; exit $bad")
     };
 }
-
-const SH_SYNTAX_SCRIPT: &str = each_script!("sh -n");
-const BASH_SYNTAX_SCRIPT: &str = each_script!("bash -n");
-const SHELLCHECK_SCRIPT: &str = each_script!("shellcheck");
-const SHELLCHECK_ERRORS_SCRIPT: &str = each_script!("shellcheck --severity=error");
 
 /// Returns the project for the scripts of a repository.
 pub(super) fn detect(tree: &RepoScan) -> Option<Project> {
@@ -30,21 +18,22 @@ pub(super) fn detect(tree: &RepoScan) -> Option<Project> {
         return None;
     }
     let mut project = Project::new("shell", "Shell scripts", "");
+    project.require(ProgramRequirement::on_path("sh", &["sh", "-c", "command -v sh"]));
     project.files.extend(scripts.iter().map(|(path, _)| (*path).to_owned()));
-    project.require(git_requirement());
     // bash can parse sh scripts, but not the other way round.
     let is_sh = |line: &str| line.starts_with("#!") && !["bash", "zsh", "ksh"].iter().any(|other| line.contains(other));
     let (name, script) = match scripts.iter().all(|(_, line)| is_sh(line)) {
-        true => ("sh_syntax", SH_SYNTAX_SCRIPT),
-        false => ("bash_syntax", BASH_SYNTAX_SCRIPT),
+        true => ("sh_syntax", each_script!("sh -n")),
+        false => ("bash_syntax", each_script!("bash -n")),
     };
     if name == "bash_syntax" {
         project.require(ProgramRequirement::on_path("bash", &["bash", "--version"]));
     }
-    let mut steps = vec![StepDraft::new(name, &["sh", "-ec", script])];
-    if let Some(step) = shellcheck_step(tree) {
+    let on_scripts = |step: StepDraft| step.with_files(script_files());
+    let mut steps = vec![on_scripts(StepDraft::new(name, &["sh", "-c", script, "sh", FILES_PLACEHOLDER]))];
+    if tree.has_file("", ".shellcheckrc") || tree.checks_mention("shellcheck") {
         project.require(ProgramRequirement::on_path("shellcheck", &["shellcheck", "--version"]));
-        steps.push(step);
+        steps.push(on_scripts(StepDraft::new("shellcheck", &["shellcheck", FILES_PLACEHOLDER])));
     }
     project
         .skills
@@ -52,13 +41,8 @@ pub(super) fn detect(tree: &RepoScan) -> Option<Project> {
     Some(project)
 }
 
-fn shellcheck_step(tree: &RepoScan) -> Option<StepDraft> {
-    let is_set_up = tree.has_file("", ".shellcheckrc") || tree.checks_mention("shellcheck");
-    if is_set_up {
-        return Some(StepDraft::new("shellcheck", &["sh", "-ec", SHELLCHECK_SCRIPT]));
-    }
-    let found = StepDraft::new("shellcheck", &["sh", "-ec", SHELLCHECK_ERRORS_SCRIPT]);
-    tree.has_program("shellcheck").then(|| found.with_comment("Without `--severity=error` it also reports warnings."))
+fn script_files() -> FileRules {
+    FileRules { include: vec!["**/*.sh".to_owned(), "**/*.bash".to_owned()], parallel: 1, ..FileRules::default() }
 }
 
 /// Returns the requirement of steps that list files with git.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::project::{DraftedPath, EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
+use crate::adopt::import::files_field;
 use crate::adopt::init::path_text::{is_visible, join};
 use crate::model::names::SkillName;
 use crate::model::plan::Determinism;
@@ -188,6 +189,9 @@ fn render_step(step: &StepDraft, dir: &str) -> String {
     let _ = writeln!(text, "      - name: {}", step.name);
     if !step.dir.is_empty() {
         let _ = writeln!(text, "        workdir: {}", quote_yaml(&join(dir, &step.dir)));
+    }
+    if let Some(files) = &step.files {
+        text.push_str(&files_field(files));
     }
     let line = format!("        cmd: {}", flow_list(&step.argv));
     if fits_on_line(&line) && step.argv.iter().all(|word| !word.contains('\n')) {

@@ -61,6 +61,34 @@ fn a_crate_in_full() {
 }
 
 #[test]
+fn commands_of_the_ci_system_win() {
+    let workflow = "jobs:\n  a:\n    steps:\n      - run: cargo fmt --all --check\n      - run: cargo clippy -- -D warnings\n      \
+                    - run: cargo test --features pcre2\n      - run: cargo doc --no-deps\n";
+    let files =
+        [("Cargo.toml", "[package]\nname = \"a\"\n"), ("Cargo.lock", ""), (".github/workflows/ci.yml", workflow)];
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&files)));
+    let nextest = [("Cargo.toml", "[package]\nname = \"a\"\n"), ("Cargo.lock", ""), (".config/nextest.toml", "")];
+    let text = render_skills(&scan_with_programs(&nextest));
+    assert!(text.contains("cmd: [\"cargo\", \"nextest\", \"run\", \"--locked\"]"), "{text}");
+}
+
+#[test]
+fn installed_programs_add_no_checks() {
+    let files = [("Cargo.toml", "[package]\nname = \"a\"\n"), ("Cargo.lock", ""), ("a.sh", "#!/bin/sh\n")];
+    let text = render_skills(&scan_with_programs(&files));
+    assert!(!["fmt", "clippy", "nextest", "shellcheck"].iter().any(|tool| text.contains(tool)), "{text}");
+}
+
+#[test]
+fn keeps_excludes_of_pre_commit() {
+    let config = "repos:\n  - repo: https://github.com/astral-sh/ruff-pre-commit\n    rev: v0.16.0\n    hooks:\n      - id: ruff\n        \
+                  exclude: tests/test_lowlevel.py\n";
+    let files = [("pyproject.toml", "[tool.ruff]\n"), (".pre-commit-config.yaml", config)];
+    let text = render_draft(&scan_with_programs(&files));
+    assert!(text.contains("exclude: [\"regex:tests/test_lowlevel.py\"]") && text.contains("import --into"), "{text}");
+}
+
+#[test]
 fn a_cargo_workspace() {
     let root = "[workspace]\nmembers = [\"a\"]\nexclude = [\"fuzz\"]\n[workspace.package]\nrust-version = \"1.90\"\n\
                 [workspace.lints.clippy]\nall = \"warn\"\n";

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::job_command::{self, JobCommand};
 use super::{LefthookError, LefthookSettings};
 use crate::adopt::import::config_map::{ConfigMap, ConfigMapError, scalar_text};
+use crate::adopt::import::file_selection::{FileSelection, TypeList};
 use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion};
-use crate::adopt::import::path_pattern::PathPattern;
+use crate::adopt::import::path_pattern::{GlobCase, PathPattern, UnsupportedPattern};
 use crate::adopt::import::rejection::{JobError, Rejection};
-use crate::adopt::import::selection::Selection;
 use crate::adopt::import::shell_words::split;
 use crate::model::names::VarName;
 use crate::model::plan::RelPath;
@@ -145,33 +145,28 @@ impl<'t> JobScope<'t> {
         Ok(())
     }
 
-    fn selection(&self) -> Result<Selection, JobError> {
-        let mut selection = Selection::default();
+    fn selection(&self) -> Result<FileSelection, JobError> {
+        let mut selection = FileSelection::default();
         let dialect = self.settings.glob_dialect;
-        let globs: Vec<PathPattern> =
-            self.globs.iter().map(|glob| PathPattern::from_glob(glob, dialect)).collect::<Result<_, _>>()?;
-        if !globs.is_empty() {
-            let any: Vec<String> = globs.into_iter().map(|glob| glob.ere).collect();
-            selection.include_pattern(PathPattern { ere: any.join("|"), ignores_case: true });
-        }
+        let globs = self.globs.iter().map(|glob| PathPattern::from_glob(glob, dialect, GlobCase::Ignored));
+        selection.include_any(globs.collect::<Result<_, _>>()?);
         for exclude in &self.exclude {
             // Before version 2, a text was a regular expression.
             let is_regular = exclude.contains(['^', '$', '(', '|', '\\']);
-            selection.exclude.push(match is_regular {
+            selection.exclude(&match is_regular {
                 true => PathPattern::from_python_regex(exclude)?,
-                false => PathPattern { ignores_case: false, ..PathPattern::from_glob(exclude, dialect)? },
+                false => PathPattern::from_glob(exclude, dialect, GlobCase::Sensitive)?,
             });
         }
         for kind in &self.file_types {
-            match *kind {
-                "text" => selection.is_text = true,
-                "executable" => selection.executable = Some(true),
-                "not executable" => selection.executable = Some(false),
-                "not symlink" => {}
+            let tag = match *kind {
+                "text" | "executable" => *kind,
+                "not executable" => "non-executable",
+                "not symlink" => continue,
                 other => return Err(JobError::UnknownFileType { name: other.to_owned() }),
-            }
+            };
+            selection.add_types(TypeList::All, &[tag]).map_err(UnsupportedPattern::from)?;
         }
-        selection.base_dir = self.workdir()?;
         Ok(selection)
     }
 
@@ -323,7 +318,8 @@ fn convert_job(
         (Some(script), None) => self::convert_script(script, map, &scope)?,
         (None, Some(run)) => {
             let run = expand_templates(run, name, &scope);
-            let command = JobCommand { run: &run, files: scope.files, selection: &scope.selection()? };
+            let rules = scope.selection()?.to_rules()?;
+            let command = JobCommand { run: &run, files: scope.files, rules: &rules };
             job_command::equivalent_check(&command)?
         }
         _ => return Err(JobError::NoCommand),
@@ -334,7 +330,7 @@ fn convert_job(
     check.description = map.text("fail_text")?.unwrap_or(name).to_owned();
     check.timeout_ms = map.text("timeout")?.map(parse_timeout).transpose()?;
     if map.flag("stage_fixed")? == Some(true) {
-        check.notes.push("`stage_fixed`: nothing is staged; files that it would fix fail the step".to_owned());
+        check.notes.push("`stage_fixed`: nothing is staged".to_owned());
     }
     Ok(check)
 }

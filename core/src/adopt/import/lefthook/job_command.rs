@@ -1,17 +1,16 @@
 //! Interprets `run` of a job: one command or a few lines of shell, with or without file names.
 
 use crate::adopt::import::check_mode::{FIXES_FILES_NOTE, is_fix_option, to_check_mode};
-use crate::adopt::import::import_draft::{EquivalentCheck, pipeline, pipeline_tools};
+use crate::adopt::import::file_selection::chooses_everything;
+use crate::adopt::import::import_draft::EquivalentCheck;
 use crate::adopt::import::import_result::Tool;
 use crate::adopt::import::rejection::JobError;
-use crate::adopt::import::selection::Selection;
-use crate::adopt::import::shell_words::{ShellCommandError, quote, quote_all, reject_unsupported};
+use crate::adopt::import::shell_words::{ShellCommandError, reject_unsupported, shell_command};
+use crate::model::plan::{FILES_PLACEHOLDER, FileRules};
 use crate::spec::{SpecCommand, SpecText};
 
 /// Placeholders for file names: staged files, pushed files, all files, and the output of the job's own command.
 const FILE_PLACEHOLDERS: [&str; 4] = ["{staged_files}", "{push_files}", "{all_files}", "{files}"];
-/// Placeholder for file names in the parsed command.
-const FILES_PLACEHOLDER: &str = "{files}";
 /// Commands that list changed files. A check of all tracked files covers these.
 const LISTING_COMMANDS: [&str; 2] = ["git diff", "git ls-files"];
 
@@ -22,7 +21,7 @@ pub(super) struct JobCommand<'a> {
     /// The command that lists its files, if there is one.
     pub(super) files: Option<&'a str>,
     /// The files that the job checks.
-    pub(super) selection: &'a Selection,
+    pub(super) rules: &'a FileRules,
 }
 
 /// Returns the check that is equivalent to a job's command.
@@ -50,87 +49,56 @@ pub(super) fn equivalent_check(job: &JobCommand<'_>) -> Result<EquivalentCheck, 
     let run = run
         .replace(&format!("\"{FILES_PLACEHOLDER}\""), FILES_PLACEHOLDER)
         .replace(&format!("'{FILES_PLACEHOLDER}'"), FILES_PLACEHOLDER);
-    if run.contains(FILES_PLACEHOLDER) {
-        with_files(&run, job.selection)
-    } else {
-        Ok(without_files(&run, job.selection))
+    let uses_files = run.contains(FILES_PLACEHOLDER);
+    let mut check = if uses_files { with_files(&run)? } else { without_files(&run) };
+    if uses_files || !chooses_everything(job.rules) {
+        check.files = Some(job.rules.clone());
     }
+    Ok(check)
 }
 
 /// Returns the check for a command without file names.
 pub(super) fn check_for_argv(argv: &[String]) -> EquivalentCheck {
     let form = to_check_mode(argv);
-    let tools = started_tool(&form.argv).into_iter().collect();
     EquivalentCheck {
         cmd: form.argv,
-        tools,
+        fix: form.fix,
+        tools: started_tool(argv).into_iter().collect(),
         notes: form.difference.into_iter().collect(),
         ..EquivalentCheck::default()
     }
 }
 
-fn without_files(run: &str, selection: &Selection) -> EquivalentCheck {
-    let mut check = match split_words(run) {
+fn without_files(run: &str) -> EquivalentCheck {
+    match split_words(run) {
         Some(argv) => check_for_argv(&argv),
-        None => EquivalentCheck {
-            cmd: shell_argv(run),
-            tools: first_tool(run),
-            notes: fix_notes(run),
-            ..EquivalentCheck::default()
-        },
-    };
-    let mut without_dir = selection.clone();
-    without_dir.base_dir = None;
-    if !without_dir.selects_everything() {
-        check.notes.push("runs even if no file matches".to_owned());
+        None => check_for_script(run, shell_command(run, false)),
     }
-    check
 }
 
-fn with_files(run: &str, selection: &Selection) -> Result<EquivalentCheck, JobError> {
-    let mut lines = selection.pipeline_lines();
-    let mut check = EquivalentCheck { tools: pipeline_tools().to_vec(), ..EquivalentCheck::default() };
-    let argv = split_words(run).filter(|argv| argv.iter().filter(|word| word.contains(FILES_PLACEHOLDER)).count() == 1);
-    match argv.filter(|argv| argv.iter().any(|word| word == FILES_PLACEHOLDER)) {
-        Some(argv) => {
-            let form = to_check_mode(&argv);
-            check.tools.extend(started_tool(&form.argv));
-            check.notes.extend(form.difference);
-            lines.push(xargs_line(&form.argv));
-        }
+fn with_files(run: &str) -> Result<EquivalentCheck, JobError> {
+    let holds_files = |word: &&String| word.contains(FILES_PLACEHOLDER);
+    let argv = split_words(run).filter(|argv| {
+        let words: Vec<&String> = argv.iter().filter(holds_files).collect();
+        words.len() == 1 && words[0] == FILES_PLACEHOLDER
+    });
+    match argv {
+        Some(argv) => Ok(check_for_argv(&argv)),
         None => {
             reject_quoted_files(run)?;
-            check.tools.extend(first_tool(run));
-            check.notes.extend(fix_notes(run));
             let script = run.replace(FILES_PLACEHOLDER, "\"$@\"");
-            lines.push(format!("xargs -0r sh -c {} sh", quote(&script)));
+            Ok(check_for_script(run, shell_command(&script, true)))
         }
     }
-    check.cmd = pipeline(&lines);
-    Ok(check)
 }
 
-/// Returns the last command of a pipeline, which inserts the file names at their place in a command.
-fn xargs_line(argv: &[String]) -> String {
-    match argv.split_last() {
-        Some((last, words)) if last == FILES_PLACEHOLDER => format!("xargs -0r {}", quote_all(words)),
-        _ => {
-            let words: Vec<String> = argv
-                .iter()
-                .map(|word| if word == FILES_PLACEHOLDER { "\"$@\"".to_owned() } else { quote(word) })
-                .collect();
-            format!("xargs -0r sh -c {} sh", quote(&words.join(" ")))
-        }
-    }
+fn check_for_script(run: &str, cmd: Vec<String>) -> EquivalentCheck {
+    EquivalentCheck { cmd, tools: first_tool(run), notes: fix_notes(run), ..EquivalentCheck::default() }
 }
 
 /// Splits a command that needs no shell; `None` if it needs one.
 fn split_words(run: &str) -> Option<Vec<String>> {
     SpecCommand::Line(SpecText(run.to_owned())).argv().ok().map(Into::into)
-}
-
-fn shell_argv(run: &str) -> Vec<String> {
-    ["sh", "-c", run].map(str::to_owned).to_vec()
 }
 
 /// Returns the note for a script that makes a tool fix files.
@@ -176,43 +144,45 @@ fn reject_quoted_files(run: &str) -> Result<(), JobError> {
 mod tests {
     use super::*;
 
-    fn last_line(run: &str) -> Result<String, JobError> {
-        let job = JobCommand { run, files: Some("git diff --name-only main"), selection: &Selection::default() };
-        let check = equivalent_check(&job)?;
-        let last = check.cmd.last().cloned().unwrap_or_default();
-        Ok(last.lines().last().unwrap_or_default().to_owned())
+    fn convert(run: &str) -> Result<EquivalentCheck, JobError> {
+        let files = Some("git diff --name-only main");
+        equivalent_check(&JobCommand { run, files, rules: &FileRules::default() })
     }
 
     #[test]
     fn inserts_file_names_at_placeholders() {
         let cases = [
-            ("eslint {staged_files}", "xargs -0r eslint"),
-            ("eslint \"{staged_files}\"", "xargs -0r eslint"),
-            ("npx prettier --write {staged_files}", "xargs -0r npx prettier --check"),
-            ("yarn eslint {staged_files} --max-warnings 0", "xargs -0r sh -c 'yarn eslint \"$@\" --max-warnings 0' sh"),
-            ("a {files} && b 'x' {all_files}", "xargs -0r sh -c 'a \"$@\" && b '\\''x'\\'' \"$@\"' sh"),
-            ("x --only={push_files}", "xargs -0r sh -c 'x --only=\"$@\"' sh"),
+            ("eslint {staged_files}", "eslint {files}", ""),
+            ("eslint \"{staged_files}\"", "eslint {files}", ""),
+            ("npx prettier --write {staged_files}", "npx prettier --check {files}", "npx prettier --write {files}"),
+            ("yarn eslint {staged_files} --max-warnings 0", "yarn eslint {files} --max-warnings 0", ""),
+            ("a {files} && b 'x' {all_files}", "sh -c a \"$@\" && b 'x' \"$@\" sh {files}", ""),
+            ("x --only={push_files}", "sh -c x --only=\"$@\" sh {files}", ""),
         ];
-        for (run, line) in cases {
-            assert_eq!(last_line(run).as_deref(), Ok(line), "{run}");
+        for (run, cmd, fix) in cases {
+            let check = convert(run).expect(run);
+            assert_eq!((check.cmd.join(" ").as_str(), check.fix.unwrap_or_default().join(" ").as_str()), (cmd, fix));
+            assert_eq!(check.files, Some(FileRules::default()), "{run}");
         }
     }
 
     #[test]
     fn rejects_unsupported_commands() {
         for run in ["", "x {1}", "x {cmd}", "x {staged_files} && git add {staged_files}", "sh -c 'x {staged_files}'"] {
-            last_line(run).expect_err(run);
+            convert(run).expect_err(run);
         }
-        let job = JobCommand { run: "x {files}", files: Some("./list.sh"), selection: &Selection::default() };
+        let job = JobCommand { run: "x {files}", files: Some("./list.sh"), rules: &FileRules::default() };
         assert!(equivalent_check(&job).is_err());
     }
 
     #[test]
     fn runs_commands_without_files_directly_or_in_shell() {
-        let convert_run = |run: &str| {
-            equivalent_check(&JobCommand { run, files: None, selection: &Selection::default() }).expect(run)
-        };
+        let convert_run =
+            |run: &str| equivalent_check(&JobCommand { run, files: None, rules: &FileRules::default() }).expect(run);
         assert_eq!(convert_run("cargo fmt").cmd, ["cargo", "fmt", "--check"]);
+        let rules = FileRules { types: vec!["text".to_owned()], ..FileRules::default() };
+        let job = JobCommand { run: "make check", files: None, rules: &rules };
+        assert_eq!(equivalent_check(&job).expect("a check").files, Some(rules.clone()));
         assert_eq!(convert_run("cd web && npm test").cmd, ["sh", "-c", "cd web && npm test"]);
         assert_eq!(convert_run("cd web && npm test").tools, []);
         assert_eq!(convert_run("npm test | tee log").tools, [Tool::on_path("npm")]);

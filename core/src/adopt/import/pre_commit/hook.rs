@@ -4,16 +4,16 @@ use super::{PreCommitSettings, Revision};
 use crate::adopt::import::builtin_checks::{self, BuiltinCheck, CheckProgram};
 use crate::adopt::import::check_mode::{program_index, program_name, to_check_mode};
 use crate::adopt::import::config_map::ConfigMap;
-use crate::adopt::import::file_types::FileType;
-use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion, pipeline, pipeline_tools};
+use crate::adopt::import::file_selection::{FileSelection, TypeList, chooses_everything};
+use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion};
 use crate::adopt::import::import_result::{Source, Tool};
 use crate::adopt::import::known_hooks::{self, KnownHook};
 use crate::adopt::import::path_pattern::PathPattern;
 use crate::adopt::import::rejection::{HookError, Rejection};
-use crate::adopt::import::selection::Selection;
-use crate::adopt::import::shell_words::{quote, quote_all, reject_unsupported, split};
-use crate::spec::quoted;
+use crate::adopt::import::shell_words::{in_shell, reject_unsupported, split};
+use crate::model::plan::{FILES_PLACEHOLDER, FileRules};
 use crate::spec::yaml::Node;
+use crate::spec::{self, quoted};
 
 /// The keys that a hook may have.
 const HOOK_KEYS: [&str; 23] = [
@@ -171,7 +171,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         };
         let mut selection = self.selection(&manifest)?;
         if known.excludes_spec {
-            selection.exclude.push(spec_pattern());
+            selection.exclude_path(spec::PATH);
             notes.push("does not check `spec/verification.yaml`, which has long lines".to_owned());
         }
         let names = self.filename_passing(known.pass_filenames)?;
@@ -185,7 +185,8 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     /// Converts one of the small checks of pre-commit's own collection.
     fn builtin_check(&self) -> Result<EquivalentCheck, HookError> {
         let args = self.args()?.unwrap_or_default();
-        let Some(BuiltinCheck { program: way, types, note }) = builtin_checks::find(self.id, &args) else {
+        reject_files_word(&args)?;
+        let Some(BuiltinCheck { cmd, fix, program, types, note }) = builtin_checks::find(self.id, &args) else {
             return Err(self.unknown_hook_error());
         };
         for key in ["entry", "language", "additional_dependencies", "pass_filenames"] {
@@ -198,23 +199,17 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             types: types.to_vec(),
             ..HookManifest::default()
         };
-        let selection = self.selection(&manifest)?;
+        let files = self.selection(&manifest)?.to_rules().map_err(HookError::CombinedPatterns)?;
         let mut notes: Vec<String> = note.iter().map(|note| (*note).to_owned()).collect();
-        let mut check = match way {
-            CheckProgram::Python { program, module } => {
-                let mut check = self.pipeline_check(&selection, builtin_checks::python_command(&program));
-                check.tools.push(python_tool(module));
-                check
-            }
-            CheckProgram::Command { name } => {
+        let tool = program.map(|program| match program {
+            CheckProgram::Python(module) => python_tool(module),
+            CheckProgram::PackageCommand(name) => {
                 notes.push(format!("`{name}` is installed by `pip install pre-commit-hooks`"));
-                let argv: Vec<String> = std::iter::once(name.to_owned()).chain(args).collect();
-                self.command_check(&argv, &selection, FilenamePassing::Arguments, Vec::new())?
+                Tool::on_path(name)
             }
-        };
-        check.notes = notes;
-        check.is_known = true;
-        Ok(check)
+        });
+        let tools = tool.into_iter().collect();
+        Ok(EquivalentCheck { cmd, files: Some(files), fix, tools, notes, is_known: true, ..EquivalentCheck::default() })
     }
 
     /// Converts a hook whose command is in the configuration.
@@ -226,17 +221,19 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         match language {
             "pygrep" => {
                 // The spec contains the expression itself, and must not match it.
-                selection.exclude.push(spec_pattern());
-                let line = builtin_checks::pygrep(entry, &self.args()?.unwrap_or_default())?;
-                let mut check = self.pipeline_check(&selection, line);
-                check.tools.push(python_tool(None));
-                return Ok(check);
+                selection.exclude_path(spec::PATH);
+                reject_files_word(&[entry.to_owned()])?;
+                let cmd = builtin_checks::pygrep(entry, &self.args()?.unwrap_or_default())?;
+                let files = selection.to_rules().map_err(HookError::CombinedPatterns)?;
+                let tools = vec![python_tool(None)];
+                return Ok(EquivalentCheck { cmd, files: Some(files), tools, ..EquivalentCheck::default() });
             }
             "fail" => {
-                let fail_command =
-                    format!("if tr '\\0' '\\n' | grep .; then printf '%s\\n' {}; exit 1; fi", quote(entry));
-                // The names go through `tr` first, so this is a separate part of the pipeline.
-                return Ok(self.pipeline_check(&selection, format!("({fail_command})")));
+                reject_files_word(&[entry.to_owned()])?;
+                let words = ["sh", "-c", "printf \"%s\\n\" \"$0\" \"$@\"; exit 1", entry, FILES_PLACEHOLDER];
+                let cmd = words.map(str::to_owned).to_vec();
+                let files = selection.to_rules().map_err(HookError::CombinedPatterns)?;
+                return Ok(EquivalentCheck { cmd, files: Some(files), ..EquivalentCheck::default() });
             }
             "system" | "script" | "unsupported" | "unsupported_script"
                 if self.map.list("additional_dependencies")?.is_some_and(|list| !list.is_empty()) =>
@@ -310,121 +307,81 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     }
 
     /// Returns the files that the hook checks.
-    fn selection(&self, manifest: &HookManifest) -> Result<Selection, HookError> {
-        let mut selection = Selection::default();
+    fn selection(&self, manifest: &HookManifest) -> Result<FileSelection, HookError> {
+        let mut selection = FileSelection::default();
         if let Some(pattern) = &self.settings.files {
-            selection.include_pattern(pattern.clone()?);
+            selection.include_any(vec![pattern.clone()?]);
         }
         if let Some(pattern) = &self.settings.exclude {
-            selection.exclude.push(pattern.clone()?);
+            selection.exclude(&pattern.clone()?);
         }
         let own_pattern =
             |key, text| PathPattern::from_python_regex(text).map_err(|source| HookError::Pattern { key, source });
-        selection.include_pattern(own_pattern("files", self.map.text("files")?.unwrap_or(manifest.files))?);
+        selection.include_any(vec![own_pattern("files", self.map.text("files")?.unwrap_or(manifest.files))?]);
         if let Some(exclude) = self.map.text("exclude")? {
-            // pre-commit itself uses `^$` as an exclusion that matches nothing.
-            selection.exclude.push(own_pattern("exclude", exclude)?);
+            selection.exclude(&own_pattern("exclude", exclude)?);
         }
-        selection.exclude.retain(|pattern| pattern.ere != "^$");
-        self.select_types(&mut selection, manifest)?;
+        let lists = [
+            (TypeList::All, "types", &manifest.types),
+            (TypeList::Any, "types_or", &manifest.types_or),
+            (TypeList::None, "exclude_types", &manifest.exclude_types),
+        ];
+        for (list, key, default) in lists {
+            let types = self.map.texts(key)?.unwrap_or_else(|| default.clone());
+            selection.add_types(list, &types).map_err(HookError::UnknownFileType)?;
+        }
         Ok(selection)
-    }
-
-    fn select_types(&self, selection: &mut Selection, manifest: &HookManifest) -> Result<(), HookError> {
-        let all = self.map.texts("types")?.unwrap_or_else(|| manifest.types.clone());
-        let any = self.map.texts("types_or")?.unwrap_or_else(|| manifest.types_or.clone());
-        let none = self.map.texts("exclude_types")?.unwrap_or_else(|| manifest.exclude_types.clone());
-        let mut kinds = Vec::new();
-        for tag in all {
-            match tag {
-                "file" => {}
-                "text" => selection.is_text = true,
-                "executable" => selection.executable = Some(true),
-                "non-executable" => selection.executable = Some(false),
-                "symlink" => selection.is_symlink = true,
-                tag => kinds.push(file_type(tag)?),
-            }
-        }
-        if kinds.len() > 1 {
-            return Err(HookError::SeveralTypes);
-        }
-        if any.contains(&"text") {
-            selection.is_text = true;
-        } else if !any.is_empty() && !any.contains(&"file") {
-            let any: Vec<_> = any.into_iter().map(file_type).collect::<Result<_, _>>()?;
-            // If a required kind is among the alternatives, only the required kind matters.
-            if kinds.is_empty() {
-                kinds = any;
-            } else if !kinds.iter().all(|kind| any.contains(kind)) {
-                return Err(HookError::ContradictoryTypes);
-            }
-        }
-        if !kinds.is_empty() {
-            selection.include_types(&kinds);
-        }
-        for tag in none {
-            match tag {
-                "binary" => selection.is_text = true,
-                "symlink" => {}
-                "executable" if selection.executable.is_none() => selection.executable = Some(false),
-                tag => selection.exclude_types(&[file_type(tag)?]),
-            }
-        }
-        Ok(())
     }
 
     /// Returns the check for a command, and passes the file names in the way that `names` gives.
     fn command_check(
         &self,
         argv: &[String],
-        selection: &Selection,
+        selection: &FileSelection,
         names: FilenamePassing,
         mut notes: Vec<String>,
     ) -> Result<EquivalentCheck, HookError> {
         reject_unsupported(&argv.join(" "))?;
-        let form = to_check_mode(argv);
-        notes.extend(form.difference);
-        let tool = form.argv.first().filter(|program| !program.contains('/')).map(|program| Tool::on_path(program));
-        if names == FilenamePassing::Omitted {
-            if !selection.selects_everything() && self.map.flag("always_run")? != Some(true) {
-                notes.push("runs even if no file matches".to_owned());
+        reject_files_word(argv)?;
+        let always_runs = self.map.flag("always_run")? == Some(true);
+        let mut argv = argv.to_vec();
+        let tool = argv.first().filter(|program| !program.contains('/')).map(|program| Tool::on_path(program));
+        if names != FilenamePassing::Omitted {
+            argv.push(FILES_PLACEHOLDER.to_owned());
+            if always_runs {
+                notes.push("`always_run`: does not run if no file matches".to_owned());
             }
-            return Ok(EquivalentCheck {
-                cmd: form.argv,
-                tools: tool.into_iter().collect(),
-                notes,
-                ..EquivalentCheck::default()
-            });
         }
-        if self.map.flag("always_run")? == Some(true) {
-            notes.push("`always_run`: does not run if no file matches".to_owned());
+        let form = to_check_mode(&argv);
+        notes.extend(form.difference);
+        let (mut cmd, mut fix) = (form.argv, form.fix);
+        if let FilenamePassing::AtMost(number) = names {
+            cmd = in_batches(&cmd, number);
+            fix = fix.map(|fix| in_batches(&fix, number));
         }
-        let few = if let FilenamePassing::AtMost(number) = names { format!(" -n {number}") } else { String::new() };
-        let run = format!("xargs -0r{few} {}", quote_all(&form.argv));
-        let mut check = match form.fails_by_output {
-            true => self.pipeline_check(selection, format!("{run} |\n(! grep .)")),
-            false => self.pipeline_check(selection, run),
-        };
-        check.tools.extend(tool);
-        check.notes = notes;
-        Ok(check)
-    }
-
-    /// Returns the check for a pipeline that lists the files and ends in `line`.
-    fn pipeline_check(&self, selection: &Selection, line: String) -> EquivalentCheck {
-        let mut lines = selection.pipeline_lines();
-        lines.push(line);
-        EquivalentCheck { cmd: pipeline(&lines), tools: pipeline_tools().to_vec(), ..EquivalentCheck::default() }
+        let rules = selection.to_rules().map_err(HookError::CombinedPatterns)?;
+        let is_always = always_runs || chooses_everything(&rules);
+        let files: Option<FileRules> = (names != FilenamePassing::Omitted || !is_always).then_some(rules);
+        Ok(EquivalentCheck { cmd, files, fix, tools: tool.into_iter().collect(), notes, ..EquivalentCheck::default() })
     }
 }
 
-/// Returns a pattern for the path of the spec.
-fn spec_pattern() -> PathPattern {
-    PathPattern { ere: "^spec/verification\\.yaml$".to_owned(), ignores_case: false }
+/// Returns a command that calls another one with at most `number` files at a time.
+fn in_batches(argv: &[String], number: u32) -> Vec<String> {
+    match argv.split_last() {
+        Some((last, words)) if last == FILES_PLACEHOLDER => {
+            in_shell(words, &format!("printf \"%s\\0\" \"$@\" | xargs -0 -n {number} "), "")
+                .into_iter()
+                .chain(["sh".to_owned(), FILES_PLACEHOLDER.to_owned()])
+                .collect()
+        }
+        _ => argv.to_vec(),
+    }
 }
 
-fn file_type(tag: &str) -> Result<&'static FileType, HookError> {
-    FileType::from_tag(tag).ok_or_else(|| HookError::UnknownFileType { tag: tag.to_owned() })
+/// Rejects a command that contains the word that stands for the files in a spec.
+fn reject_files_word(argv: &[String]) -> Result<(), HookError> {
+    if argv.iter().any(|word| word.contains(FILES_PLACEHOLDER)) { Err(HookError::FilesWord) } else { Ok(()) }
 }
 
 /// Returns Python as a tool, with a check for a module that not every installation has.

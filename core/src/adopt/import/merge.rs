@@ -1,0 +1,319 @@
+//! Adds imported skills to an existing spec as text, so that its comments and its layout stay. The result is parsed to
+//! check that it means the old spec and the imported skills.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::model::names::ProfileName;
+use crate::spec::diagnostic_collector::DiagnosticCollector;
+use crate::spec::yaml::{self, Node, YamlFileKind, YamlValue};
+use crate::spec::{self, Diagnostic, Spec, quoted};
+
+/// The reason why imported skills cannot be added to a spec.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// The existing spec is invalid.
+    #[error("the existing spec is invalid")]
+    InvalidSpec(Vec<Diagnostic>),
+    /// The existing spec has a skill of the same name.
+    #[error("the spec already has a skill {}", quoted(.0))]
+    SkillExists(String),
+    /// Lines cannot be added to a part of the spec.
+    #[error("the spec has no block of lines for `{0}` to which lines can be added")]
+    Layout(&'static str),
+    /// The result would not mean the old spec and the imported skills.
+    #[error("the result would differ from the old spec with the imported skills")]
+    Different,
+}
+
+/// Returns the text of `existing` with the toolchains and skills of `imported`, a spec that [`super::import`] has
+/// generated, and with its skills in the profile.
+///
+/// # Errors
+/// The existing spec is invalid, has a skill of the same name, or has a layout to which lines cannot be added.
+pub fn merge(existing: &str, imported: &str, profile: &ProfileName) -> Result<String, MergeError> {
+    let old = spec::parse(existing.as_bytes()).map_err(MergeError::InvalidSpec)?;
+    let new = spec::parse(imported.as_bytes()).map_err(MergeError::InvalidSpec)?;
+    let (old_value, new_value) = (to_value(&old.spec), to_value(&new.spec));
+    let names: Vec<String> =
+        included(&new_value, profile).iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    if let Some(name) = names.iter().find(|name| old_value["skills"].get(name.as_str()).is_some()) {
+        return Err(MergeError::SkillExists(name.clone()));
+    }
+    let mut root_report = DiagnosticCollector::default();
+    let root = yaml::parse_file(YamlFileKind::Foreign, existing.as_bytes(), &mut root_report);
+    let root = root.ok_or(MergeError::Layout("version"))?;
+    let mut edits = Edits::new(existing);
+    edits.add_to_profile(&root, &names, profile)?;
+    edits.add_to_section(&root, "skills", &skill_lines(imported, (&old_value, &new_value)))?;
+    // A new section comes after the skills.
+    edits.add_toolchains(&root, imported, (&old_value, &new_value))?;
+    let text = edits.apply();
+    let merged = spec::parse(text.as_bytes()).map_err(|_| MergeError::Different)?;
+    let is_same = means_both(&to_value(&merged.spec), (&old_value, &new_value), profile);
+    if is_same && merged.warnings.len() <= old.warnings.len() { Ok(text) } else { Err(MergeError::Different) }
+}
+
+fn to_value(spec: &Spec) -> Value {
+    serde_json::to_value(spec).unwrap_or_default()
+}
+
+fn keys(map: &Value) -> Vec<String> {
+    map.as_object().into_iter().flat_map(|map| map.keys().cloned()).collect()
+}
+
+/// Returns the names of the skills in a profile.
+fn included(spec: &Value, profile: &ProfileName) -> Vec<Value> {
+    spec["profiles"][profile.as_str()]["include"].as_array().cloned().unwrap_or_default()
+}
+
+/// Returns whether a spec has everything of the old spec, and the imported skills and toolchains.
+fn means_both(merged: &Value, (old, new): (&Value, &Value), profile: &ProfileName) -> bool {
+    let same_rest = ["version", "ignored", "defaults"].iter().all(|key| merged[key] == old[key]);
+    let profiles = keys(&old["profiles"])
+        .iter()
+        .all(|name| name == profile.as_str() || merged["profiles"][name] == old["profiles"][name]);
+    let included = included(merged, profile) == [included(old, profile), included(new, profile)].concat();
+    let own = |skill: &Value| {
+        let mut skill = skill.clone();
+        if let Some(map) = skill.as_object_mut() {
+            map.remove("env");
+            map.remove("needs");
+        }
+        skill
+    };
+    let count = keys(&merged["skills"]).len() == keys(&old["skills"]).len() + keys(&new["skills"]).len();
+    let old_skills = keys(&old["skills"]).iter().all(|name| merged["skills"][name] == old["skills"][name]);
+    let new_skills = keys(&new["skills"]).iter().all(|name| own(&merged["skills"][name]) == own(&new["skills"][name]));
+    let old_tools = keys(&old["toolchains"]).iter().all(|name| merged["toolchains"][name] == old["toolchains"][name]);
+    let tools: Vec<&Value> = merged["toolchains"].as_object().into_iter().flat_map(|map| map.values()).collect();
+    let new_tools = keys(&new["toolchains"]).iter().all(|name| tools.contains(&&new["toolchains"][name]));
+    same_rest && profiles && included && count && old_skills && new_skills && old_tools && new_tools
+}
+
+/// Returns the lines of a section of a generated spec, without its key.
+fn section<'t>(text: &'t str, key: &str) -> Vec<&'t str> {
+    let head = format!("{key}:");
+    let lines = text.lines().skip_while(|line| *line != head).skip(1);
+    lines.take_while(|line| line.starts_with(' ') || line.is_empty()).collect()
+}
+
+/// Returns the lines of the imported skills. The variables of the imported `defaults` become those of each skill, and
+/// `needs` is added or removed so that the order of the old skills does not change.
+fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
+    let has_needs = |spec: &Value| keys(&spec["skills"]).iter().any(|name| !spec["skills"][name]["needs"].is_null());
+    let (old_needs, new_needs) = (has_needs(old), has_needs(new));
+    let env: Vec<String> = section(imported, "defaults").iter().map(|line| format!("  {line}")).collect();
+    let mut lines = Vec::new();
+    for line in section(imported, "skills") {
+        let is_needs = line == "    needs: []";
+        if !is_needs || old_needs {
+            lines.push(line.to_owned());
+        }
+        if line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':') {
+            lines.extend(env.iter().cloned());
+            if old_needs && !new_needs {
+                lines.push("    needs: []".to_owned());
+            }
+        }
+    }
+    lines
+}
+
+/// Insertions into a text, by byte offset.
+struct Edits<'t> {
+    text: &'t str,
+    insertions: Vec<(usize, String)>,
+}
+
+impl<'t> Edits<'t> {
+    fn new(text: &'t str) -> Self {
+        Self { text, insertions: Vec::new() }
+    }
+
+    fn add_toolchains(
+        &mut self,
+        root: &Node<'_>,
+        imported: &str,
+        (old, new): (&Value, &Value),
+    ) -> Result<(), MergeError> {
+        let known: BTreeSet<String> = keys(&old["toolchains"]).into_iter().collect();
+        let (mut lines, mut skips) = (Vec::new(), false);
+        for line in section(imported, "toolchains") {
+            let name =
+                line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.split_once(':'));
+            let Some((name, rest)) = name else {
+                lines.extend((!skips).then(|| line.to_owned()));
+                continue;
+            };
+            let plain = name.trim_matches('"');
+            skips = known.contains(plain) && old["toolchains"][plain] == new["toolchains"][plain];
+            if !skips {
+                let name = if known.contains(plain) { format!("hooks-{plain}") } else { name.to_owned() };
+                lines.push(format!("  {name}:{rest}"));
+            }
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        if value(root, "toolchains").is_some() {
+            return self.add_to_section(root, "toolchains", &lines);
+        }
+        self.insertions.push((self.text.len(), format!("toolchains:\n{}\n", lines.join("\n"))));
+        Ok(())
+    }
+
+    /// Adds names to the list of a profile, or adds the profile.
+    fn add_to_profile(&mut self, root: &Node<'_>, names: &[String], profile: &ProfileName) -> Result<(), MergeError> {
+        let profiles = value(root, "profiles").ok_or(MergeError::Layout("profiles"))?;
+        let Some(include) = value(profiles, profile.as_str()).and_then(|profile| value(profile, "include")) else {
+            let items = names.iter().map(|name| format!("      - {name}"));
+            let lines =
+                [format!("  {profile}:"), "    include:".to_owned()].into_iter().chain(items).collect::<Vec<_>>();
+            return self.add_to_section(root, "profiles", &lines);
+        };
+        let YamlValue::Seq(items) = &include.value else { return Err(MergeError::Layout("include")) };
+        let last = items.last().ok_or(MergeError::Layout("include"))?;
+        let (start, end) = (offset(last.span.start), offset(last.span.end));
+        let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let before = &self.text[line_start..start];
+        if before.trim() == "-" {
+            let lines: String = names.iter().map(|name| format!("{before}{name}\n")).collect();
+            self.insertions.push((self.line_end(end), lines));
+        } else {
+            self.insertions.push((end, names.iter().map(|name| format!(", {name}")).collect()));
+        }
+        Ok(())
+    }
+
+    /// Adds lines, which are indented by two spaces, to the end of a section.
+    fn add_to_section(&mut self, root: &Node<'_>, key: &'static str, lines: &[String]) -> Result<(), MergeError> {
+        let YamlValue::Map(sections) = &root.value else { return Err(MergeError::Layout(key)) };
+        let at = sections.iter().position(|(name, _)| name.text == key).ok_or(MergeError::Layout(key))?;
+        let YamlValue::Map(entries) = &sections[at].1.value else { return Err(MergeError::Layout(key)) };
+        let first = entries.first().map(|(name, _)| offset(name.span.start)).ok_or(MergeError::Layout(key))?;
+        let line_start = self.text[..first].rfind('\n').map_or(0, |at| at + 1);
+        let indent = &self.text[line_start..first];
+        if indent.is_empty() || !indent.bytes().all(|byte| byte == b' ') {
+            return Err(MergeError::Layout(key));
+        }
+        let end = sections.get(at + 1).map_or(self.text.len(), |(name, _)| offset(name.span.start));
+        // Comments and empty lines after the section belong to the next one.
+        let mut insert_at = first;
+        let mut start = line_start;
+        for line in self.text[line_start..end].split_inclusive('\n') {
+            start += line.len();
+            if line.starts_with(' ') && !line.trim().is_empty() {
+                insert_at = start;
+            }
+        }
+        let lines = lines.iter().map(|line| match line.strip_prefix("  ") {
+            Some(rest) => format!("{indent}{rest}\n"),
+            None => "\n".to_owned(),
+        });
+        self.insertions.push((insert_at, lines.collect()));
+        Ok(())
+    }
+
+    fn line_end(&self, at: usize) -> usize {
+        self.text[at..].find('\n').map_or(self.text.len(), |length| at + length + 1)
+    }
+
+    /// Returns the text with all insertions. A line break is added to a last line that lacks one.
+    fn apply(self) -> String {
+        let mut insertions = self.insertions;
+        insertions.sort_by_key(|(at, _)| *at);
+        let (mut text, mut done) = (String::new(), 0);
+        for (at, new) in insertions {
+            text.push_str(&self.text[done..at]);
+            if new.ends_with('\n') && !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(&new);
+            done = at;
+        }
+        text.push_str(&self.text[done..]);
+        text
+    }
+}
+
+fn offset(at: u32) -> usize {
+    at.try_into().unwrap_or(usize::MAX)
+}
+
+fn value<'t, 'a>(node: &'t Node<'a>, key: &str) -> Option<&'t Node<'a>> {
+    let YamlValue::Map(entries) = &node.value else { return None };
+    entries.iter().find(|(name, _)| name.text == key).map(|(_, value)| value).filter(|value| !value.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adopt::import::{ImportRequest, Source, import};
+
+    fn imported() -> String {
+        let config = "repos:\n- repo: https://github.com/astral-sh/ruff-pre-commit\n  rev: v0.16.0\n  hooks: [{id: ruff}, {id: ruff-format}]\n";
+        let profile = ProfileName::new("pr").expect("a name");
+        let request = ImportRequest { source: Source::PreCommit, file: "x", profile: &profile };
+        import(config.as_bytes(), &request).expect("valid").spec.expect("a spec")
+    }
+
+    fn merge_into(existing: &str) -> Result<String, MergeError> {
+        merge(existing, &imported(), &ProfileName::new("pr").expect("a name"))
+    }
+
+    const EXISTING: &str = "\
+# My checks.
+version: 1
+toolchains:
+  make: { required: [{ cmd: [make, --version] }] } # any
+
+# Profiles.
+profiles:
+  pr:
+    include:
+      - verify.test # first
+  all: { include: [verify.test] }
+
+skills:
+  # The tests.
+  verify.test:
+    steps:
+      - { name: test, cmd: [make, test] }
+";
+
+    #[test]
+    fn adds_skills_and_keeps_comments() {
+        let text = merge_into(EXISTING).expect("merged");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn adds_skills_to_other_layouts() {
+        let flow = "version: 1\nprofiles: { pr: { include: [verify.test] } }\nskills:\n    verify.test: { needs: [], steps: [{ name: a, cmd: a }] }";
+        let text = merge_into(flow).expect("merged");
+        assert!(text.contains("include: [verify.test, pre-commit.ruff, pre-commit.ruff-format]"), "{text}");
+        assert!(
+            text.contains("\n    pre-commit.ruff:\n      env:") && text.contains("\ntoolchains:\n  ruff:"),
+            "{text}"
+        );
+        let other =
+            EXISTING.replace("  pr:\n    include:\n      - verify.test # first\n", "").replace("make:", "ruff:");
+        let text = merge_into(&other).expect("merged");
+        assert!(
+            text.contains("\n  pr:\n    include:\n      - pre-commit.ruff\n") && text.contains("  hooks-ruff: {"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_merge() {
+        let named = EXISTING.replace("verify.test", "pre-commit.ruff");
+        assert_eq!(merge_into(&named), Err(MergeError::SkillExists("pre-commit.ruff".to_owned())));
+        let flow =
+            "{ version: 1, profiles: { pr: { include: [a] } }, skills: { a: { steps: [{ name: a, cmd: a }] } } }\n";
+        assert!(matches!(merge_into(flow), Err(MergeError::Layout(_))));
+        assert!(matches!(merge_into("version: 2\n"), Err(MergeError::InvalidSpec(_))));
+    }
+}
