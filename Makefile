@@ -12,7 +12,7 @@ BUILD_TESTS = { scripts/need --try $(TEST_PROGRAMS); scripts/clients; } & \
 	$(CARGO) build --workspace --bins --tests; built=$$?; wait $$! && exit $$built
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo screens test test-long check check-deps schemas bench book install deb
+.PHONY: help build demo screens test test-long check check-deps schemas bench book install deb dist try-dist
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -84,3 +84,11 @@ install: ## install to PREFIX (default /usr/local); DESTDIR, if set, is prepende
 deb: ## build the Debian package in target/debian
 	@scripts/need cargo cc
 	@scripts/deb
+
+dist: ## build all files of a release in target/dist: archives, wheels, npm, deb, rpm, image, SBOM, checksums
+	@scripts/need cargo cc git python3
+	@scripts/dist
+
+try-dist: ## install each file of target/dist in a clean Debian or Ubuntu, and verify a repository there; needs root
+	@scripts/need python3 debootstrap
+	@scripts/try-dist

@@ -10,8 +10,8 @@ use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use crate::args::{Cli, CliCommand, DaemonCommand, OutputFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, codes, compare, daemon, doctor, exec, explain, gate, gc, generated_texts, hook, import, init, logs, man,
-    mcp, plan, report, run, sql, status, validate, watch,
+    cancel, codes, compare, daemon, doctor, du, exec, explain, gate, gc, generated_texts, hook, import, init, logs,
+    man, mcp, plan, report, run, runs, sql, status, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -69,6 +69,7 @@ fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Resul
         CliCommand::Exec(args) => exec::exec(args, caller, screen),
         CliCommand::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
         CliCommand::Gc(args) => gc::gc(args, caller, screen),
+        CliCommand::Du(args) => du::du(args, caller, screen),
         CliCommand::Import(args) => import::import(args, caller, screen),
         CliCommand::Init(args) => init::init(args, caller, screen),
         CliCommand::Validate(args) => validate::validate(args, caller, screen),
@@ -79,6 +80,7 @@ fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Resul
         CliCommand::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
         CliCommand::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
         CliCommand::Status(args) => block_on(status::status(args, caller, screen)),
+        CliCommand::Runs(args) => runs::runs(args, caller, screen),
         CliCommand::Logs(args) => block_on(logs::logs(args, caller, screen)),
         CliCommand::Report(args) => block_on(report::report(args, caller, screen)),
         CliCommand::Compare(args) => block_on(compare::compare(args, caller, screen)),
@@ -110,9 +112,11 @@ fn wants_json(command: &CliCommand) -> bool {
         CliCommand::Plan(args) => args.format == OutputFormat::Json,
         CliCommand::Doctor(args) => args.format == OutputFormat::Json,
         CliCommand::Gc(args) => args.format == OutputFormat::Json,
+        CliCommand::Du(args) => args.format == OutputFormat::Json,
         CliCommand::Exec(args) => args.format == OutputFormat::Json,
         CliCommand::Gate(args) => args.format == OutputFormat::Json,
         CliCommand::Status(args) => args.format == OutputFormat::Json,
+        CliCommand::Runs(args) => args.format == OutputFormat::Json,
         CliCommand::Compare(args) => args.format == OutputFormat::Json,
         CliCommand::Daemon(args) => {
             matches!(&args.command, DaemonCommand::Status(args) if args.format == OutputFormat::Json)

@@ -5,6 +5,7 @@ mod ask;
 mod compare;
 mod daemon;
 mod doctor;
+mod du;
 mod exec;
 mod exec_only_cli;
 mod gc;
@@ -13,6 +14,7 @@ mod import;
 mod init;
 mod output_format;
 mod report_options;
+mod runs;
 mod schema_name;
 mod scope;
 mod shared_options;
@@ -39,6 +41,7 @@ pub(crate) use daemon::{
     StopArgs, WatchArgs,
 };
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use du::DuArgs;
 pub(crate) use exec::ExecArgs;
 pub(crate) use gc::GcArgs;
 pub(crate) use hook::{
@@ -48,6 +51,7 @@ pub(crate) use import::ImportArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use output_format::{ColorWhen, OutputFormat, RunFormat};
 pub(crate) use report_options::{ReportFileOption, ReportsArgs};
+pub(crate) use runs::{RunReference, RunsArgs};
 pub(crate) use schema_name::SchemaName;
 pub(crate) use scope::ScopeArgs;
 pub(crate) use shared_options::{BackendArgs, OperatorArgs, RepoArgs, SandboxArgs, SocketArgs, StateArgs};
@@ -108,11 +112,15 @@ pub(crate) enum CliCommand {
     Doctor(DoctorArgs),
     /// Remove data beyond the limits from the state directory, or all data that can be recreated
     Gc(GcArgs),
+    /// List what uses the space of the state directory, by kind and by repository
+    Du(DuArgs),
     /// Show the daemon's runs, or one of them
     Status(StatusArgs),
+    /// List the runs that are recorded in the state directory, without a daemon
+    Runs(RunsArgs),
     /// Show the output of the steps of a run
     Logs(LogsArgs),
-    /// Print the result of a run of the daemon in another format, or write it to files
+    /// Print the result of a run in another format, or write it to files
     Report(ReportArgs),
     /// Show what changed between two runs
     Compare(CompareArgs),
@@ -180,6 +188,9 @@ pub(crate) struct RunArgs {
     /// Print only the verdict and what did not pass, and nothing during the run
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
+    /// True for a run that a hook of git requests
+    #[arg(skip)]
+    pub is_hook: bool,
     /// Print every step with its command, the end of its output, its resource usage and its sandbox
     /// controls
     #[arg(long, short)]
@@ -196,6 +207,7 @@ impl RunArgs {
     /// Returns how detailed the report is.
     pub(crate) fn detail(&self) -> Detail {
         match (self.quiet, self.verbose) {
+            _ if self.is_hook => Detail::Hook,
             (true, _) => Detail::Quiet,
             (_, true) => Detail::Verbose,
             _ => Detail::Normal,

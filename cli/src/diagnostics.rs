@@ -254,10 +254,10 @@ mod tests {
 
     fn span(text: &str) -> Span {
         let start = SOURCE.find(text).expect("in the source");
-        let begin = Span { start: 0, end: 0, line: 1, column: 1 };
+        let begin = Span { start: 0, end: 0, line: 1, column: 1, file: 0 };
         let (line, column) = end_position(begin, &SOURCE[..start]);
         let small = |number: usize| u32::try_from(number).expect("small");
-        Span { start: small(start), end: small(start + text.len()), line: small(line), column: small(column) }
+        Span { start: small(start), end: small(start + text.len()), line: small(line), column: small(column), file: 0 }
     }
 
     fn diagnostics() -> Vec<Diagnostic> {
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn wrong_span_does_not_panic() {
-        let bad = Span { start: 70, end: 9_999, line: 99, column: 99 };
-        let backwards = Span { start: 20, end: 3, line: 1, column: 1 };
+        let bad = Span { start: 70, end: 9_999, line: 99, column: 99, file: 0 };
+        let backwards = Span { start: 20, end: 3, line: 1, column: 1, file: 0 };
         for span in [bad, backwards] {
             let diagnostics = [Diagnostic::error(Code::Syntax, span, "x")];
             assert!(render(file_diagnostics(&diagnostics)).contains("error[P0104]"));
@@ -305,6 +305,7 @@ mod tests {
             end: u32::try_from(start + 1).expect("small"),
             line,
             column: 1,
+            file: 0,
         };
         let second = source.rfind('a').expect("there");
         let diagnostics =
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn output_for_a_huge_line_is_bounded() {
         let source = "*a, ".repeat(1 << 18);
-        let at = |index: u32| Span { start: index * 4, end: index * 4 + 2, line: 1, column: index * 4 + 1 };
+        let at = |index: u32| Span { start: index * 4, end: index * 4 + 2, line: 1, column: index * 4 + 1, file: 0 };
         let diagnostics: Vec<Diagnostic> =
             (0..256).map(|index| Diagnostic::error(Code::Alias, at(index * 1000), "an alias")).collect();
         let text = render(FileDiagnostics { file: Path::new("f"), source: &source, diagnostics: &diagnostics });

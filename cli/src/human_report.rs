@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::{EXIT_USAGE, InconclusiveDetail, InconclusiveReason, Verdict};
 use proctor_core::model::outcome::Outcome;
+use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::{ReportEvidence, StepEvidence, TreeSource};
+use proctor_core::report::stream_texts::StreamTexts;
 use serde::Serialize;
 
 use crate::screen::TextLayout;
 use crate::style::{self, DIM, UNSURE, paint};
 use crate::text::{count, display_width, duration, escape_line, escape_text, pad, wrap};
-use failed_outputs::FailedOutputs;
 use proctor_core::record::run_record::{Finished, RunRecord, SkillRecord, Started};
 
 pub(crate) use step_text::{
-    check_reason, command_line, drift_block, leak_hint, limit_hint, limits_hit_phrase, outcome_reason, stream_block,
-    termination_phrase,
+    command_line, drift_block, leak_hint, limit_hints, limits_hit_phrase, outcome_reason, outcome_word, stream_block,
 };
 
 /// Amount of detail in the report.
@@ -29,11 +29,20 @@ pub(crate) use step_text::{
 pub(crate) enum Detail {
     /// The steps that did not pass, and the verdict.
     Quiet,
+    /// As `Quiet`, with live progress on a terminal: a hook.
+    Hook,
     /// As `Quiet`, plus a line for each skill.
     Normal,
     /// As `Normal`, plus every step with its command, the start and end of its output, its resource use and the
     /// enforced controls.
     Verbose,
+}
+
+impl Detail {
+    /// Returns whether the report contains only what did not pass, and the verdict.
+    fn is_brief(self) -> bool {
+        matches!(self, Self::Quiet | Self::Hook)
+    }
 }
 
 /// Options of the report.
@@ -43,7 +52,7 @@ pub(crate) struct ReportOptions<'a> {
     /// Size of the output area.
     pub layout: TextLayout,
     /// Fetched outputs of failed steps.
-    pub outputs: &'a FailedOutputs,
+    pub outputs: &'a StreamTexts,
     /// Options to append to the suggested `proctor logs RUN STEP`, such as the state directory.
     pub logs_options: &'a str,
 }
@@ -58,13 +67,13 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
     if view.detail == Detail::Verbose {
         text.push_str(&passed_blocks(record, view));
     }
-    if view.detail != Detail::Quiet {
+    if !view.detail.is_brief() {
         text.push_str(&tree_line(record));
         text.push_str(&skill_table(&record.skills, view.layout.columns));
-        text.push_str(&notes(record));
+        text.push_str(&view.layout.fit_lines(&notes(record)));
     }
     if let Some(finished) = &record.finished {
-        if view.detail != Detail::Quiet {
+        if !view.detail.is_brief() {
             text.push_str(&evidence_lines(record, finished, view));
         }
         if finished.exit_code == EXIT_USAGE {
@@ -82,13 +91,18 @@ fn evidence_lines(record: &RunRecord, finished: &Finished, view: &ReportOptions<
         text.push_str(&format!("{} {}\n", paint(DIM, "evidence:"), escape_line(directory)));
     }
     let step_with_output = record.steps().find(|(_, step)| step.outcome.is_failure() && has_output(step));
-    if let (Some(started), Some((skill, step))) = (&record.started, step_with_output) {
+    if let (Some(_), Some((skill, step))) = (&record.started, step_with_output) {
         let stderr = if step.stdout.bytes == 0 || step.stderr.bytes > step.stdout.bytes { " --stderr" } else { "" };
-        let command =
-            format!("proctor logs {} {skill}/{}{stderr}{}", started.run_id, step.planned.name, view.logs_options);
+        let command = format!("{}{stderr}", logs_command(record, &format!("{skill}/{}", step.planned.name), view));
         text.push_str(&format!("{} {}\n", paint(DIM, "more:"), escape_line(&command)));
     }
     text
+}
+
+/// Returns the command that shows the whole output of a step.
+fn logs_command(record: &RunRecord, name: &str, view: &ReportOptions<'_>) -> String {
+    let run = record.started.as_ref().map_or_else(String::new, |started| format!(" {}", started.run_id));
+    escape_line(&format!("proctor logs{run} {name}{}", view.logs_options))
 }
 
 fn has_output(step: &StepEvidence) -> bool {
@@ -101,12 +115,12 @@ fn passed_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> String {
     for check in record.checks.iter().filter(|check| check.satisfied) {
         let name = format!("toolchain {}", check.toolchain);
         text.push_str(
-            &(step_text::render_step(&name, &check.step, view) + &step_text::usage_lines(&check.step) + "\n"),
+            &(step_text::render_step(&name, &check.step, "", view) + &step_text::usage_lines(&check.step) + "\n"),
         );
     }
     for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
         let name = format!("{skill}/{}", step.planned.name);
-        text.push_str(&(step_text::render_step(&name, step, view) + &step_text::usage_lines(step) + "\n"));
+        text.push_str(&(step_text::render_step(&name, step, "", view) + &step_text::usage_lines(step) + "\n"));
     }
     text
 }
@@ -122,10 +136,19 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         Outcome::Cancelled => step.was_started(),
         outcome => outcome == Outcome::Inconclusive,
     });
-    let steps = failures
-        .chain(unsure)
-        .map(|(skill, step)| step_text::render_step(&format!("{skill}/{}", step.planned.name), step, view));
-    let doubts = record.doubts.iter().map(|InconclusiveDetail { doubt, message }| inconclusive_block(*doubt, message));
+    let steps = failures.chain(unsure).map(|(skill, step)| {
+        let name = format!("{skill}/{}", step.planned.name);
+        step_text::render_step(&name, step, &logs_command(record, &name, view), view)
+    });
+    // A failed check has its own block.
+    let is_new = |detail: &&InconclusiveDetail| {
+        detail.doubt != InconclusiveReason::Toolchain || record.checks.iter().all(|check| check.satisfied)
+    };
+    let doubts = record
+        .doubts
+        .iter()
+        .filter(is_new)
+        .map(|InconclusiveDetail { doubt, message }| view.layout.fit_lines(&inconclusive_block(*doubt, message)));
     let fixed = record.steps().filter(|(_, step)| !step.drift.fixed.is_empty());
     let fixed = fixed.map(|(skill, step)| {
         let name = step.planned.fixes.as_ref().unwrap_or(&step.planned.name);
@@ -170,10 +193,13 @@ fn skill_table(skills: &[SkillRecord], total_width: usize) -> String {
     let width =
         names.iter().map(|name| display_width(name)).filter(|width| *width <= max_name_width).max().unwrap_or(0);
     let mut text = format!("{}\n", paint(DIM, "skills:"));
+    let mut last_reason = String::new();
     for (record, name) in skills.iter().zip(names) {
         let is_short = display_width(&name) <= width && width + CELLS_WIDTH <= total_width;
         let head = if is_short { format!("  {}  ", pad(&name, width)) } else { format!("  {name}\n    ") };
         let [cells, steps, reason] = skill_cells(record);
+        let reason = if reason == last_reason { String::new() } else { reason };
+        last_reason = if reason.is_empty() { last_reason } else { reason.clone() };
         let mut line = format!("{head}{cells}");
         let used = if is_short { width + 4 } else { 4 };
         let left = total_width.saturating_sub(used + CELLS_WIDTH - 4 - STEPS_WIDTH + 2);
@@ -211,8 +237,7 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
 
 /// Renders remarks that had no influence on the verdict.
 fn notes(record: &RunRecord) -> String {
-    let checks = record.checks.iter().map(|check| &check.step);
-    let mut text = missing_controls(checks.chain(record.steps().map(|(_, step)| step)));
+    let mut text = missing_controls_warning(record);
     if let Some(sentence) = record.rerun_sentence() {
         let line = escape_line(&sentence);
         let note = || format!("{} {line}\n", paint(DIM, "note:"));
@@ -258,15 +283,40 @@ fn leak_warnings(record: &RunRecord) -> String {
     warnings.map(|warning| style::warning(&escape_line(&warning))).collect()
 }
 
-/// Renders one line with the controls that were not enforced for some of these steps; empty if all were.
-pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> String {
+/// Returns the names of the controls that were not enforced for some of these steps.
+pub(crate) fn missing_controls<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> Vec<&'static str> {
     let missing: BTreeSet<_> =
         steps.into_iter().flat_map(|step| step.enforcement.missing()).map(|(control, _)| control.as_str()).collect();
-    if missing.is_empty() {
-        return String::new();
+    missing.into_iter().collect()
+}
+
+/// Maximum number of missing controls that the last line names.
+const MAX_NAMED_CONTROLS: usize = 2;
+
+/// Returns the names of the controls that were not enforced in a run.
+fn missing_controls_of(record: &RunRecord) -> Vec<&'static str> {
+    let checks = record.checks.iter().map(|check| &check.step);
+    missing_controls(checks.chain(record.steps().map(|(_, step)| step)))
+}
+
+/// Returns the tier, with the controls whose absence makes it tier 2: `tier 2 (no cgroup)`.
+fn tier_phrase(record: &RunRecord, tier: Tier) -> String {
+    let missing = missing_controls_of(record);
+    match missing.len() {
+        _ if tier != Tier::TWO => format!("tier {tier}"),
+        0 => format!("tier {tier}"),
+        1..=MAX_NAMED_CONTROLS => format!("tier {tier} (no {})", missing.join(", no ")),
+        number => format!("tier {tier} ({number} controls missing)"),
     }
-    let names = missing.into_iter().collect::<Vec<_>>().join(", ");
-    style::warning(&format!("not enforced here, which makes it tier 2: {names} (`proctor doctor` shows why)"))
+}
+
+/// Renders a warning with the missing controls, if the last line does not name them.
+fn missing_controls_warning(record: &RunRecord) -> String {
+    let missing = missing_controls_of(record);
+    match missing.len() <= MAX_NAMED_CONTROLS {
+        true => String::new(),
+        false => style::warning(&format!("not enforced: {} (see `proctor doctor`)", missing.join(", "))),
+    }
 }
 
 /// Renders the last line: the verdict, "partial" for a partial run, the count of each outcome, tier, tree and time.
@@ -292,7 +342,7 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
     if left_out > 0 && finished.verdict != Verdict::Passed {
         parts.push(format!("only {of_all}"));
     }
-    parts.push(format!("tier {}", finished.tier));
+    parts.push(tier_phrase(record, finished.tier));
     parts.extend(record.started.as_ref().map(tree_name));
     parts.push(format!("in {}", duration(finished.duration_ms)));
     parts.extend(record.cancelled_by.as_ref().map(|by| format!("interrupted by {}", escape_line(by))));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proctor_core::model::names::ProfileName;
-use proctor_core::spec::{self, Diagnostic, OperatorConfig, ResolvedPlan, Spec};
+use proctor_core::spec::{Diagnostic, OperatorConfig, ResolvedPlan, Spec};
 use proctor_runner::SpecFile;
 
 use crate::caller::Caller;
@@ -59,8 +59,7 @@ impl LoadedSpec {
         operator: &OperatorConfig,
         caller: &Caller,
     ) -> Result<ResolvedPlan, CliError> {
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
-        spec::resolve(&self.spec, profile, operator, self.file.sha256.clone(), cpus)
-            .map_err(|diagnostics| engine_error(self.file.spec_error(diagnostics)).with_path_relative_to(&caller.cwd))
+        let resolved = self.file.resolve(&self.spec, profile, operator);
+        resolved.map_err(|error| engine_error(error).with_path_relative_to(&caller.cwd))
     }
 }

@@ -9,6 +9,7 @@ mod commands;
 mod daemon;
 mod destination_file;
 mod diagnostics;
+mod documents_record;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod loaded_spec;
 mod log;
 #[cfg(test)]
 mod manual;
+mod named_run;
 mod process_group;
 mod progress;
 mod report_outputs;

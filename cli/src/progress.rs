@@ -13,7 +13,7 @@ use proctor_core::model::names::{SkillName, StepName};
 use proctor_core::model::outcome::Outcome;
 use proctor_core::record::evidence::{CheckEvidence, StepEvidence};
 
-use crate::human_report::{Detail, check_reason, outcome_label, termination_phrase};
+use crate::human_report::{Detail, outcome_label, outcome_reason, outcome_word};
 use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, paint};
 use crate::text::{duration, escape_line, exact_duration};
@@ -58,7 +58,7 @@ impl ProgressDisplay {
     pub(crate) fn handle_event(&mut self, event: &RunEvent, now: Duration) -> Option<String> {
         self.track(event, now);
         match self.detail {
-            Detail::Quiet => None,
+            Detail::Quiet | Detail::Hook => None,
             Detail::Normal if is_covered_by_skill_line(event) => None,
             Detail::Verbose if matches!(event, RunEvent::SkillFinished { .. }) => None,
             Detail::Normal | Detail::Verbose => event_line(event),
@@ -186,10 +186,10 @@ fn event_line(event: &RunEvent) -> Option<String> {
                     ),
                 )
             }
-            RunEvent::CheckFinished { check } => check_line(check),
+            RunEvent::CheckFinished { check } => check_line(check)?,
             RunEvent::StepFinished { skill, step } => step_line(skill, step),
             RunEvent::SkillFinished { skill, outcome: Outcome::Passed, .. } => {
-                format!("{} {}", paint(GOOD, "passed"), escape_line(skill.as_str()))
+                format!("{} {}", paint(GOOD, outcome_word(Outcome::Passed)), escape_line(skill.as_str()))
             }
             RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
                 let why = match reason {
@@ -218,32 +218,23 @@ fn count_noun(number: usize, noun: &str) -> String {
     crate::text::count(number, noun)
 }
 
-fn check_line(check: &CheckEvidence) -> String {
+/// Returns the line for a satisfied check. The report has a block for each other one.
+fn check_line(check: &CheckEvidence) -> Option<String> {
     let toolchain = escape_line(check.toolchain.as_str());
     let cmd = escape_line(&check.step.planned.cmd.to_string());
-    let version = check.version_read.as_deref().map(|version| format!(" says {}", escape_line(version)));
-    match check.satisfied {
-        true => {
-            format!("{} toolchain {toolchain}: `{cmd}`{}", paint(GOOD, "satisfied"), version.unwrap_or_default())
-        }
-        false => {
-            let why = check_reason(check);
-            format!("{} toolchain {toolchain}: `{cmd}`: {why}", paint(style::BAD, "unsatisfied"))
-        }
-    }
+    let version = check.version_read.as_deref().map(|version| format!(" reports {}", escape_line(version)));
+    let line = || format!("{} toolchain {toolchain}: `{cmd}`{}", paint(GOOD, "satisfied"), version.unwrap_or_default());
+    check.satisfied.then(line)
 }
 
+/// Returns the line for a step. The report has the reasons for steps that failed.
 fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let name = step_label(skill.as_str(), &step.planned.name);
-    let word = paint(style::outcome_style(step.outcome), outcome_label(step.outcome));
-    if let Some(leaked) = step.forbidden_leak() {
-        return format!("{word} {name}: it left {} behind", leaked.count_phrase());
-    }
+    let word = paint(style::outcome_style(step.outcome), outcome_word(step.outcome));
     match step.outcome {
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
-        Outcome::TimedOut => format!("{word} {name} after {}", duration(step.duration_ms)),
-        Outcome::Drifted => format!("{word} {name}: it changed files that it must not change"),
-        _ => format!("{word} {name}: {}", termination_phrase(step)),
+        Outcome::Skipped => format!("{word} {name}: {}", outcome_reason(step)),
+        _ => format!("{word} {name}"),
     }
 }
 
@@ -272,7 +263,7 @@ mod tests {
         );
         assert_eq!(progress.handle_event(&step_finished("b", exited("quick", &["true"], 0)), at(92)), None);
         let line = progress.handle_event(&skill_finished("b", Outcome::Passed, Tier::ONE, ""), at(92)).expect("a line");
-        assert_eq!(strip_colours(&line), "passed b\n");
+        assert_eq!(strip_colours(&line), "PASS b\n");
         assert_eq!(progress.heartbeat(at(121)).as_deref(), Some("still running a/slow 2m00s of 10 min\n"));
     }
 
@@ -306,7 +297,7 @@ mod tests {
         assert_eq!(output(Detail::Quiet), "");
         assert_eq!(
             output(Detail::Verbose),
-            "run 20260102T030405Z-1: profile pr, 1 step in 1 skill\npassed a/s in 420 ms\n"
+            "run 20260102T030405Z-1: profile pr, 1 step in 1 skill\nPASS a/s in 420 ms\n"
         );
     }
 

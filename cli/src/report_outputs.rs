@@ -5,13 +5,15 @@ mod github_files;
 mod tool_reports;
 
 use std::io;
+use std::path::PathBuf;
 
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::tier::Tier;
 use proctor_core::record::run_record::RunRecord;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_core::report::{
-    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RunReportFormat, RunResult, ToolReport,
+    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RepositoryFiles, RunReportFormat, RunResult, named_paths,
 };
 use proctor_core::text::safe_text::escape_json_for_display;
 use serde::Serialize;
@@ -47,6 +49,7 @@ pub(crate) struct ReportOutputs {
     github: Option<github_files::GithubFiles>,
     output_token: String,
     repo_prefix: String,
+    repo: PathBuf,
 }
 
 impl ReportOutputs {
@@ -60,6 +63,7 @@ impl ReportOutputs {
             github: None,
             output_token: String::new(),
             repo_prefix: String::new(),
+            repo: PathBuf::new(),
         };
         reports.write_line(&SchemaLine { schema: EVENT_SCHEMA_URL }, screen)?;
         Ok(reports)
@@ -90,6 +94,7 @@ impl ReportOutputs {
 
     /// Sets the location of the repository, for formats that name files relative to another directory.
     pub(crate) fn set_repository(&mut self, repo: &std::path::Path, caller: &Caller) {
+        self.repo = repo.to_owned();
         self.repo_prefix = github_files::repo_path_in_workspace(repo, caller);
     }
 
@@ -106,11 +111,21 @@ impl ReportOutputs {
         source: ToolReportSource<'_>,
     ) -> ReportedRun {
         let mut formats = self.files.iter().map(|(format, _)| format).chain([&self.stdout]);
-        let files: Vec<ToolReport> = match formats.any(|format| format.report().is_some()) {
-            true => tool_reports::fetch_tool_reports(source, &record).await,
-            false => Vec::new(),
-        };
-        ReportedRun { commit, result: RunResult::Recorded(Box::new(record)), tool_reports: files }
+        if !formats.any(|format| format.report().is_some()) {
+            return ReportedRun::new(commit, RunResult::Recorded(Box::new(record)));
+        }
+        let tool_reports = tool_reports::fetch_tool_reports(&source, &record).await;
+        let outputs = source.fetch_outputs(&record).await;
+        let repository = self.repository_files(&record, &outputs);
+        ReportedRun { commit, result: RunResult::Recorded(Box::new(record)), tool_reports, outputs, repository }
+    }
+
+    /// Returns the existing files among those that the outputs of failed steps name.
+    fn repository_files(&self, record: &RunRecord, outputs: &StreamTexts) -> RepositoryFiles {
+        let root = self.repo.to_string_lossy().into_owned();
+        let mut existing = named_paths(record, outputs, &root);
+        existing.retain(|path| self.repo.join(path).symlink_metadata().is_ok_and(|found| found.is_file()));
+        RepositoryFiles { root, existing }
     }
 
     /// Writes an event to the destinations that receive each event.
@@ -153,7 +168,7 @@ impl ReportOutputs {
         if self.stdout == RunFormat::Json {
             let _ = screen.out_json(&error.to_record());
         }
-        let runs = [ReportedRun { commit: None, result: refusal(error), tool_reports: Vec::new() }];
+        let runs = [ReportedRun::new(None, refusal(error))];
         let document = serde_json::to_string(&error.to_record()).unwrap_or_default();
         self.write_all(
             ReportedResult { runs: &runs, left_out: 0, exit_code: error.exit_code(), json: &document },

@@ -7,9 +7,11 @@ use schemars::{JsonSchema, schema_for};
 use crate::args::SchemaName;
 use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
+use crate::commands::du::DiskUsageRecord;
 use crate::commands::gc::GcRecord;
 use crate::commands::import::ImportRecord;
 use crate::commands::run::RangeRecord;
+use crate::commands::runs::RecordedRun;
 use crate::diagnostics::DiagnosticRecord;
 use crate::error::ErrorRecord;
 use proctor_core::record::run_record::RunRecord;
@@ -41,6 +43,8 @@ pub(crate) fn schema_text(name: SchemaName) -> Result<String, serde_json::Error>
         SchemaName::Import => generate_schema::<ImportRecord>()?,
         SchemaName::Doctor => generate_schema::<DoctorRecord>()?,
         SchemaName::Gc => generate_schema::<GcRecord>()?,
+        SchemaName::DiskUsage => generate_schema::<DiskUsageRecord>()?,
+        SchemaName::RecordedRuns => generate_schema::<Vec<RecordedRun>>()?,
         SchemaName::RunView => generate_schema::<RunView>()?,
         SchemaName::RunList => generate_schema::<RunPage>()?,
         SchemaName::Daemon => generate_schema::<DaemonRecord>()?,

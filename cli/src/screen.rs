@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::args::ColorWhen;
 use crate::caller::Caller;
 use crate::error::CliError;
+use crate::text::{display_width, wrap};
 
 /// The output streams of this process.
 pub(crate) struct Screen {
@@ -50,6 +51,20 @@ pub(crate) struct TextLayout {
 impl TextLayout {
     /// The layout for a log: lines are not wrapped.
     pub(crate) const LOG: Self = Self { columns: DEFAULT_WIDTH, wraps: false };
+
+    /// Wraps each line of a text of ours. A line with colours may be wrapped earlier than necessary.
+    pub(crate) fn fit_lines(self, text: &str) -> String {
+        text.lines().map(|line| self.fit_line(line) + "\n").collect()
+    }
+
+    /// Wraps a line of ours without colour to the width of a terminal, with indented further lines. Elsewhere the line
+    /// stays whole, because programs may search it.
+    pub(crate) fn fit_line(self, line: &str) -> String {
+        match self.wraps && display_width(line) > self.columns {
+            true => wrap(line, self.columns.saturating_sub(2)).join("\n  "),
+            false => line.to_owned(),
+        }
+    }
 }
 
 /// Assumed width if the output does not report one, such as a log or a pipe.

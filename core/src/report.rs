@@ -3,21 +3,27 @@
 //!
 //! To add a format, write its file and add it to [`RunReportFormat`].
 
+pub mod failure_hints;
 mod github;
 pub mod html;
 mod junit;
 mod markdown;
+mod output_excerpt;
+mod output_findings;
 pub(crate) mod report_input;
 mod report_text;
 mod sarif;
+pub mod stream_texts;
 pub mod terminal_text;
 mod tool;
 
 use crate::decision::verdict::Verdict;
 use crate::text::escape::escape_output;
 
+pub use crate::report::output_findings::named_paths;
 pub use crate::report::report_input::{
-    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent,
+    ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RepositoryFiles, RunResult, ToolReport,
+    ToolReportContent,
 };
 pub use github::{Annotations, WorkflowOutput, render_summary, select_annotations, workflow_outputs};
 
@@ -86,7 +92,7 @@ impl ReportInput<'_> {
 
 /// Returns the HTML page for one run or several.
 fn html_page(input: &ReportInput<'_>) -> String {
-    if let [ReportedRun { commit: None, result: RunResult::Recorded(record), tool_reports: files }] = input.runs {
+    if let [ReportedRun { commit: None, result: RunResult::Recorded(record), tool_reports: files, .. }] = input.runs {
         return html::render_page(record, files);
     }
     let names: Vec<String> = input.runs.iter().map(ReportedRun::display_name).collect();

@@ -8,6 +8,8 @@ mod command;
 mod decode;
 mod diagnostic;
 pub(crate) mod diagnostic_collector;
+mod include;
+mod needed_paths;
 mod operator_config;
 mod provenance;
 mod resolve;
@@ -16,14 +18,20 @@ mod schema;
 mod setting_layers;
 mod size;
 mod span;
+mod spanned_map;
 pub(crate) mod spec_text;
 mod spec_types;
 pub(crate) mod yaml;
+mod yaml_agreement;
 
 pub use crate::spec::spec_text::SpecText;
 pub use crate::text::escape::quoted;
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
+pub use include::{
+    IncludeError, IncludeProblems, SpecSource, digest_sources, parse_with_includes, read_includes, select_file,
+};
+pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
     AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
     LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, SecretHeaders,
@@ -57,13 +65,5 @@ pub struct ParsedSpec {
 /// # Errors
 /// Returns all errors and warnings, sorted by position, if the spec has at least one error.
 pub fn parse(bytes: &[u8]) -> Result<ParsedSpec, Vec<Diagnostic>> {
-    let mut report = diagnostic_collector::DiagnosticCollector::default();
-    let spec = decode::decode_spec(bytes, &mut report);
-    let diagnostics = report.finish();
-    match spec {
-        Some(spec) if diagnostics.iter().all(|d| d.severity == Severity::Warning) => {
-            Ok(ParsedSpec { spec, warnings: diagnostics })
-        }
-        _ => Err(diagnostics),
-    }
+    parse_with_includes(bytes, &[])
 }

@@ -36,7 +36,7 @@ fn code_blocks(manual: &str, language: &str) -> Vec<String> {
 fn manual_examples_parse() {
     let manual = spec_manual();
     let specs = code_blocks(&manual, "yaml");
-    assert_eq!(specs.len(), 5);
+    assert_eq!(specs.len(), 6);
     for text in specs {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
@@ -79,7 +79,8 @@ fn manual_names_every_key() {
         + &read_doc("files.md")
         + &read_doc("sql.md")
         + &read_doc("sql-ask.md")
-        + &read_doc("sql-verifiers.md");
+        + &read_doc("sql-verifiers.md")
+        + &read_doc("prepared-paths.md");
     let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();

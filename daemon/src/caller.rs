@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::{Problem, ProblemType};
 use proctor_core::model::drift::display_path;
+use proctor_runner::WorktreePlace;
 
 /// The user that sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,7 +114,9 @@ impl CallerPolicy {
             Ok((_, real)) => real,
             Err(error) => return Err(self.unusable_repo(caller, requested, &error.to_string())),
         };
-        match self.reserved_dirs.iter().find(|reserved| reserved.starts_with(&real) || real.starts_with(reserved)) {
+        // A run sees the whole worktree, also for a spec in a subdirectory.
+        let top = worktree_top(&real);
+        match self.reserved_dirs.iter().find(|reserved| reserved.starts_with(&top) || top.starts_with(reserved)) {
             None => Ok(real),
             Some(reserved) => Err(overlaps_reserved_dir(&real, reserved)),
         }
@@ -128,6 +131,11 @@ impl CallerPolicy {
         }
         .with_hint("name a directory that contains `spec/verification.yaml` and belongs to you")
     }
+}
+
+/// Returns the top of the worktree that contains a directory; the directory itself if it is in none.
+pub(crate) fn worktree_top(directory: &Path) -> PathBuf {
+    WorktreePlace::find(directory).map_or_else(|_| directory.to_path_buf(), |place| place.top)
 }
 
 fn overlaps_reserved_dir(repo: &Path, reserved: &Path) -> Problem {
@@ -239,7 +247,9 @@ mod tests {
         let household = caller_policy(current_user().uid, &[&at("around/state"), &at("state")]);
         let find = |caller: Caller, name: &str| household.repository(caller, at(name).to_str().expect("text"));
         assert_eq!(find(current_user(), "link").expect("it is"), at("repo").canonicalize().expect("there"));
-        for name in ["around", "around/state", "state/repo", "absent"] {
+        std::fs::create_dir_all(at("around/.git")).expect("made");
+        std::fs::create_dir_all(at("around/svc")).expect("made");
+        for name in ["around", "around/state", "around/svc", "state/repo", "absent"] {
             assert_eq!(find(current_user(), name).expect_err(name).kind, ProblemType::Unprocessable);
         }
         let foreign = Caller { uid: current_user().uid + 1 };

@@ -221,9 +221,16 @@ impl GitHelper {
     ///
     /// # Errors
     /// The errors of [`GitHelper::tree`].
-    pub fn content(&self, repo: &Path, commit: &CommitRef) -> Result<CommitTreeContent, GitError> {
-        match self.send_commit_request(repo, &GitRequest::Content { repo: repo.to_owned(), commit: commit.clone() })? {
-            GitAnswer::Content(content) => Ok(content),
+    pub fn content(
+        &self,
+        repo: &Path,
+        commit: &CommitRef,
+        paths: Vec<RepoPath>,
+    ) -> Result<CommitTreeContent, GitError> {
+        let count = paths.len();
+        let request = GitRequest::Content { repo: repo.to_owned(), commit: commit.clone(), paths };
+        match self.send_commit_request(repo, &request)? {
+            GitAnswer::Content(content) if content.texts.len() == count => Ok(content),
             _ => Err(self.helper_error("it answered another question".into())),
         }
     }

@@ -71,12 +71,14 @@ pub enum GitRequest {
         /// The commit whose tree is compared; `null` for the work tree.
         target: Option<CommitRef>,
     },
-    /// Returns the identity and the spec of a commit's tree.
+    /// Returns the identity of a commit's tree, and the texts of single files.
     Content {
         /// The top of the work tree.
         repo: PathBuf,
         /// The commit.
         commit: CommitRef,
+        /// The files: a spec and the files that it includes.
+        paths: Vec<RepoPath>,
     },
     /// Returns the hashes of single files in a commit's tree.
     Files {
@@ -248,13 +250,13 @@ pub struct StagedIndex {
     pub file: Option<PathBuf>,
 }
 
-/// The identity and the spec of a commit's tree.
+/// The identity of a commit's tree, and the texts of single files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitTreeContent {
     /// The identity of the tree; `null` if it has submodules.
     pub snapshot: Option<SnapshotId>,
-    /// The spec; `null` if the tree has no spec, or the spec is not text or too large.
-    pub spec: Option<String>,
+    /// The texts, in the order of the request; `null` if there is no such regular file, or it is not text or too large.
+    pub texts: Vec<Option<String>>,
 }
 
 /// A regular file of a commit's tree.

@@ -32,6 +32,7 @@ InconclusiveReason = Literal[
     "tier_above_limit",
     "layer_conflict",
     "apply_failed",
+    "needed_path",
     "internal",
 ]
 # A limit whose violation Proctor can detect. The limit of open files is not included, because the kernel does not count
@@ -638,9 +639,7 @@ class ScopeRequest(TypedDict, total=False):
     selected: list[str]
 
 
-class Span(TypedDict):
-    """A range of bytes in the spec, and the line and column of its start."""
-
+class _SpanRequired(TypedDict):
     # Column of the start in characters, counted from 1.
     column: int
     # Offset after the last byte.
@@ -649,6 +648,13 @@ class Span(TypedDict):
     line: int
     # Offset of the first byte.
     start: int
+
+
+class Span(_SpanRequired, total=False):
+    """A range of bytes in the spec, and the line and column of its start."""
+
+    # The file: 0 for the spec itself, otherwise the number of an included file, in the order of the includes.
+    file: int
 
 
 class SpecProblem(TypedDict):

@@ -154,6 +154,21 @@ pub enum EngineError {
         "a commit is verified as a whole, but `--last-failed` runs only part of the profile{HINT}omit one of the two options: `--last-failed` is for the worktree"
     )]
     PartialCommit,
+    /// The spec is in a directory whose files the tree does not cover, or whose path is not UTF-8.
+    #[error(
+        "no spec in `{}` can be verified: a tree covers no evidence of changesets, and the path of a spec is UTF-8{HINT}move the spec to another directory", .0.display()
+    )]
+    SpecDirectory(PathBuf),
+    /// The request is for a changeset, with a spec in a subdirectory.
+    #[error(
+        "the spec in `{directory}` has no changesets, so it cannot be verified for the changeset `{changeset}`{HINT}omit `--changeset`, or verify the changeset with the spec at the top of the repository"
+    )]
+    ChangesetBelowTop {
+        /// The changeset.
+        changeset: ChangesetId,
+        /// The directory of the spec.
+        directory: String,
+    },
     /// The request is for a part of the profile or of the files, as evidence of a changeset.
     #[error(
         "a restricted run is not evidence for the changeset `{0}`{HINT}omit one of the two: `--changeset {0}` is for the whole profile over all files"
@@ -171,6 +186,9 @@ pub enum EngineError {
     /// The request selects no step of the profile, or a step that does not exist.
     #[error("{}", with_hint(.0, Some(.0.hint())))]
     Selection(#[from] SelectionError),
+    /// The worktree cannot be watched.
+    #[error("the worktree cannot be watched: {}{HINT}{}", .0, watch_hint(.0))]
+    Watch(#[source] std::io::Error),
     /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
@@ -188,6 +206,20 @@ fn unreadable_spec_reason(error: &std::io::Error) -> String {
         )
     } else {
         format!("{error}{HINT}make sure that it is a readable regular file, then run again")
+    }
+}
+
+/// Returns what to do if a worktree cannot be watched.
+fn watch_hint(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        // The limits of inotify(7).
+        Some(code) if code == Errno::NOSPC.raw_os_error() => {
+            "the kernel allows this user no more watches: raise `sysctl fs.inotify.max_user_watches`"
+        }
+        Some(code) if code == Errno::MFILE.raw_os_error() => {
+            "this user watches too much already: end other watchers, or raise `sysctl fs.inotify.max_user_instances`"
+        }
+        _ => "run without `--watch`",
     }
 }
 
@@ -272,7 +304,10 @@ impl EngineError {
             Self::NoEarlierRun(_) => EngineCode::NoEarlierRun,
             Self::PartialChangeset(_) => EngineCode::PartialChangeset,
             Self::PartialCommit => EngineCode::PartialCommit,
+            Self::SpecDirectory(_) => EngineCode::SpecDirectory,
+            Self::ChangesetBelowTop { .. } => EngineCode::ChangesetBelowTop,
             Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
+            Self::Watch(_) => EngineCode::Watch,
             Self::TwoFileScopes | Self::ScopePath(_) | Self::FixOfCommit | Self::Selection(_) => EngineCode::Scope,
             Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
@@ -344,6 +379,8 @@ impl EngineError {
             | Self::NoEarlierRun(_)
             | Self::PartialChangeset(_)
             | Self::PartialCommit
+            | Self::SpecDirectory(_)
+            | Self::ChangesetBelowTop { .. }
             | Self::RestrictedChangeset(_)
             | Self::TwoFileScopes
             | Self::ScopePath(_)
@@ -378,6 +415,7 @@ impl EngineError {
             | Self::Store(_)
             | Self::Sandbox(_)
             | Self::SessionSpent(_)
+            | Self::Watch(_)
             | Self::ControlsMissing { .. }
             | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }

@@ -88,12 +88,13 @@ impl Gate {
     /// Same as [`Gate::check`].
     pub(crate) fn check_with_details(&self, request: &GateRequest) -> Result<GateDecision, EngineError> {
         let demands = &request.demands;
-        let repository = Repository::open(&request.repo)?;
+        let repository = Repository::find(&request.repo)?;
         preflight::require_owner(&repository, self.owner)?;
+        demands.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
         let file = SpecFile::read_in(&repository)?;
         let plan = file.resolve(&file.parse()?.spec, &demands.profile, &self.operator)?.plan;
         let LastAndCurrent { last, now } = self.snapshots.take_without_storing(repository.path())?;
-        preflight::require_same_spec(&now, &file)?;
+        preflight::require_same_spec(&now, &repository, &file)?;
         let worktree = GateWorktree { last, now: Arc::clone(&now) };
         let (answer, attestation) = self.check_tree(&repository, demands, &plan, &now.id, Some(worktree))?;
         Ok(GateDecision { answer, attestation, repository, plan, now })

@@ -3,6 +3,7 @@
 pub(crate) mod alternates;
 pub mod environment;
 pub(crate) mod git_on_demand;
+pub(crate) mod hidden_programs;
 pub(crate) mod host_toolchains;
 pub(crate) mod probe;
 pub(crate) mod pushed_commits;
@@ -11,3 +12,4 @@ pub(crate) mod sandboxed_git;
 pub(crate) mod spec_cache;
 pub(crate) mod spec_file;
 pub(crate) mod tool_search;
+pub(crate) mod worktree_watch;

@@ -17,8 +17,10 @@ pub use error::{EngineError, SpecProblems};
 pub use gate::{Gate, GateRequest};
 pub use host::environment;
 pub use host::pushed_commits::pushed_commits;
+pub use host::repository::{WorktreePlace, repository_record_name};
 pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
+pub use host::worktree_watch::{WorktreeChanges, WorktreeWatch};
 pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedIndex};
 pub use proctor_sandbox::{
     BlockedSignals, DoctorReport, Launcher, Policy, SetupOp, UnmetRequirement, close_inherited,
@@ -39,5 +41,8 @@ pub use run::request::{
 pub use step::live_output::{LiveOutputs, LiveStep, LiveStream, StreamExtent, StreamState, last_line};
 pub use step::session::Session;
 pub use step::timing;
-pub use store::{Directory, GcExtent, StoreError, StoredPart, TemporaryFile, collect_garbage, recorded_document};
+pub use store::{
+    Directory, GcExtent, StoreError, StoredPart, TemporaryFile, collect_garbage, recorded_document, recorded_runs,
+    state_usage,
+};
 pub use tokio_util::sync::CancellationToken;

@@ -4,6 +4,7 @@ pub(crate) mod dispatch;
 pub(crate) mod engine;
 pub(crate) mod evidence_builder;
 pub(crate) mod finish;
+mod path_keys;
 pub(crate) mod preflight;
 pub(crate) mod prepared_tree;
 pub(crate) mod request;

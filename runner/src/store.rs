@@ -6,6 +6,7 @@
 pub(crate) mod attestations;
 pub(crate) mod caches;
 pub(crate) mod directory;
+pub(crate) mod disk_usage;
 pub(crate) mod documents;
 pub(crate) mod durations;
 pub(crate) mod freed_bytes;
@@ -17,7 +18,9 @@ pub(crate) mod objects;
 pub(crate) mod private_copies;
 pub(crate) mod retention;
 
+pub use attestations::recorded_runs;
 pub use directory::{Directory, TemporaryFile};
+pub use disk_usage::state_usage;
 pub use documents::recorded_document;
 pub use garbage_collection::collect as collect_garbage;
 pub use gc_extent::GcExtent;

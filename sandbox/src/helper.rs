@@ -7,6 +7,7 @@ mod command_process;
 #[doc(hidden)]
 pub mod copy_changes;
 mod descendants;
+mod exec_command;
 mod init;
 pub(crate) mod init_state;
 mod landlock;

@@ -250,6 +250,12 @@ pub enum CloneKind {
         /// The file access rights used to reach the source.
         rights: AccessRights,
     },
+    /// Below a layer for writes, which is discarded with the sandbox; read-only if the kernel cannot make an overlay;
+    /// skipped if it is absent.
+    Store {
+        /// The file access rights used to reach the source.
+        rights: AccessRights,
+    },
     /// Writable; the set-up is refused if it is absent.
     Cache,
     /// Writable, with unchanged owners on the disk; the set-up is refused if it is absent.
@@ -395,6 +401,7 @@ fn clone_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     for tool in &frame.tools {
         let kind = match tool.kind {
             ToolKind::ReadOnly => CloneKind::Tool { rights: tool.rights },
+            ToolKind::Store => CloneKind::Store { rights: tool.rights },
             ToolKind::Masked => CloneKind::Mask { rights: tool.rights },
         };
         ops.push(clone(&tool.source, tool.at.clone(), kind));
@@ -576,7 +583,7 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
             ));
         }
     }
-    for tool in policy.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly) {
+    for tool in policy.tools.iter().filter(|tool| tool.kind != ToolKind::Masked) {
         let kept = [host.state_dir.as_path(), &host.home, &policy.repo]
             .into_iter()
             .find(|path| path.starts_with(&tool.source));
@@ -817,6 +824,7 @@ impl fmt::Display for CloneKind {
             Self::Git { mapped: false } => "git, read-only",
             Self::Git { mapped: true } => "git, read-only, with root's files owned by the step's user",
             Self::Tool { .. } => "tool, read-only",
+            Self::Store { .. } => "package store, with a layer for writes that are discarded",
             Self::Cache => "cache, writable",
             Self::Original { mapped: false } => "writable",
             Self::Original { mapped: true } => "writable, with root's files owned by the step's user",

@@ -22,6 +22,8 @@ use crate::layer::layer_scan::{FileContent, LayerEntry, LayerScan};
 use crate::tree_view::{PathState, TreeView, path_state_from_layer, path_state_from_read};
 
 mod staging;
+
+pub use staging::is_staging_path;
 mod write;
 
 /// The inputs of [`apply_back`].

@@ -62,7 +62,8 @@ pub enum DriftError {
     },
 }
 
-/// Returns the changes of a step that its mode forbids, sorted by path.
+/// Returns the changes of a step that its mode forbids, sorted by path. If there are more than [`MAX_CHANGES`], changes
+/// of files that existed before the step precede new files.
 ///
 /// # Errors
 /// The ignore rules or the real tree could not be read.
@@ -80,8 +81,13 @@ pub fn find_drift(input: DriftInput<'_>) -> Result<StepDrift, DriftError> {
     let protected = retain_protected(&input, changes.changes)?;
     let omitted = protected.len().saturating_sub(MAX_CHANGES) as u64;
     let mut recorder = ChangeRecorder { input, budget: Some(MAX_STEP_DIFF) };
-    let changes = protected.into_iter().take(MAX_CHANGES).map(|(path, pair)| recorder.record(&path, pair));
-    Ok(StepDrift { changes: changes.collect::<Result<_, _>>()?, omitted })
+    let (created, existing): (Vec<_>, Vec<_>) =
+        protected.into_iter().partition(|(_, pair)| matches!(pair.before, PathState::Absent));
+    let chosen = existing.into_iter().chain(created).take(MAX_CHANGES);
+    let changes = chosen.map(|(path, pair)| Ok((recorder.record(&path, pair)?, path)));
+    let mut changes = changes.collect::<Result<Vec<_>, DriftError>>()?;
+    changes.sort_by(|(_, one), (_, other)| one.cmp(other));
+    Ok(StepDrift { changes: changes.into_iter().map(|(change, _)| change).collect(), omitted })
 }
 
 /// Maximum number of entries of deleted directories that are listed.

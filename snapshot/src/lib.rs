@@ -30,7 +30,7 @@ pub use crate::snapshot::git_facts::GitFacts;
 pub use crate::snapshot::snapshot_error::SnapshotError;
 pub use crate::snapshot::taken_snapshot::{Snapshot, SnapshotMethod, SnapshotStats};
 pub use crate::snapshot::unknown_tree::UnknownTree;
-pub use apply::{ApplyError, ApplyInput, apply_back};
+pub use apply::{ApplyError, ApplyInput, apply_back, is_staging_path};
 pub use drift::{DriftError, DriftInput, find_drift};
 pub use entries::{EntryTree, identify_commit_tree};
 pub use layer::{ScanBounds, ScanError, SparingRules, scan_layer, scan_layer_sparing};

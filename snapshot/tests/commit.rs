@@ -218,10 +218,11 @@ fn reads_content_without_copy() {
     let (place, copied) = copy_commit(&repo, &commit);
     assert!(!place.tree().join("changes").exists(), "copy must not contain evidence");
     assert_eq!(place.git(&["status", "--porcelain"]), "");
-    let told = helper().content(&repo.top, &(&commit).into()).unwrap_or_else(|error| panic!("{error}"));
+    let paths = ["spec/verification.yaml", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
+    let told = helper().content(&repo.top, &(&commit).into(), paths.to_vec()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(told.snapshot.as_ref(), Some(&copied.snapshot.id));
     assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
-    assert_eq!(told.spec.as_deref(), Some("version: 1\n"));
+    assert_eq!(told.texts, [Some("version: 1\n".to_owned()), None, None]);
     let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
     let files = helper().files(&repo.top, &(&commit).into(), paths.to_vec()).expect("reads files of the commit");
     let told: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();

@@ -34,6 +34,7 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
         Requirement::Nothing,
         ignores_self_ignoring_virtual_environment,
     ),
+    ("ignore: links to directories match git", Requirement::Nothing, links_to_directories_match_git),
     (
         "ignore: ignores virtual environment made by Python",
         Requirement::Python,
@@ -173,6 +174,53 @@ fn ignores_self_ignoring_virtual_environment() {
     repo.write(".gitignore", "target/\nlib64/\n");
     symlink("src", repo.at("lib64")).expect("links");
     assert!(is_covered(&repo.snapshot(), "lib64"));
+}
+
+/// Only a pattern with a trailing slash is about directories. All other patterns also match a link to a directory.
+fn links_to_directories_match_git() {
+    const PATTERNS: &[&str] = &[
+        "*",
+        "**",
+        "/*",
+        "l*",
+        "lib64",
+        "/lib64",
+        "**/lib64",
+        ".venv/*",
+        ".venv/**",
+        ".venv/lib64",
+        "lib64/",
+        "*/",
+        "**/",
+        ".venv/*/",
+        "*\n!lib64",
+        "*\n!lib64/",
+        "*\n!.gitignore",
+        "*/\nlib64",
+        ".venv",
+        ".venv/",
+    ];
+    for file in [".gitignore", ".venv/.gitignore", ".git/info/exclude"] {
+        for pattern in PATTERNS {
+            let repo = FixtureRepo::small();
+            fs::create_dir_all(repo.at(".venv/lib/x")).expect("makes");
+            for (target, link) in [("lib", "lib64"), ("lib/x", "l2"), ("..", "up"), ("nowhere", "lost")] {
+                symlink(target, repo.at(".venv").join(link)).expect("links");
+            }
+            repo.write(".venv/lib/x/y.py", "x").write(file, format!("{pattern}\n"));
+            let snapshot = repo.snapshot();
+            let covered: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
+            let by_git = covered_by_git(&repo.top, b"");
+            // libgit2 takes a link to a directory for a directory, and shows it. Showing more is safe.
+            let libgit2_shows_link = pattern.contains("!lib64/");
+            assert!(covered.is_superset(&by_git), "`{pattern}` in {file}");
+            assert!(libgit2_shows_link || covered == by_git, "`{pattern}` in {file}: {covered:?}");
+            let asked: [&[u8]; 4] = [b".venv/lib64", b".venv/l2", b".venv/up", b".venv/lost"];
+            let ignored = repo.rules().are_ignored(&asked).expect("answers");
+            let is_covered = asked.map(|path| !covered.contains(path));
+            assert_eq!(ignored, is_covered, "the query about links agrees: `{pattern}` in {file}");
+        }
+    }
 }
 
 fn ignores_virtual_environment_made_by_python() {

@@ -44,6 +44,7 @@ mod maintenance;
 mod mcp;
 mod mcp_servers;
 mod missing_controls;
+mod needed_paths;
 mod network;
 mod packaging;
 mod patches;
@@ -63,6 +64,7 @@ mod run_requests;
 mod screen_snapshots;
 mod skill_order;
 mod spec;
+mod spec_directories;
 mod sql;
 mod sql_external;
 mod sql_observability;
@@ -145,6 +147,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         concurrent_edits::CASES,
         predecessor_mistakes::CASES,
         hostile_mcp_clients::CASES,
+        needed_paths::CASES,
         network::CASES,
         skill_order::CASES,
         step_output::CASES,
@@ -167,6 +170,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         live_terminal::CASES,
         screen_snapshots::CASES,
         spec::CASES,
+        spec_directories::CASES,
         sql::CASES,
         sql_external::CASES,
         sql_observability::CASES,

@@ -5,6 +5,7 @@ use proctor_core::model::names::RunId;
 
 use super::output_format::OutputFormat;
 use super::report_options::ReportsArgs;
+use super::runs::RunReference;
 use super::shared_options::{RepoArgs, SocketArgs, StateArgs};
 
 /// The arguments of `proctor status`.
@@ -26,9 +27,9 @@ pub(crate) struct StatusArgs {
 /// The arguments of `proctor logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// The run
+    /// The run, or `last` for the newest one of this repository
     #[arg(value_name = "RUN")]
-    pub run: RunId,
+    pub run: RunReference,
     /// The step, or the toolchain check as `<toolchain>/<n>` [default: all of them, with both streams]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,
@@ -53,11 +54,15 @@ pub(crate) struct LogsArgs {
 /// The arguments of `proctor report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The run
+    /// The run, or `last` for the newest one of this repository
     #[arg(value_name = "RUN")]
-    pub run: RunId,
+    pub run: RunReference,
     #[command(flatten)]
     pub reports: ReportsArgs,
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
     #[command(flatten)]
     pub daemon: SocketArgs,
 }

@@ -47,6 +47,10 @@ pub(crate) enum SchemaName {
     Doctor,
     /// `proctor gc --format json`.
     Gc,
+    /// `proctor du --format json`.
+    DiskUsage,
+    /// `proctor runs --format json`.
+    RecordedRuns,
     /// `proctor status RUN --format json`.
     RunView,
     /// `proctor status --format json`.
@@ -82,6 +86,8 @@ impl SchemaName {
             Self::Import => "import",
             Self::Doctor => "doctor",
             Self::Gc => "gc",
+            Self::DiskUsage => "disk-usage",
+            Self::RecordedRuns => "recorded-runs",
             Self::RunView => "run-view",
             Self::RunList => "run-list",
             Self::Daemon => "daemon",
@@ -113,6 +119,8 @@ impl SchemaName {
             Self::Import => "output of `import --format json`",
             Self::Doctor => "output of `doctor --format json`",
             Self::Gc => "output of `gc --format json`",
+            Self::DiskUsage => "output of `du --format json`",
+            Self::RecordedRuns => "output of `runs --format json`",
             Self::RunView => "output of `status RUN --format json`",
             Self::RunList => "output of `status --format json`",
             Self::Daemon => "output of `daemon status --format json`",

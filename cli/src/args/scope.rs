@@ -23,4 +23,8 @@ pub(crate) struct ScopeArgs {
     /// them
     #[arg(long, conflicts_with_all = ["last_failed", "rev", "changeset", "patch"])]
     pub fix: bool,
+    /// Run again whenever files of the worktree change, until Ctrl-C. After a pass, steps with `files`
+    /// check only what has changed since
+    #[arg(long, conflicts_with_all = ["last_failed", "rev", "changeset", "patch", "report"])]
+    pub watch: bool,
 }

@@ -15,6 +15,8 @@ use proctor_core::model::exec::ExecRecord;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::Argv;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence, escape_output};
+use proctor_core::report::failure_hints::failure_hints;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_core::spec::OperatorConfig;
 use proctor_daemon::client::{Client, RemoteExecution};
 use proctor_runner::{BlockedSignals, ExecOutput, ExecRequest};
@@ -27,7 +29,7 @@ use crate::daemon::{self, BackendCriteria, ReachableDaemon, problem_error};
 use crate::engine;
 use crate::error::CliError;
 use crate::human_report::{
-    drift_block, inconclusive_block, leak_hint, limit_hint, limits_hit_phrase, missing_controls, outcome_label,
+    drift_block, inconclusive_block, leak_hint, limit_hints, limits_hit_phrase, missing_controls, outcome_label,
     outcome_reason, stream_block,
 };
 use crate::installation;
@@ -276,8 +278,9 @@ fn outcome_text(step: &StepEvidence, doubts: &[InconclusiveDetail]) -> String {
     if step.outcome != Outcome::Passed {
         let word = paint(style::outcome_style(step.outcome), outcome_label(step.outcome));
         text.push_str(&format!("{word}: {}\n", outcome_reason(step)));
-        text.push_str(&limit_hint(step));
-        text.push_str(&leak_hint(step));
+        let hints = limit_hints(step).into_iter().chain(leak_hint(step));
+        let hints: Vec<String> = hints.chain(failure_hints(step, &StreamTexts::default())).collect();
+        text.push_str(&style::hint_lines(&hints));
     }
     if let Some(warning) = step.leak_warning() {
         text.push_str(&style::warning(&escape_line(&format!("the command {warning}"))));
@@ -285,6 +288,9 @@ fn outcome_text(step: &StepEvidence, doubts: &[InconclusiveDetail]) -> String {
     if let Some(met) = limits_hit_phrase(step) {
         text.push_str(&style::warning(&format!("the command {met}")));
     }
-    text.push_str(&missing_controls([step]));
+    let missing = missing_controls([step]);
+    if !missing.is_empty() {
+        text.push_str(&style::warning(&format!("tier 2, not enforced: {} (see `proctor doctor`)", missing.join(", "))));
+    }
     text + &drift_block(step, TextLayout::LOG)
 }

@@ -171,6 +171,8 @@ fn check_skill(check: &PlannedCheck) -> Result<PlannedSkill, CliError> {
         declared_tier: Tier::ONE,
         needs: Vec::new(),
         caches: Vec::new(),
+        needs_paths: vec![],
+        toolchains: Default::default(),
         platform: BTreeMap::new(),
         container: String::new(),
         steps: vec![check.run.clone()],

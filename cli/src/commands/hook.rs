@@ -1,6 +1,7 @@
 //! Implements `proctor hook`, which makes git and coding agents verify the work before they continue.
 
 mod agent_hook;
+mod blocked;
 mod git_command;
 mod git_environment;
 mod hook_directory;

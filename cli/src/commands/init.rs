@@ -4,7 +4,7 @@
 mod new_spec_file;
 mod repository_scan;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proctor_core::adopt::init::{self, DetectedProject, DraftedSkill, InitError, InitNote, SpecDraft};
 use proctor_core::spec;
@@ -31,7 +31,7 @@ const MAX_NOTES: usize = 20;
 /// There is no repository, nothing in it is recognised, it already has a spec, or the spec cannot be written.
 pub(crate) fn init(args: &InitArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller).map_err(add_git_init_hint)?;
-    check_git_top_directory(&repo)?;
+    check_git_repository(&repo)?;
     let directory = Directory::open(&repo).map_err(|error| new_spec_file::store_error(&error))?;
     if !args.dry_run {
         new_spec_file::check_writable(&directory, args.force)?;
@@ -60,25 +60,14 @@ fn add_git_init_hint(error: CliError) -> CliError {
     }
 }
 
-/// Checks that the directory is the top of a git repository: runs only cover files that git knows.
-fn check_git_top_directory(repo: &Path) -> Result<(), CliError> {
-    let is_top = |dir: &Path| dir.join(".git").symlink_metadata().is_ok();
-    if is_top(repo) {
+/// Checks that the directory is in a git repository: runs only cover files that git knows.
+fn check_git_repository(repo: &Path) -> Result<(), CliError> {
+    if repo.ancestors().any(|dir| dir.join(".git").symlink_metadata().is_ok()) {
         return Ok(());
     }
-    let top: Option<PathBuf> = repo.ancestors().find(|dir| is_top(dir)).map(Path::to_owned);
-    Err(match top {
-        Some(top) => CliError::Usage {
-            message: format!(
-                "`{}` is not the top directory of its repository, but Proctor reads the spec only there",
-                show(repo)
-            ),
-            hint: format!("name the top directory: `--repo {}`", show(&top)),
-        },
-        None => CliError::Usage {
-            message: format!("`{}` is not a git repository", show(repo)),
-            hint: "run `git init` there; Proctor verifies only files that git knows".to_owned(),
-        },
+    Err(CliError::Usage {
+        message: format!("`{}` is not a git repository", show(repo)),
+        hint: "run `git init` there; Proctor verifies only files that git knows".to_owned(),
     })
 }
 

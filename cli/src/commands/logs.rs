@@ -7,16 +7,10 @@ mod run_follower;
 mod run_units;
 mod stored_logs;
 
-use proctor_core::model::names::RunId;
-use proctor_daemon::client::Client;
-use proctor_daemon::service::{MAX_PART, OutputId};
-
 use crate::args::LogsArgs;
 use crate::caller::Caller;
-use crate::daemon::{self, Purpose, ReachableDaemon, client_error};
 use crate::error::CliError;
-use crate::installation;
-use crate::run_documents;
+use crate::named_run::{NamedRun, RunSource, find_named_run};
 use crate::screen::Screen;
 use log_printer::LogPrinter;
 
@@ -31,46 +25,18 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
             hint: "omit `--raw`, or redirect the output to a file or a pipe".to_owned(),
         });
     }
-    let daemon = match find_daemon_with_run(args, caller).await {
-        Ok(daemon) => daemon,
-        Err(error) => {
-            let state = installation::state_dir(&args.state, caller)?;
-            let repo = installation::repository(&args.repo, caller).ok();
-            let dir = run_documents::find_directory(&args.run, &state, repo.as_deref()).ok_or(error)?;
-            return stored_logs::print_stored_logs(args, &dir, caller, screen).await;
+    let NamedRun { run, source } = find_named_run(&args.run, &args.repo, (&args.state, &args.daemon), caller).await?;
+    let daemon = match source {
+        RunSource::Daemon(daemon) => daemon,
+        RunSource::Documents(dir) => {
+            return stored_logs::print_stored_logs(args, (&run, &dir), caller, screen).await;
         }
     };
-    let mut printer = LogPrinter { client: daemon.client, run: args.run.clone(), raw: args.raw, screen };
+    let mut printer = LogPrinter { client: daemon.client, run, raw: args.raw, screen };
     match &args.step {
         Some(step) => printer.print_one(step, args).await,
         // Raw bytes cannot be split into lines that are labelled with their step.
         None if args.follow && !args.raw => run_follower::follow_run(&mut printer).await,
         None => printer.print_all(args.follow).await,
-    }
-}
-
-/// Returns the daemon if it has the run.
-async fn find_daemon_with_run(args: &LogsArgs, caller: &Caller) -> Result<ReachableDaemon, CliError> {
-    let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
-    daemon.client.run(&args.run).await.map_err(client_error)?;
-    Ok(daemon)
-}
-
-/// Fetches at most `most` bytes from the beginning of an output from a daemon; returns `None` if it is not available.
-pub(crate) async fn fetch_beginning(
-    client: &Client,
-    run: &RunId,
-    selector: OutputId,
-    max_bytes: usize,
-) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    loop {
-        let part = client.output(run, selector, bytes.len() as u64, MAX_PART).await.ok()?;
-        bytes.extend_from_slice(&part.bytes);
-        let is_last = part.bytes.is_empty() || bytes.len() as u64 >= part.length;
-        if is_last || bytes.len() >= max_bytes {
-            bytes.truncate(max_bytes);
-            return Some(bytes);
-        }
     }
 }

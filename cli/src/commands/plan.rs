@@ -1,7 +1,7 @@
 //! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
 use proctor_core::model::plan::{
-    Ignored, Inputs, Leaks, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+    Ignored, Inputs, Leaks, NeededPath, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
 };
 
 use crate::args::{OutputFormat, PlanArgs};
@@ -92,13 +92,23 @@ fn skill_block(skill: &PlannedSkill) -> String {
     }
     let needs: Vec<&str> = skill.needs.iter().map(|name| name.as_str()).collect();
     let caches: Vec<&str> = skill.caches.iter().map(|path| path.as_str()).collect();
-    for (label, list) in [("needs", needs), ("caches", caches)] {
+    let paths: Vec<String> = skill.needs_paths.iter().map(describe_path).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    for (label, list) in [("needs", needs), ("caches", caches), ("needs_paths", paths)] {
         if !list.is_empty() {
             text.push_str(&format!("  {label} {}\n", escape_line(&list.join(", "))));
         }
     }
     text.extend(skill.steps.iter().map(|step| step_block(step, "")));
     text
+}
+
+/// Returns a needed path with the command that prepares it, if it has one.
+fn describe_path(needed: &NeededPath) -> String {
+    match needed.prepare() {
+        None => needed.path.to_string(),
+        Some(command) => format!("{} by `{}` (network: {})", needed.path, command.cmd, command.network.as_str()),
+    }
 }
 
 fn step_block(step: &PlannedStep, demand: &str) -> String {
@@ -186,6 +196,8 @@ mod tests {
             declared_tier: Tier::TWO,
             needs: vec![name("build")],
             caches: vec![RelPath::new("target").expect("a path")],
+            needs_paths: vec![],
+            toolchains: Default::default(),
             platform: BTreeMap::new(),
             container: String::new(),
             steps: vec![step],
@@ -194,6 +206,7 @@ mod tests {
             version: 1,
             profile: ProfileName::new("pr").expect("a profile"),
             spec_sha256: Sha256Hex::digest(b"spec"),
+            spec_dir: RelPath::repository(),
             order: SkillOrder::Graph { parallel: 2 },
             ignored: Ignored::Hidden,
             toolchain: vec![check("rust.1", ">=1.80"), check("rust.2", "*")],

@@ -1,21 +1,30 @@
-//! Implements `proctor report`, which writes the result of a daemon's run in any format of `run`, and to files. The
-//! input is the log of the run, with the times at which its events were logged.
+//! Implements `proctor report`, which writes the result of a run in any format of `run`, and to files. The input is the
+//! daemon's log of the run, with the times at which its events were logged. If no daemon knows the run, the input is its
+//! documents.
+
+use std::path::Path;
 
 use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::RunId;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::ReportedRun;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_daemon::client::Client;
 
 use crate::args::{ReportArgs, RunFormat};
 use crate::caller::Caller;
-use crate::daemon::{self, Purpose, client_error, lost_run_error, problem_error};
+use crate::daemon::{client_error, lost_run_error, problem_error};
+use crate::documents_record;
+use crate::engine;
 use crate::error::CliError;
-use crate::human_report::failed_outputs::FailedOutputs;
 use crate::human_report::{self as screen_report, Detail, ReportOptions};
+use crate::installation;
+use crate::named_run::{NamedRun, RunSource, find_named_run};
 use crate::report_outputs::{ReportOutputs, ReportedResult, ToolReportSource, refusal};
+use crate::run_documents;
 use crate::screen::{self, Screen};
 
 /// Writes the report. The code is 0 if the report was written, whatever the result of the run.
@@ -38,16 +47,20 @@ async fn write_report(
     screen: &mut Screen,
 ) -> Result<u8, CliError> {
     reports.add_files(&args.reports.report, caller)?;
-    let daemon = daemon::find_daemon(&args.daemon, Purpose::ReadRuns, caller).await?;
-    let view = daemon.client.run(&args.run).await.map_err(client_error)?;
+    let NamedRun { run, source } = find_named_run(&args.run, &args.repo, (&args.state, &args.daemon), caller).await?;
+    let daemon = match source {
+        RunSource::Daemon(daemon) => daemon,
+        RunSource::Documents(dir) => return report_documents(args, &dir, reports, (caller, screen)).await,
+    };
+    let view = daemon.client.run(&run).await.map_err(client_error)?;
     if view.state != RunState::Finished {
         return Err(CliError::Usage {
-            message: format!("run {} has not ended", args.run),
+            message: format!("run {run} has not ended"),
             hint: "wait for it with `proctor logs --follow`".to_owned(),
         });
     }
     reports.set_repository(std::path::Path::new(&view.asked.repo), caller);
-    let log = fetch_log(&daemon.client, args).await?;
+    let log = fetch_log(&daemon.client, &run).await?;
     let (run, json) = match started_run(&log) {
         Ok(record) => {
             log.iter()
@@ -63,7 +76,7 @@ async fn write_report(
             if args.reports.format == RunFormat::Json {
                 screen.out_json(&error.to_record())?;
             }
-            let run = ReportedRun { commit: None, result: refusal(&error), tool_reports: Vec::new() };
+            let run = ReportedRun::new(None, refusal(&error));
             (run, screen::to_json_line(&error.to_record())?)
         }
     };
@@ -73,10 +86,36 @@ async fn write_report(
     Ok(if is_written { 0 } else { EXIT_INCONCLUSIVE })
 }
 
+/// Writes the report of a run that no daemon knows, from its documents.
+async fn report_documents(
+    args: &ReportArgs,
+    dir: &Path,
+    reports: &mut ReportOutputs,
+    (caller, screen): (&Caller, &mut Screen),
+) -> Result<u8, CliError> {
+    let documents = run_documents::load(dir)?;
+    let events = documents_record::events(&documents, dir);
+    let mut record = RunRecord::default();
+    for (event, at) in events {
+        reports.write_event(&event, screen)?;
+        record.apply(event, at);
+    }
+    if let Ok(repo) = installation::repository(&args.repo, caller) {
+        reports.set_repository(&repo, caller);
+    }
+    print_record(args.reports.format, &record, screen)?;
+    let (json, exit_code) = (screen::to_json_line(&record)?, documents_record::exit_code(&documents));
+    let operator = installation::operator(&args.daemon.operator, caller)?;
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    let runs = [reports.build_reported_run(None, record, ToolReportSource::Engine(&engine)).await];
+    let is_written = reports.write_all(ReportedResult { runs: &runs, left_out: 0, exit_code, json: &json }, screen);
+    Ok(if is_written { 0 } else { EXIT_INCONCLUSIVE })
+}
+
 fn print_record(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> Result<(), CliError> {
     match format {
         RunFormat::Human => {
-            let outputs = FailedOutputs::default();
+            let outputs = StreamTexts::default();
             let view =
                 ReportOptions { detail: Detail::Normal, layout: screen.layout(), outputs: &outputs, logs_options: "" };
             screen.out(&screen_report::render_report(record, &view));
@@ -87,10 +126,10 @@ fn print_record(format: RunFormat, record: &RunRecord, screen: &mut Screen) -> R
     Ok(())
 }
 
-async fn fetch_log(client: &Client, args: &ReportArgs) -> Result<Vec<LoggedEvent>, CliError> {
-    let mut events = client.events(&args.run, 0);
+async fn fetch_log(client: &Client, run: &RunId) -> Result<Vec<LoggedEvent>, CliError> {
+    let mut events = client.events(run, 0);
     let mut log = Vec::new();
-    while let Some(logged) = events.next().await.map_err(|error| lost_run_error(error, &args.run))? {
+    while let Some(logged) = events.next().await.map_err(|error| lost_run_error(error, run))? {
         let is_last = matches!(logged.event, RunEvent::RunFinished { .. });
         log.push(logged);
         if is_last {

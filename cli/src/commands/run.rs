@@ -2,17 +2,19 @@
 
 pub(super) mod commit_range;
 mod completed_run;
+mod conflicting_options;
 mod daemon_run;
 mod patch_output;
 mod run_backend;
 mod run_watcher;
 mod scope_request;
 mod span_export;
+mod watch_loop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked, StreamView};
+use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked};
 use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
@@ -21,10 +23,9 @@ use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
-use proctor_daemon::service::{OutputId, OutputUnit};
 use proctor_runner::{
-    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, SkillSelection,
-    StagedIndex, require_whole_profile, takes_caller_env,
+    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, StagedIndex,
+    require_whole_profile, takes_caller_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,11 +33,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{RunArgs, RunFormat};
 use crate::caller::Caller;
-use crate::commands::logs;
 use crate::daemon::{self, problem_error};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
-use crate::human_report::failed_outputs::{FailedOutputs, FailedStream, FetchFuture, MAX_STREAM_BYTES};
 use crate::human_report::{self, Detail, ReportOptions};
 use crate::installation;
 use crate::interrupt::{self, Interrupts, SignalEffect};
@@ -44,9 +43,10 @@ use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
 use crate::screen::{self, Screen, TextLayout};
 use completed_run::RunFuture;
+use conflicting_options::{is_range, reject_conflicting_options, skills_wanted};
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
-use run_watcher::RunWatcher;
+use run_watcher::{AppliedPaths, RunWatcher};
 use span_export::SpanExports;
 
 pub(crate) use commit_range::{CommitRecord, RangeRecord};
@@ -105,41 +105,6 @@ pub(super) enum TreeSelection {
     },
 }
 
-fn is_range(rev: &str) -> bool {
-    rev.contains("..")
-}
-
-fn skills_wanted(args: &RunArgs) -> SkillSelection {
-    if args.last_failed { SkillSelection::NotPassed } else { SkillSelection::All }
-}
-
-/// Rejects combinations of options that contradict each other.
-fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Result<(), CliError> {
-    let usage = |message: &str, hint: &str| Err(CliError::Usage { message: message.into(), hint: hint.into() });
-    let is_range_given = args.rev.as_deref().is_some_and(is_range);
-    if is_range_given && args.changeset.is_some() {
-        return usage(
-            "a range has one result per commit, but a changeset stores only one",
-            "name only its last commit",
-        );
-    }
-    if is_range_given && args.patch.is_some() {
-        return usage("`--patch` writes the changes of one run, and a range has many", "name one commit");
-    }
-    let to_stdout = args.patch.as_deref().is_some_and(patch_output::is_stdout);
-    if to_stdout && args.reports.format != RunFormat::Human {
-        return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
-    }
-    // Patch content comes from a step, and a terminal would obey escape sequences in it.
-    if to_stdout && caller.stdout_is_terminal {
-        return usage(
-            "an unescaped patch is not written to a terminal",
-            "name a file, or use `-` and redirect the output",
-        );
-    }
-    Ok(())
-}
-
 /// The runs of one command.
 pub(super) struct CommandRuns<'a> {
     args: &'a RunArgs,
@@ -155,6 +120,8 @@ pub(super) struct CommandRuns<'a> {
     reuse: Reuse,
     /// The steps and files to which the runs are restricted.
     scope: ScopeRequest,
+    /// Paths that steps of the current run have applied to the worktree.
+    applied: AppliedPaths,
     exports: SpanExports,
 }
 
@@ -187,7 +154,20 @@ impl<'a> CommandRuns<'a> {
         let interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
         let exports = SpanExports::new(&backend, operator, caller);
         let scope = scope_request::from_args(&args.scope, &repo, &caller.cwd)?;
-        Ok(Self { args, caller, reports, backend, repo, cancel, interrupts, patch_target: None, reuse, scope, exports })
+        Ok(Self {
+            args,
+            caller,
+            reports,
+            backend,
+            repo,
+            cancel,
+            interrupts,
+            patch_target: None,
+            reuse,
+            scope,
+            applied: AppliedPaths::default(),
+            exports,
+        })
     }
 
     /// Prepares runs in this process, even if a daemon is running.
@@ -348,8 +328,9 @@ impl CommandRuns<'_> {
         let shows_lines = screen.has_live_progress && self.args.detail() != Detail::Quiet;
         let (lines, printed) = shows_lines.then(last_lines::channel).unzip();
         let (work, began_ms) = (self.run_future(tree, sender, lines)?, Clock::system().now_ms());
-        let mut watch =
-            RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen).with_last_lines(printed);
+        let mut watch = RunWatcher::new(self.reports, self.args.detail(), &mut self.interrupts, screen)
+            .with_last_lines(printed)
+            .with_applied_paths(self.applied.clone());
         let result = watch.run_to_end(work, events).await;
         watch.progress.clear();
         let mut record = watch.record;
@@ -400,7 +381,7 @@ impl CommandRuns<'_> {
 
     /// Renders the human-readable report.
     pub(super) async fn report_text(&self, record: &RunRecord, layout: TextLayout) -> String {
-        let outputs = FailedOutputs::fetch(record, |wanted| self.fetch_output(record, wanted)).await;
+        let outputs = self.backend.report_source().fetch_outputs(record).await;
         let logs_options = match (&self.backend, &self.args.backend.state.state_dir) {
             (RunBackend::InProcess(_), Some(dir)) => format!(" --state-dir {}", installation::show(dir)),
             _ => String::new(),
@@ -412,26 +393,13 @@ impl CommandRuns<'_> {
         )
     }
 
-    /// Fetches the beginning of an output from the daemon or from the local store.
-    fn fetch_output(&self, record: &RunRecord, wanted: FailedStream) -> FetchFuture<'_> {
-        let id = record.started.as_ref().map(|started| started.run_id.clone());
-        Box::pin(async move {
-            match &self.backend {
-                RunBackend::InProcess(engine) => {
-                    let part =
-                        engine.read_output(StreamView::from(&wanted.stream), 0, MAX_STREAM_BYTES).await.ok()??;
-                    Some(part.0.bytes)
-                }
-                RunBackend::Daemon(daemon) => {
-                    let selector = OutputId { unit: OutputUnit::Step, n: wanted.n, stream: wanted.stdio };
-                    logs::fetch_beginning(&daemon.client, &id?, selector, MAX_STREAM_BYTES).await
-                }
-            }
-        })
-    }
-
     /// Carries out the requested run, or each run of a range.
     async fn run_all(&mut self, operator: OperatorConfig, screen: &mut Screen) -> Result<u8, CliError> {
+        if self.args.scope.watch {
+            let engine = self.backend.engine(self.args, operator, self.caller)?;
+            let watch = engine.watch_worktree(&self.repo).map_err(engine_error)?;
+            return self.watch(watch, screen).await;
+        }
         let Some(rev) = &self.args.rev else { return self.run_one(TreeSelection::Worktree, screen).await };
         if let (RunBackend::Daemon(_), false) = (&self.backend, is_range(rev)) {
             return self.run_one(TreeSelection::Commit(rev.clone()), screen).await;
@@ -501,7 +469,7 @@ impl CommandRuns<'_> {
                 Ok((record, _)) => {
                     self.reports.build_reported_run(Some(named), record.clone(), self.backend.report_source()).await
                 }
-                Err(error) => ReportedRun { commit: Some(named), result: refusal(error), tool_reports: Vec::new() },
+                Err(error) => ReportedRun::new(Some(named), refusal(error)),
             });
             let text = match &ended {
                 Ok((record, _)) => self.report_text(record, screen.layout()).await,
@@ -552,7 +520,8 @@ pub(super) fn print_result(
 ) -> Result<u8, CliError> {
     match format {
         RunFormat::Human => {
-            if screen.has_live_progress {
+            // A blank line separates the progress from a report of several lines.
+            if screen.has_live_progress && text.lines().count() > 1 {
                 screen.err("\n");
             }
             screen.out(text);

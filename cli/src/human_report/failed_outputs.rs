@@ -1,13 +1,11 @@
-//! Fetches the outputs of failed steps that are longer than the excerpts in the record, bounded and escaped for the
-//! screen.
+//! Fetches the outputs of failed steps that are longer than the excerpts in the record, bounded and escaped.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use proctor_core::model::outcome::Outcome;
 use proctor_core::record::evidence::{PREVIEW_BYTES, StepEvidence, StreamEvidence};
 use proctor_core::record::run_record::RunRecord;
-use proctor_core::text::digest::Sha256Hex;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_daemon::service::StdStream;
 
 use crate::text::escape_bytes;
@@ -31,32 +29,21 @@ pub(crate) struct FailedStream {
 /// The first [`MAX_STREAM_BYTES`] of a stream; `None` if they are not available.
 pub(crate) type FetchFuture<'a> = Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send + 'a>>;
 
-/// Fetched outputs by hash.
-#[derive(Debug, Default)]
-pub(crate) struct FailedOutputs {
-    texts: BTreeMap<Sha256Hex, String>,
-}
-
-impl FailedOutputs {
-    /// Fetches the outputs that the report on this run needs. For an output that is not available, the report uses
-    /// the excerpt in the record.
-    pub(crate) async fn fetch<'a>(record: &RunRecord, fetch: impl Fn(FailedStream) -> FetchFuture<'a>) -> Self {
-        let mut texts = BTreeMap::new();
-        for wanted in streams_to_fetch(record) {
-            let sha256 = wanted.stream.sha256.clone();
-            let is_all =
-                wanted.stream.bytes <= MAX_STREAM_BYTES as u64 && wanted.stream.kept_bytes == wanted.stream.bytes;
-            if let (Some(bytes), true) = (fetch(wanted).await, is_all) {
-                texts.insert(sha256, escape_bytes(&bytes));
-            }
+/// Fetches the outputs that reports on this run need. For an output that is not available, a report uses the excerpt
+/// in the record.
+pub(crate) async fn fetch_outputs<'a>(
+    record: &RunRecord,
+    fetch: impl Fn(FailedStream) -> FetchFuture<'a>,
+) -> StreamTexts {
+    let mut texts = StreamTexts::default();
+    for wanted in streams_to_fetch(record) {
+        let sha256 = wanted.stream.sha256.clone();
+        let is_all = wanted.stream.bytes <= MAX_STREAM_BYTES as u64 && wanted.stream.kept_bytes == wanted.stream.bytes;
+        if let (Some(bytes), true) = (fetch(wanted).await, is_all) {
+            texts.insert(sha256, escape_bytes(&bytes));
         }
-        Self { texts }
     }
-
-    /// Returns the whole text of a stream if it was fetched.
-    pub(crate) fn get(&self, stream: &StreamEvidence) -> Option<&str> {
-        self.texts.get(&stream.sha256).map(String::as_str)
-    }
+    texts
 }
 
 /// Returns the long streams of the failed steps.

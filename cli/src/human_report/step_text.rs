@@ -1,19 +1,18 @@
 //! Renders one step as human-readable text: its outcome with the reason, parts of its output, and its changes.
 
-use std::borrow::Cow;
-
 use proctor_core::model::drift::{Change, Diff, StepDrift};
 use proctor_core::model::enforcement::ControlState;
 use proctor_core::model::leak;
 use proctor_core::model::outcome::{LimitKind, Outcome, Termination};
-use proctor_core::model::outcome_reason;
+use proctor_core::model::outcome_reason::{self, check_headline, is_plain_end, missing_program};
 use proctor_core::model::plan::PlannedStep;
 use proctor_core::record::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
-use proctor_core::text::first_error::{ErrorExcerpt, ExcerptContext, error_excerpt};
+use proctor_core::report::failure_hints::failure_hints;
+use proctor_core::text::excerpt::{Excerpt, ExcerptLimits, ExcerptPart};
 use proctor_core::text::safe_text::strip_colours;
 
-use crate::human_report::ReportOptions;
-use crate::human_report::{outcome_label, serialized_name};
+use crate::human_report::serialized_name;
+use crate::human_report::{Detail, ReportOptions};
 use crate::screen::TextLayout;
 use crate::style::{self, ADDED, BAD, DIM, REMOVED, STRONG, paint};
 use crate::text::{count, duration, escape_line, size, split_rows};
@@ -31,119 +30,165 @@ const MAX_DIFF_LINES: usize = 40;
 /// Number of changed paths shown.
 const MAX_CHANGES: usize = 10;
 
-/// Number of lines shown before and after a first error.
-const ERROR_CONTEXT: ExcerptContext = ExcerptContext { before: 4, after: 15 };
+/// Number of lines of a stream without errors that are shown below a stream with errors.
+const MAX_SECONDARY_LINES: usize = 12;
 
-/// Renders the block of a step.
-pub(crate) fn render_step(name: &str, step: &StepEvidence, view: &ReportOptions<'_>) -> String {
-    let outcome = paint(style::outcome_style(step.outcome), outcome_label(step.outcome));
-    let attempt = match step.earlier_attempts.len() {
-        0 => String::new(),
-        earlier => format!(", on attempt {}", earlier + 1),
-    };
-    let mut text = format!("{outcome} {}: {}{attempt}\n", paint(STRONG, escape_line(name)), outcome_reason(step));
-    text.push_str(&limit_hint(step));
-    text.push_str(&leak_hint(step));
+/// Renders the block of a step. `command` shows its whole output.
+pub(crate) fn render_step(name: &str, step: &StepEvidence, command: &str, view: &ReportOptions<'_>) -> String {
+    let mut text = step_heading(name, step, view.layout);
+    let hints = limit_hints(step).into_iter().chain(leak_hint(step)).chain(failure_hints(step, view.outputs));
+    hints.for_each(|hint| text.push_str(&hint_line(&hint, view.layout)));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
     text.push_str(&drift_block(step, view.layout));
-    text.push_str(&streams(step, view));
+    text.push_str(&streams(step, command, view));
     text
+}
+
+/// Renders the first line of the block of a step: `FAIL skill/step (exit 1, 16 ms)`.
+fn step_heading(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
+    let attempt = match step.earlier_attempts.len() {
+        0 => String::new(),
+        earlier => format!(", attempt {}", earlier + 1),
+    };
+    let reason = outcome_reason(step);
+    let reason = match is_plain_end(step) {
+        true => format!(" ({reason}{attempt})"),
+        false => format!(": {reason}{attempt}"),
+    };
+    let heading =
+        Heading { style: style::outcome_style(step.outcome), word: outcome_word(step.outcome), name, reason: &reason };
+    heading.render(layout)
+}
+
+/// Formats a `hint:` line; on a terminal, in as many lines as it needs.
+fn hint_line(hint: &str, layout: TextLayout) -> String {
+    let lines = layout.fit_line(&format!("hint: {hint}"));
+    format!("{} {}\n", paint(style::HINT, "hint:"), lines.strip_prefix("hint: ").unwrap_or(&lines))
+}
+
+/// The first line of a block.
+struct Heading<'a> {
+    style: anstyle::Style,
+    word: &'a str,
+    name: &'a str,
+    reason: &'a str,
+}
+
+impl Heading<'_> {
+    /// Renders the line; on a terminal, in as many lines as it needs.
+    fn render(&self, layout: TextLayout) -> String {
+        let name = escape_line(self.name);
+        let lines = layout.fit_line(&format!("{} {name}{}", self.word, self.reason));
+        let rest = lines.strip_prefix(self.word).unwrap_or(&lines);
+        match rest.strip_prefix(' ').and_then(|rest| rest.strip_prefix(name.as_str())) {
+            Some(rest) => format!("{} {}{rest}\n", paint(self.style, self.word), paint(STRONG, name)),
+            None => format!("{}{rest}\n", paint(self.style, self.word)),
+        }
+    }
+}
+
+/// Returns the word for an outcome at the start of a line.
+pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "PASS",
+        Outcome::Failed => "FAIL",
+        Outcome::TimedOut => "TIMEOUT",
+        Outcome::Drifted => "DRIFT",
+        Outcome::Skipped => "SKIP",
+        Outcome::Cancelled => "CANCELLED",
+        Outcome::Inconclusive => "INCONCLUSIVE",
+        Outcome::NoFiles => "NO FILES",
+    }
 }
 
 /// Renders the block of a toolchain check that is not satisfied.
 pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> String {
+    let headline = view.layout.fit_line(&escape_line(&check_headline(check)));
+    let (word, rest) = headline.split_once(':').unwrap_or((&headline, ""));
+    let mut text = format!("{}{rest}\n", paint(style::BAD, format!("{word}:")));
     let step = &check.step;
-    let name = paint(STRONG, format!("toolchain {}", escape_line(check.toolchain.as_str())));
-    let mut text = format!("{} {name}: {}\n", paint(style::BAD, "unsatisfied"), check_reason(check));
-    text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
-    text.push_str(&streams(step, view));
+    if missing_program(check).is_none() || view.detail == Detail::Verbose {
+        text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+        text.push_str(&drift_block(step, view.layout));
+        text.push_str(&streams(step, "", view));
+    }
     text
 }
 
-/// Returns why a toolchain check is not satisfied.
-pub(crate) fn check_reason(check: &CheckEvidence) -> String {
-    escape_line(&outcome_reason::check_reason(check))
-}
-
-/// Renders the two streams, standard error first. For a failed step, each starts at its first error. If only one
-/// stream has an error, the other is reduced to its size if it is long.
-fn streams(step: &StepEvidence, view: &ReportOptions<'_>) -> String {
-    let both = [("stderr", &step.stderr), ("stdout", &step.stdout)];
-    let found = both.map(|(label, stream)| StreamExcerpt::new(label, stream, view.outputs.get(stream)));
-    let has_error = step.outcome == Outcome::Failed && found.iter().any(StreamExcerpt::has_error);
+/// Renders the two streams, the one with errors first. For a failed step, each shows its errors and its end. If only
+/// one stream has an error, the other is reduced to its size if it is long.
+fn streams(step: &StepEvidence, command: &str, view: &ReportOptions<'_>) -> String {
+    if step.outcome != Outcome::Failed {
+        return stream_block("stderr", &step.stderr, view.layout) + &stream_block("stdout", &step.stdout, view.layout);
+    }
+    let found = view.outputs.streams_by_errors(step).map(|(label, stream)| StreamExcerpt::new(label, stream, view));
+    let has_error = found.iter().any(StreamExcerpt::has_error);
     let blocks = found.iter().map(|found| match has_error && found.is_long() && !found.has_error() {
         true => found.size_line(),
-        false => found.render(step.outcome == Outcome::Failed, view.layout),
+        false => found.render(command, view.layout),
     });
     blocks.collect()
 }
 
-/// A stream and the position of its first error.
+/// A stream and the lines of it to show.
 struct StreamExcerpt<'a> {
     label: &'a str,
     stream: &'a StreamEvidence,
-    /// The searched text: the whole stream if it is available, else its beginning.
-    text: Cow<'a, str>,
+    /// The searched text: the whole stream if it is available, else its beginning and its end.
+    text: String,
     is_whole: bool,
-    first_error: Option<ErrorExcerpt>,
+    excerpt: Excerpt,
 }
 
 impl<'a> StreamExcerpt<'a> {
-    fn new(label: &'a str, stream: &'a StreamEvidence, fetched: Option<&'a str>) -> Self {
-        let previews_are_all = stream.bytes <= 2 * PREVIEW_BYTES as u64;
-        let text = match fetched {
-            Some(text) => Cow::Borrowed(text),
-            None if previews_are_all => Cow::Owned(format!("{}{}", stream.preview, stream.tail)),
-            None => Cow::Borrowed(stream.preview.as_str()),
-        };
-        let opening = error_excerpt(&text, ERROR_CONTEXT);
-        Self { label, stream, text, is_whole: previews_are_all || fetched.is_some(), first_error: opening }
+    fn new(label: &'a str, stream: &'a StreamEvidence, view: &ReportOptions<'_>) -> Self {
+        let text = view.outputs.text(stream);
+        let excerpt = Excerpt::select(&text.lines().collect::<Vec<_>>(), ExcerptLimits::SCREEN);
+        Self { label, stream, text, is_whole: view.outputs.is_whole(stream), excerpt }
     }
 
     fn has_error(&self) -> bool {
-        self.first_error.as_ref().is_some_and(|opening| opening.has_error_format)
+        self.excerpt.has_error_format()
     }
 
     fn is_long(&self) -> bool {
-        !self.is_whole || self.text.lines().nth(HEAD_LINES + TAIL_LINES + 1).is_some()
+        !self.is_whole || self.excerpt.total_lines > MAX_SECONDARY_LINES
     }
 
     fn size_line(&self) -> String {
         format!("  {}\n", paint(DIM, format!("{}: {}, without an error", self.label, size(self.stream.bytes))))
     }
 
-    /// Renders the lines around the first error, or the start and end of a stream without an error. A short stream is
-    /// shown as a whole.
-    fn render(&self, is_failed: bool, layout: TextLayout) -> String {
-        let Some(opening) = self.first_error.as_ref().filter(|_| is_failed) else {
-            return stream_block(self.label, self.stream, layout);
-        };
+    /// Renders the selected lines and notes about the others.
+    fn render(&self, command: &str, layout: TextLayout) -> String {
+        if self.stream.bytes == 0 {
+            return String::new();
+        }
         let lines: Vec<&str> = self.text.lines().collect();
-        let shown = if self.is_long() { opening.lines.clone() } else { 0..lines.len() };
         let mut text = format!("  {}\n", paint(DIM, format!("{}:", self.label)));
-        if shown.start > 0 {
-            text.push_str(&gutter(DIM, &format!("(… {} before the first error)", count(shown.start, "line")), layout));
+        for part in self.excerpt.parts(&lines) {
+            text.push_str(&match part {
+                ExcerptPart::ErrorLine(line) => gutter(BAD, &strip_colours(line), layout),
+                ExcerptPart::Line(line) => gutter(anstyle::Style::new(), &strip_colours(line), layout),
+                ExcerptPart::Omitted(number) => gutter(DIM, &format!("(… {})", count(number, "line")), layout),
+            });
         }
-        for (index, line) in lines.iter().enumerate().take(shown.end).skip(shown.start) {
-            let style = if index == opening.error_line { BAD } else { anstyle::Style::new() };
-            text.push_str(&gutter(style, &strip_colours(line), layout));
-        }
-        text.push_str(&self.omitted_notes(lines.len() - shown.end, layout));
-        text
+        text + &self.notes(command, layout)
     }
 
-    /// Renders notes about the omitted rest of the stream.
-    fn omitted_notes(&self, lines: usize, layout: TextLayout) -> String {
-        let mut notes = Vec::new();
-        if !self.is_whole {
-            notes.push(format!("(… {})", stored_size(self.stream)));
-        } else if lines > 0 {
-            notes.push(format!("(… {lines} more line{})", if lines == 1 { "" } else { "s" }));
+    /// Renders notes about hidden errors and about a stream that was not stored as a whole.
+    fn notes(&self, command: &str, layout: TextLayout) -> String {
+        let mut text = String::new();
+        if self.excerpt.hidden_errors > 0 {
+            let errors = count(self.excerpt.hidden_errors, "more error");
+            let stderr = if self.label == "stderr" && !command.is_empty() { " --stderr" } else { "" };
+            text.push_str(&format!("  {}\n", layout.fit_line(&format!("{errors}: {command}{stderr}"))));
         }
-        if !self.stream.complete {
-            notes.push(CUT_NOTE.to_owned());
-        }
-        notes.iter().map(|note| gutter(DIM, note, layout)).collect()
+        let partly_stored = (!self.is_whole && self.stream.kept_bytes < self.stream.bytes)
+            .then(|| format!("(… {})", stored_size(self.stream)));
+        let notes = partly_stored.into_iter().chain((!self.stream.complete).then(|| CUT_NOTE.to_owned()));
+        notes.for_each(|note| text.push_str(&gutter(DIM, &note, layout)));
+        text
     }
 }
 
@@ -175,14 +220,9 @@ pub(crate) fn outcome_reason(step: &StepEvidence) -> String {
     escape_line(&outcome_reason::step_reason(step))
 }
 
-/// Returns how the process of a step ended, as a phrase.
-pub(crate) fn termination_phrase(step: &StepEvidence) -> String {
-    escape_line(&outcome_reason::termination_reason(step))
-}
-
 /// Returns hints for a step that was ended by a limit; empty for others.
-pub(crate) fn limit_hint(step: &StepEvidence) -> String {
-    let Termination::LimitHit { limit, .. } = &step.termination else { return String::new() };
+pub(crate) fn limit_hints(step: &StepEvidence) -> Vec<String> {
+    let Termination::LimitHit { limit, .. } = &step.termination else { return Vec::new() };
     let setting = limit_setting(*limit);
     let flag = setting.replace('_', "-");
     let mut hints = vec![format!("reduce its usage, or raise `limits.{setting}` (`--{flag}` of `proctor exec`)")];
@@ -195,12 +235,12 @@ pub(crate) fn limit_hint(step: &StepEvidence) -> String {
         let what = "all layers of a run share one limit, and all scratch directories of a step share another";
         hints.push(format!("{what}; put large files that need no verification into `caches`"));
     }
-    style::hint_lines(&hints)
+    hints
 }
 
-/// Returns a hint for a step that failed because it left processes behind; empty for others.
-pub(crate) fn leak_hint(step: &StepEvidence) -> String {
-    step.forbidden_leak().map_or_else(String::new, |_| style::hint_lines(&[leak::LEAK_HINT.to_owned()]))
+/// Returns a hint for a step that failed because it left processes behind.
+pub(crate) fn leak_hint(step: &StepEvidence) -> Option<String> {
+    step.forbidden_leak().map(|_| leak::LEAK_HINT.to_owned())
 }
 
 /// Returns a phrase with the limits that a passed step hit, or `None` if there were none.
@@ -233,10 +273,15 @@ pub(crate) fn fixed_block(name: &str, step: &StepEvidence, layout: TextLayout) -
 }
 
 fn changes_block(found: &StepDrift, layout: TextLayout) -> String {
-    let mut text: String = found.changes.iter().take(MAX_CHANGES).map(|change| change_block(change, layout)).collect();
+    let shown = found.changes_for_display().take(MAX_CHANGES);
+    let mut text: String = shown.map(|change| change_block(change, layout)).collect();
     let hidden = found.changes.len().saturating_sub(MAX_CHANGES) + usize::try_from(found.omitted).unwrap_or(usize::MAX);
     if hidden > 0 {
-        let more = format!("and {} more; the evidence has the first {}", count(hidden, "path"), found.changes.len());
+        let paths = count(hidden, "more path");
+        let more = match found.omitted {
+            0 => format!("{paths} in the evidence"),
+            _ => format!("{paths}, of which the evidence has {}", found.changes.len().saturating_sub(MAX_CHANGES)),
+        };
         text.push_str(&format!("  {}\n", paint(DIM, more)));
     }
     text

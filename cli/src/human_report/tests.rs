@@ -7,9 +7,10 @@ use proctor_core::model::outcome::{LimitKind, Outcome, StartFault, Termination};
 use proctor_core::model::plan::Leaks;
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::AttemptEvidence;
+use proctor_core::report::stream_texts::StreamTexts;
 use proctor_core::text::digest::Sha256Hex;
 
-use super::{Detail, FailedOutputs, ReportOptions, render_report};
+use super::{Detail, ReportOptions, render_report};
 use crate::fixture::*;
 use crate::screen::TextLayout;
 use proctor_core::record::run_record::RunRecord;
@@ -29,10 +30,7 @@ fn render_plain_at(columns: usize, detail: Detail, events: impl IntoIterator<Ite
 }
 
 fn render_at(layout: TextLayout, detail: Detail, events: impl IntoIterator<Item = RunEvent>) -> String {
-    render_report(
-        &fold(events),
-        &ReportOptions { detail, layout, outputs: &FailedOutputs::default(), logs_options: "" },
-    )
+    render_report(&fold(events), &ReportOptions { detail, layout, outputs: &StreamTexts::default(), logs_options: "" })
 }
 
 #[test]
@@ -65,7 +63,8 @@ fn partial_run_has_its_own_verdict_line() {
     let partial = rendered(&["verify.test", "verify.doc"], Detail::Quiet);
     assert!(partial.starts_with("partial run passed: 1 step in 1 of 3 skills, tier 1,"), "{partial}");
     let sentence = "only 1 of 3 skills ran: those that had not passed by run r1, and those that they need; left out: `verify.test`";
-    assert!(rendered(&["verify.test", "verify.doc"], Detail::Normal).contains(sentence));
+    let partial = rendered(&["verify.test", "verify.doc"], Detail::Normal).replace("\n  ", " ");
+    assert!(partial.contains(sentence), "{partial}");
     let whole = rendered(&[], Detail::Normal);
     assert!(whole.contains("note: nothing had failed by run r1, so every skill was run\n"), "{whole}");
     assert!(whole.contains("\npassed: 1 step in 1 skill, tier 1,"), "{whole}");
@@ -123,6 +122,36 @@ fn describes_each_termination() {
 }
 
 #[test]
+fn no_own_line_is_wider_than_the_terminal() {
+    let limit = Termination::LimitHit { limit: LimitKind::Disk, exit_code: 1 };
+    let mut network = exited("network", &["curl"], 6);
+    network.stderr = stream("curl: (6) Could not resolve host: example.org\n");
+    network.planned.network = proctor_core::model::plan::Network::Deny;
+    let mut flaky = exited("flaky", &["./net"], 0);
+    flaky.flaky = true;
+    flaky.leaked = Some(LeakedProcesses::new(3, vec![LeakedProcess::new(7, b"a-server-with-a-long-name")]));
+    let message = "the record is not complete, because a file of the evidence could not be written to the disk";
+    let events = [
+        started(&[("s", &["disk", "network", "flaky", "edit"])]),
+        step_finished("s", step(planned("disk", &["./many"]), limit)),
+        step_finished("s", network),
+        step_finished("s", flaky),
+        step_finished("s", drifted("edit", &["sh", "-c", "echo x >> README.md"])),
+        RunEvent::Doubted { doubt: InconclusiveReason::Internal, message: message.into() },
+        skill_finished("s", Outcome::Failed, Tier::ONE, ""),
+        finished(Verdict::Failed, Tier::ONE, 1),
+    ];
+    for columns in [60, 80] {
+        let text = render_plain_at(columns, Detail::Normal, events.clone());
+        let is_own = |line: &&str| !line.contains("proctor logs") && !line.trim_start().starts_with('$');
+        let wide: Vec<&str> =
+            text.lines().filter(is_own).filter(|line| crate::text::display_width(line) > columns).collect();
+        assert_eq!(wide, [""; 0], "{text}");
+        assert!(text.contains("`network: deny`"), "{text}");
+    }
+}
+
+#[test]
 fn outdated_tool_makes_the_run_inconclusive() {
     let mut version = exited("check-1", &["cargo", "--version"], 0);
     version.stdout = stream("cargo 1.60.0\n");
@@ -173,16 +202,16 @@ fn long_output_is_cut_with_a_note() {
     ]);
     assert!(text.lines().count() < 50, "{text}");
     for expected in [
-        "line 20\n",
-        "(… 70 more lines)",
-        "line 91\n",
+        "(… 88 lines)",
+        "line 89\n",
+        "(… 1 MiB in total, the middle is omitted …)",
         "(… 1 MiB in total, 1.9 KiB of them stored",
         "the very end",
         "(cut:",
     ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
-    assert!(!text.contains("line 21\n"), "{text}");
+    assert!(!text.contains("line 88\n"), "{text}");
 }
 
 /// Returns a step with the output of a compiler that has an error in the middle.
@@ -293,5 +322,5 @@ fn colour_is_only_decoration() {
         finished(Verdict::Failed, Tier::ONE, 1),
     ];
     let text = render_at(TextLayout::LOG, Detail::Normal, events);
-    assert!(text.contains("\x1b[1m\x1b[31mfailed\x1b[0m"), "{text:?}");
+    assert!(text.contains("\x1b[1m\x1b[31mFAIL\x1b[0m"), "{text:?}");
 }

@@ -9,6 +9,7 @@ use crate::decision::rerun::Rerun;
 use crate::model::event::RunEvent;
 use crate::model::names::RunId;
 use crate::model::outcome::Outcome;
+use crate::model::run_scope::RunScope;
 use crate::record::run_record::{RunRecord, SkillRecord};
 
 /// A run, up to the last event that was applied.
@@ -185,7 +186,7 @@ impl LoggedRun {
     /// Returns the most important fact about the run.
     fn reason(&self) -> String {
         match self.state() {
-            RunState::Finished => match self.rerun().and_then(Rerun::phrase) {
+            RunState::Finished => match self.partial_phrase() {
                 Some(partial) => format!("{}; {partial}", self.outcome_reason()),
                 None => self.outcome_reason(),
             },
@@ -195,6 +196,11 @@ impl LoggedRun {
                 None => "it is under way".to_owned(),
             },
         }
+    }
+
+    /// Returns a phrase that marks a run of a part of the profile or of the files.
+    fn partial_phrase(&self) -> Option<String> {
+        self.rerun().and_then(Rerun::phrase).or_else(|| self.record.scope().map(RunScope::phrase))
     }
 
     /// Returns the most important fact about a run that has ended.

@@ -47,8 +47,14 @@ pub enum EngineCode {
     PartialChangeset,
     /// `--last-failed` was given with a commit, but it works only for the worktree.
     PartialCommit,
+    /// The spec is in a directory that the tree does not cover.
+    SpecDirectory,
+    /// A changeset was named for a spec in a subdirectory.
+    ChangesetBelowTop,
     /// The request restricts the run to steps or files that do not exist, or in a contradictory way.
     Scope,
+    /// The worktree cannot be watched for changes.
+    Watch,
     /// A bug in Proctor.
     Internal,
 }
@@ -165,9 +171,25 @@ codes! { EngineCode;
         "A commit is verified as a whole; `--last-failed` is for work in progress in the worktree.",
         "Omit one of the two options.",
         "$ proctor run --rev HEAD";
+    SpecDirectory, 230, "engine::spec_directory",
+        "The spec is in a directory whose files do not belong to the tree, or whose path is not UTF-8.",
+        "The tree that a run verifies must contain its own spec.",
+        "Move the directory `spec/` to another directory.",
+        "$ git mv changes/009_x/verify/spec svc/spec";
+    ChangesetBelowTop, 231, "engine::changeset_below_top",
+        "A changeset was named, and the spec is in a subdirectory of the repository.",
+        "The tree covers every file in a subdirectory, also in its `changes/`. The evidence of a run would change the \
+         tree that the run verified.",
+        "Omit the changeset, or verify it with the spec at the top of the repository.",
+        "$ proctor run --changeset 009_x --repo \"$(git rev-parse --show-toplevel)\"";
     Scope, 223, "engine::scope",
         "The steps or files to which the run is restricted do not exist, or contradict each other.",
         "A run that checks nothing, or something else than requested, would be misleading.",
         "Use the names that `proctor plan` lists, and paths inside the repository.",
         "$ proctor run verify.tests/pytest\n$ proctor run --changed main";
+    Watch, 224, "engine::watch",
+        "The worktree cannot be watched for changes.",
+        "`--watch` would miss changes, and its last result would look current.",
+        "Raise the limits of inotify that the message names, or run without `--watch`.",
+        "$ sysctl fs.inotify.max_user_watches=524288";
 }

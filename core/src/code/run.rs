@@ -39,6 +39,11 @@ codes! { InconclusiveReason;
         "The tree does not match the tree that the step produced.",
         "Make sure that the files are writable and are not edited during a run.",
         "$ git status";
+    NeededPath, 409, "run::needed_path",
+        "A path that a skill needs, and that no commit contains, is not available.",
+        "Without it, the result of the skill would say nothing about the tree, so the skill was not started.",
+        "Update the worktree to the lock files of the commit, or let Proctor prepare the path with a command.",
+        "needs_paths: [{ path: node_modules, prepare: { cmd: [npm, ci], network: allow } }]";
     Internal, 408, "run::internal",
         "An internal operation failed: evidence could not be written, a helper process died, or similar.",
         "The result would not be reliable.",

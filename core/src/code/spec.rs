@@ -40,10 +40,10 @@ codes! { Code;
         "Move checks into scripts in the repository.",
         "steps:\n  - { name: checks, cmd: [\"sh\", \"scripts/check.sh\"] }";
     Alias, 108, "spec::alias",
-        "The file uses a YAML anchor or alias.",
-        "A few bytes of aliases can expand to gigabytes, and they hide the content of a step.",
+        "A YAML alias names no value before it, expands to too many values, or is merged with `<<` without being a map.",
+        "A few bytes of aliases can expand to gigabytes.",
         "Write the value out, or put shared settings into `defaults`.",
-        "defaults: { timeout_ms: 60000 }";
+        "steps: [&build { name: build, cmd: make }, { <<: *build, name: again }]";
     Tag, 109, "spec::tag",
         "The file uses a YAML tag such as `!!python/object`.",
         "Tags mean different things to different YAML parsers.",
@@ -219,6 +219,16 @@ codes! { Code;
         "Steps would not see the tree that Proctor verifies.",
         "Name a directory that git ignores.",
         "caches: [target]";
+    BadNeededPath, 155, "spec::bad_needed_path",
+        "A path in `needs_paths` would hide the repository, overlaps another mount, or has an invalid key.",
+        "Steps would not see the tree that Proctor verifies, or would see content that nothing determines.",
+        "Name a directory that git ignores, and the tracked files that determine its content.",
+        "needs_paths: [{ path: .venv, key: [uv.lock, pyproject.toml] }]";
+    UnknownToolchain, 156, "spec::unknown_toolchain",
+        "A skill names a toolchain that the spec does not define, or names one twice.",
+        "The check of the tool would be missing.",
+        "Use a name of `toolchains`.",
+        "toolchains:\n  python: { required: [{ cmd: [\"python3\", \"--version\"] }] }\nskills:\n  verify.test: { toolchains: [python] }";
     UnusedSkill, 144, "spec::unused_skill",
         "A skill is not part of any profile.",
         "This is only a warning: the skill never runs, which may be a mistake.",
@@ -234,6 +244,16 @@ codes! { Code;
         "This is only a warning: without `needs`, skills run in the order of `include`.",
         "Declare dependencies with `needs`, or remove `parallel`.",
         "verify.lint: { needs: [], steps: [{ name: l, cmd: [\"make\", \"lint\"] }] }";
+    BadInclude, 170, "spec::bad_include",
+        "A file under `include` does not exist, cannot be read, or is outside of the repository.",
+        "A spec that is only partly read would run only part of its checks.",
+        "Write a path relative to the file that contains the `include`.",
+        "include: [lint.yaml, ../../shared/toolchains.yaml]";
+    DuplicateDefinition, 171, "spec::duplicate_definition",
+        "Two files of one spec define the same toolchain, skill, profile or default.",
+        "The result would depend on the order of the files.",
+        "Rename or remove one of the two.",
+        "skills:\n  lint.shell: { steps: [{ name: check, cmd: [shellcheck, run.sh] }] }";
     UnknownProfile, 147, "spec::unknown_profile",
         "The requested profile does not exist.",
         "Another profile would run other checks.",

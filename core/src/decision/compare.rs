@@ -305,7 +305,10 @@ impl RunDifferences {
         let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match (before, after) {
             (Some(Json::Object(old)), Some(Json::Object(new))) => {
-                for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+                // `compare_step` lists the controls of a step.
+                let is_step = path.starts_with("steps[") && !path.contains('.');
+                let keys = old.keys().chain(new.keys()).filter(|key| !is_step || *key != "enforcement");
+                for key in keys.collect::<BTreeSet<_>>() {
                     self.compare_stable_parts(at, &below(key), old.get(key), new.get(key));
                 }
             }
@@ -389,6 +392,22 @@ mod tests {
         let fields: Vec<&str> = found.differences.iter().map(|difference| difference.field.as_str()).collect();
         assert_eq!(fields, ["b[0].c", "b[1]", "d", "e"]);
         assert!(found.differences.iter().all(|difference| !difference.measured));
+    }
+
+    #[test]
+    fn lists_controls_of_a_step_once() {
+        let json =
+            |text: &str| Json::from_serializable(&serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
+        let part = |state: &str| {
+            let controls = format!(r#"{{"cgroup":{{"state":"{state}"}}}}"#);
+            json(&format!(
+                r#"{{"steps":[{{"enforcement":{controls},"earlier_attempts":[{{"enforcement":{controls}}}]}}]}}"#
+            ))
+        };
+        let mut found = RunDifferences::default();
+        found.compare_stable_parts("s", "", Some(&part("enforced")), Some(&part("not_enforced")));
+        let fields: Vec<&str> = found.differences.iter().map(|difference| difference.field.as_str()).collect();
+        assert_eq!(fields, ["steps[0].earlier_attempts[0].enforcement.cgroup.state"]);
     }
 
     #[test]

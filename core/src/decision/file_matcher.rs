@@ -17,6 +17,8 @@ pub struct FileMatcher {
     types: TagSet,
     types_or: TagSet,
     exclude_types: TagSet,
+    /// The beginning of the paths that can be chosen, which the patterns do not contain: empty, or with a `/` at the end.
+    base: Vec<u8>,
 }
 
 /// A file of the tree.
@@ -85,12 +87,14 @@ impl FileMatcher {
             types,
             types_or: tags(&rules.types_or)?,
             exclude_types: tags(&rules.exclude_types)?,
+            base: rules.base.as_ref().map(|base| format!("{base}/").into_bytes()).unwrap_or_default(),
         })
     }
 
     /// Matches a file by its path, kind and mode.
     pub fn match_file(&self, file: FileCandidate<'_>) -> FileMatch {
-        let path = String::from_utf8_lossy(file.path);
+        let Some(below) = file.path.strip_prefix(self.base.as_slice()) else { return FileMatch::NotChosen };
+        let path = String::from_utf8_lossy(below);
         let is_included = self.include.as_ref().is_none_or(|include| include.matches(&path).unwrap_or(true));
         // A file is checked rather than left out if a pattern takes too long.
         if !is_included || self.exclude.matches(&path).unwrap_or(false) {
@@ -181,6 +185,27 @@ fn compile_regex(pattern: &str) -> Result<Regex, FileRuleError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patterns_are_relative_to_the_base() {
+        let patterns = [("src/**", "regex:^src/"), ("*.py", "regex:^[^/]*\\.py$")];
+        for (pattern, path) in
+            patterns.iter().flat_map(|(glob, regex)| [glob, regex]).zip(["src/a", "src/a", "a.py", "a.py"])
+        {
+            let matcher = rules(|rules| {
+                rules.include = vec![(*pattern).to_owned()];
+                rules.base = Some(crate::model::plan::RelPath::new("svc/a").expect("a path"));
+            });
+            let is_chosen = |path: String| {
+                let file = FileCandidate { path: path.as_bytes(), kind: EntryKind::File, executable: false };
+                matcher.match_file(file) != FileMatch::NotChosen
+            };
+            assert!(is_chosen(format!("svc/a/{path}")), "{pattern}");
+            for other in [path.to_owned(), format!("svc/ab/{path}"), format!("svc/a/x/{path}")] {
+                assert!(!is_chosen(other.clone()), "{pattern} {other}");
+            }
+        }
+    }
 
     fn rules(change: impl FnOnce(&mut FileRules)) -> FileMatcher {
         let mut rules = FileRules { parallel: 1, ..FileRules::default() };

@@ -55,6 +55,40 @@ impl Collected {
     }
 }
 
+/// The used space of one kind of content in a state directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct KindUsage {
+    /// The kind: `private copies`, `caches`, `runs`, `outputs` or `other`.
+    pub kind: String,
+    /// The used bytes on the disk.
+    pub bytes: u64,
+    /// The parts whose repository is known, largest first.
+    pub repositories: Vec<RepositoryUsage>,
+    /// The used bytes whose repository is not known.
+    pub unassigned_bytes: u64,
+}
+
+/// The used space of one repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RepositoryUsage {
+    /// The path of the repository, or of a subdirectory with its own spec.
+    pub repository: String,
+    /// The used bytes on the disk.
+    pub bytes: u64,
+}
+
+impl KindUsage {
+    /// Returns the usage of a kind, sorted by size.
+    pub fn new(kind: &str, bytes: u64, repositories: impl IntoIterator<Item = (String, u64)>) -> Self {
+        let mut repositories: Vec<RepositoryUsage> =
+            repositories.into_iter().map(|(repository, bytes)| RepositoryUsage { repository, bytes }).collect();
+        repositories
+            .sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.repository.cmp(&other.repository)));
+        let assigned = repositories.iter().fold(0_u64, |sum, usage| sum.saturating_add(usage.bytes));
+        Self { kind: kind.to_owned(), bytes, repositories, unassigned_bytes: bytes.saturating_sub(assigned) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,6 +58,8 @@ pub enum InconclusiveReason {
     LayerConflict,
     /// A change of a `read_only: off` step could not be applied to the worktree.
     ApplyFailed,
+    /// A path that a skill needs, and that no commit contains, is not available.
+    NeededPath,
     /// An internal operation failed, for example a write of evidence.
     Internal,
 }
@@ -87,6 +89,7 @@ impl InconclusiveReason {
             Self::TierAboveLimit => "tier_above_limit",
             Self::LayerConflict => "layer_conflict",
             Self::ApplyFailed => "apply_failed",
+            Self::NeededPath => "needed_path",
             Self::Internal => "internal",
         }
     }

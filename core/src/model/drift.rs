@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::digest::Sha256Hex;
+use crate::text::humanize::count;
 
 /// The kind of a change, relative to the tree before the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -111,6 +112,37 @@ pub const MAX_FILE_DIFF: usize = 16 << 10;
 pub const MAX_STEP_DIFF: usize = 128 << 10;
 
 impl StepDrift {
+    /// Returns the changes in the order of display: changes of files that existed before the step, then new files.
+    pub fn changes_for_display(&self) -> impl Iterator<Item = &Change> {
+        let is_new = |change: &&Change| change.kind == ChangeKind::Created;
+        let existing = self.changes.iter().filter(move |change| !is_new(change));
+        existing.chain(self.changes.iter().filter(is_new))
+    }
+
+    /// Returns a phrase with the number of changes of each kind: `modified 1 file, created 13`.
+    pub fn summary(&self) -> String {
+        const ORDER: [(ChangeKind, &str); 5] = [
+            (ChangeKind::Modified, "modified"),
+            (ChangeKind::Deleted, "deleted"),
+            (ChangeKind::ModeChanged, "changed the mode of"),
+            (ChangeKind::TypeChanged, "changed the type of"),
+            (ChangeKind::Created, "created"),
+        ];
+        let number = |kind| self.changes.iter().filter(|change| change.kind == kind).count();
+        let counted = ORDER.iter().map(|(kind, verb)| (number(*kind), verb)).filter(|(number, _)| *number > 0);
+        let mut parts: Vec<String> = Vec::new();
+        for (number, verb) in counted {
+            let number = if parts.is_empty() { count(number, "file") } else { number.to_string() };
+            parts.push(format!("{verb} {number}"));
+        }
+        match (self.omitted, parts.is_empty()) {
+            (0, _) => {}
+            (omitted, true) => parts.push(format!("changed {omitted} files")),
+            (omitted, false) => parts.push(format!("changed {omitted} more")),
+        }
+        parts.join(", ")
+    }
+
     /// Returns whether the step made no forbidden changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.omitted == 0

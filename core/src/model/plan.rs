@@ -6,6 +6,9 @@
 mod file_rules;
 mod limit;
 mod limits;
+mod needed_path;
+mod rel_path;
+mod relocation;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +27,8 @@ pub use file_rules::{FILES_PLACEHOLDER, FileRules, REGEX_PREFIX};
 pub use limit::Limit;
 pub(crate) use limits::LimitDocument;
 pub use limits::{LIMIT_DEFINITIONS, LimitDefinition, LimitSettings, LimitUnit, Limits, PerLimit, max_files};
+pub use needed_path::{NeededPath, PathKey, PathSource, SkillToolchains, is_lock_file};
+pub use rel_path::{BadRelPath, RelPath};
 
 /// Everything that a run will do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,6 +40,9 @@ pub struct Plan {
     pub profile: ProfileName,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// How the skills see each other's changes.
     pub order: SkillOrder,
     /// Checks that must pass before any skill runs, in order.
@@ -133,6 +141,12 @@ pub struct PlannedSkill {
     pub needs: Vec<SkillName>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one.
     pub caches: Vec<RelPath>,
+    /// Directories that git ignores and that the steps need, sorted by path; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs_paths: Vec<NeededPath>,
+    /// The toolchains that the skill uses; absent for all.
+    #[serde(default, skip_serializing_if = "SkillToolchains::is_default")]
+    pub toolchains: SkillToolchains,
     /// Properties of the worker machine by name, for remote execution.
     pub platform: BTreeMap<String, String>,
     /// The container image for remote execution; empty if the spec names none.
@@ -254,74 +268,6 @@ impl fmt::Display for Argv {
             Ok(line) => f.write_str(&line),
             Err(_) => write!(f, "{:?}", self.0),
         }
-    }
-}
-
-/// A normalized path in the repository: relative, without `..`, with single `/` separators and no trailing `/`. `.` is
-/// the repository itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-pub struct RelPath(String);
-
-/// Error for a path that is not inside the repository.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{path}` {problem}")]
-pub struct BadRelPath {
-    /// The path as given.
-    pub path: String,
-    /// The problem, as a phrase that follows the path.
-    pub problem: &'static str,
-}
-
-impl RelPath {
-    /// Checks and normalizes a path.
-    ///
-    /// # Errors
-    /// Returns an error if the path is empty or absolute, contains `..`, or contains a NUL byte.
-    pub fn new(path: impl Into<String>) -> Result<Self, BadRelPath> {
-        let path = path.into();
-        let problem = if path.is_empty() {
-            "is empty; write `.` for the repository itself"
-        } else if path.starts_with('/') {
-            "is absolute; a path relative to the repository is expected"
-        } else if path.contains('\0') {
-            "holds a NUL byte"
-        } else if path.split('/').any(|part| part == "..") {
-            "leaves the repository by `..`"
-        } else {
-            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-            return Ok(Self(if parts.is_empty() { ".".to_owned() } else { parts.join("/") }));
-        };
-        Err(BadRelPath { path, problem })
-    }
-
-    /// Returns the path of the repository itself.
-    pub fn repository() -> Self {
-        Self(".".to_owned())
-    }
-
-    /// Returns the path as text; `.` is the repository itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for RelPath {
-    type Error = BadRelPath;
-    fn try_from(path: String) -> Result<Self, BadRelPath> {
-        Self::new(path)
-    }
-}
-
-impl From<RelPath> for String {
-    fn from(path: RelPath) -> String {
-        path.0
-    }
-}
-
-impl fmt::Display for RelPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -4,11 +4,13 @@
 //! measured part contains durations, times, resource usage and the run ID. The `sha256` of a document is the hash of
 //! its stable part as canonical JSON; [`stable_part`] defines which fields belong to it.
 
+mod checked_files;
 mod declared_reports;
 mod measured;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
+pub use checked_files::CheckedFiles;
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
 pub use tree_source::{TreeKind, TreeSource};
@@ -23,7 +25,7 @@ use crate::model::enforcement::{Enforcement, SandboxMode};
 use crate::model::leak::LeakedProcesses;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::model::outcome::{LimitKind, Outcome, Termination};
-use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, VersionDemand};
+use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
@@ -70,6 +72,9 @@ pub struct SkillEvidence {
     pub tracked_drift: TrackedDrift,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
     /// Skills of the profile that the plan left out; absent if the plan was complete.
@@ -169,17 +174,6 @@ pub struct StepEvidence {
     /// a limit, and for `leaks: ignore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
-}
-
-/// The files that a step checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CheckedFiles {
-    /// The number of files.
-    pub count: u64,
-    /// The sha256 of the sorted paths, relative to the working directory, each followed by a NUL byte.
-    pub sha256: Sha256Hex,
-    /// The number of processes to which the files were passed; 0 if the command does not contain `{files}`.
-    pub batches: u32,
 }
 
 impl StepEvidence {
@@ -360,6 +354,9 @@ pub struct ToolchainEvidence {
     pub sandbox: SandboxMode,
     /// The sha256 of the spec file.
     pub spec_sha256: Sha256Hex,
+    /// The directory that contains `spec/`, relative to the repository; absent for the repository itself.
+    #[serde(default = "RelPath::repository", skip_serializing_if = "RelPath::is_repository")]
+    pub spec_dir: RelPath,
     /// The sha256 of the plan's canonical JSON.
     pub plan_sha256: Sha256Hex,
     /// Skills of the profile that the plan left out; absent if the plan was complete.

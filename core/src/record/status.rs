@@ -3,6 +3,8 @@
 //! Other tools own the file. Proctor only writes the object `verification.last_run`; it keeps all other fields and
 //! never changes `state`.
 
+mod document_text;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -114,15 +116,25 @@ pub enum StatusError {
 pub const MAX_STATUS_BYTES: u64 = 8 << 20;
 
 /// Returns the new content of the status file: `old` with `verification.last_run` set. `None` means that there is no
-/// file yet. The layout of `old` is kept: its indentation, or that it is a single line, and whether it ends with a line
-/// feed.
+/// file yet. Every other byte of `old` is kept, and the new part has its layout: its indentation, or that it is a single
+/// line.
 ///
 /// # Errors
 /// Returns an error if `old` is not a JSON object, contains a duplicate key, or its `verification` is not an object.
 pub fn set_last_run(old: Option<&[u8]>, last_run: &LastRun) -> Result<Vec<u8>, StatusError> {
     let mut document = parse_document(old)?;
-    verification_mut(&mut document)?.insert("last_run".to_owned(), Json::from_serializable(last_run));
-    Ok(StatusFileLayout::detect(old).render(&document))
+    let value = Json::from_serializable(last_run);
+    let layout = StatusFileLayout::detect(old);
+    verification_mut(&mut document)?.insert("last_run".to_owned(), value.clone());
+    let text = old.and_then(|old| std::str::from_utf8(old).ok());
+    let edited = text.and_then(|text| {
+        let indent = document_text::TextLayout { indent: layout.indent.as_deref() };
+        let value = String::from_utf8_lossy(&layout.render_value(&value)).into_owned();
+        document_text::set_member(text, &["verification", "last_run"], &indent, &value)
+    });
+    // The edited text must be the same document.
+    let edited = edited.map(String::into_bytes).filter(|new| Json::parse(new).is_ok_and(|new| new == document));
+    Ok(edited.unwrap_or_else(|| layout.render(&document)))
 }
 
 /// Maximum indentation of one level that is detected in an existing file, in characters.
@@ -149,9 +161,12 @@ impl StatusFileLayout {
         Self { indent, ends_line: text.ends_with('\n') }
     }
 
+    fn render_value(&self, value: &Json) -> Vec<u8> {
+        self.indent.as_ref().map_or_else(|| value.to_vec(), |indent| value.to_indented_vec(indent))
+    }
+
     fn render(&self, document: &Json) -> Vec<u8> {
-        let mut bytes =
-            self.indent.as_ref().map_or_else(|| document.to_vec(), |indent| document.to_indented_vec(indent));
+        let mut bytes = self.render_value(document);
         if self.ends_line {
             bytes.push(b'\n');
         }
@@ -271,6 +286,16 @@ mod tests {
             let again = set_last_run(Some(new.as_bytes()), &sample_last_run()).expect("updates");
             assert_eq!(String::from_utf8(again).expect("utf-8"), new);
         }
+    }
+
+    #[test]
+    fn keeps_the_order_of_keys() {
+        let old = "{\n  \"state\": \"executed\",\n  \"execution\": [1.10],\n  \"a\": {}\n}\n";
+        let new = set_last_run(Some(old.as_bytes()), &sample_last_run()).expect("updates");
+        let new = String::from_utf8(new).expect("utf-8");
+        let kept = old.trim_end().trim_end_matches('}').trim_end();
+        let added = ",\n  \"verification\": {\n    \"last_run\": {\n      ";
+        assert!(new.starts_with(&format!("{kept}{added}")), "{new}");
     }
 
     #[test]

@@ -164,7 +164,7 @@ pub(super) fn tool_report(step: &str, format: ReportFormat, content: ToolReportC
 }
 
 pub(super) fn reported_run(record: RunRecord, files: Vec<ToolReport>) -> ReportedRun {
-    ReportedRun { commit: None, result: RunResult::Recorded(Box::new(record)), tool_reports: files }
+    ReportedRun { tool_reports: files, ..ReportedRun::new(None, RunResult::Recorded(Box::new(record))) }
 }
 
 /// Returns the results of one command with these runs.

@@ -7,24 +7,29 @@
 
 use std::collections::VecDeque;
 
+use super::failure_hints::failure_hints;
+use super::output_excerpt::output_excerpts;
+use super::output_findings::{OutputFinding, output_findings};
 use super::report_text::{
-    change_kind_text as change_word, first_changed_line, last_bytes, leak_warning, neutralize_lines, outcome_reason,
-    single_line, stream_text, truncate_chars,
+    change_kind_text as change_word, first_changed_line, leak_warning, neutralize_lines, outcome_reason, single_line,
+    truncate_chars,
 };
 use super::tool::sarif_reader::FindingLevel;
 use super::{markdown, tool};
+use crate::model::names::SkillName;
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::StepEvidence;
 use crate::record::run_record::RunRecord;
 use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
 use crate::text::escape::escape_output;
+use crate::text::excerpt::ExcerptLimits;
 use crate::text::humanize::count;
 
 /// Maximum number of annotations of one level that GitHub shows for a step.
 const MAX_PER_LEVEL: usize = 10;
-/// Maximum number of bytes that are printed of each output stream.
-const MAX_EXCERPT_BYTES: usize = 8 << 10;
+/// The part that is printed of each output stream.
+const EXCERPT: ExcerptLimits = ExcerptLimits { lines: 100, bytes: 8 << 10 };
 /// Maximum number of characters in an annotation's message.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 /// Maximum size of a step's summary, in bytes. GitHub accepts 1 MiB.
@@ -63,7 +68,7 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
             let steps = record.steps().filter(|(_, step)| is_problem(step));
             let steps = steps.map(|(skill, step)| (format!("{skill}/{}", step.planned.name), step));
             checks.chain(steps).for_each(|(name, step)| {
-                text.push_str(&output_group(input, &format!("{}{name}", run.commit_prefix()), step));
+                text.push_str(&output_group(input, run, &name, step));
             });
         }
     }
@@ -79,15 +84,17 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
 }
 
 /// Returns the output of one step as a folded group of the log.
-fn output_group(input: &ReportInput<'_>, name: &str, step: &StepEvidence) -> String {
-    let mut text = format!("::group::{}\n", escape_message(&format!("{name} {}", outcome_reason(step))));
+fn output_group(input: &ReportInput<'_>, run: &ReportedRun, name: &str, step: &StepEvidence) -> String {
+    let heading = format!("{}{name} {}", run.commit_prefix(), outcome_reason(step));
+    let mut text = format!("::group::{}\n", escape_message(&heading));
     text.push_str(&format!("::stop-commands::{}\n", input.token));
     text.push_str(&format!("$ {}\n", neutralize_lines(&single_line(&step.planned.cmd.to_string()))));
-    for (word, output) in [("stderr", &step.stderr), ("stdout", &step.stdout)] {
-        if output.bytes > 0 {
-            let shown = neutralize_lines(last_bytes(&stream_text(output), MAX_EXCERPT_BYTES));
-            text.push_str(&format!("[{word}, {} bytes]\n{}\n", output.bytes, shown.trim_end_matches('\n')));
-        }
+    for excerpt in output_excerpts(run, name, step, EXCERPT) {
+        let shown = neutralize_lines(&excerpt.text);
+        text.push_str(&format!("[{}, {} bytes]\n{}\n", excerpt.stream, excerpt.bytes, shown.trim_end_matches('\n')));
+    }
+    for hint in failure_hints(step, &run.outputs) {
+        text.push_str(&format!("hint: {}\n", neutralize_lines(&hint)));
     }
     text.push_str(&format!("::{}::\n::endgroup::\n", input.token));
     text
@@ -178,7 +185,7 @@ fn drift_annotations(run: &ReportedRun) -> Vec<Annotation> {
     let Some(record) = run.record() else { return Vec::new() };
     let notes = record.steps().filter(|(_, step)| step.outcome == Outcome::Drifted).flat_map(|(skill, step)| {
         let title = format!("{}drift by {skill}/{}", run.commit_prefix(), step.planned.name);
-        step.drift.found.changes.iter().map(move |change| Annotation {
+        step.drift.found.changes_for_display().map(move |change| Annotation {
             level: FindingLevel::Error,
             path: Some(change.path.clone()),
             line: Some(first_changed_line(change)),
@@ -205,6 +212,9 @@ fn run_annotations(run: &ReportedRun) -> Vec<VecDeque<Annotation>> {
                     .flat_map(|file| tool_report_annotations(run, file, step));
                 let mut queue: VecDeque<Annotation> = found.collect();
                 queue.extend(leak_annotation(run, &format!("{skill}/{}", step.planned.name), step));
+                if !queue.iter().any(|note| note.level == FindingLevel::Error) {
+                    queue.extend(finding_annotations(run, skill, step));
+                }
                 let has_error = queue.iter().any(|note| note.level == FindingLevel::Error);
                 if is_problem(step) && step.outcome != Outcome::Drifted && !has_error {
                     let title = format!("{}{skill}/{}", run.commit_prefix(), step.planned.name);
@@ -215,6 +225,23 @@ fn run_annotations(run: &ReportedRun) -> Vec<VecDeque<Annotation>> {
             queues
         }
     }
+}
+
+/// Returns the annotations for errors in the output of a step.
+fn finding_annotations(
+    run: &ReportedRun,
+    skill: &SkillName,
+    step: &StepEvidence,
+) -> impl Iterator<Item = Annotation> + use<> {
+    let title = format!("{}{skill}/{}", run.commit_prefix(), step.planned.name);
+    output_findings(run, step).into_iter().map(move |OutputFinding { path, line, column, message }| Annotation {
+        level: FindingLevel::Error,
+        path: Some(path),
+        line: Some(line),
+        column,
+        title: title.clone(),
+        message,
+    })
 }
 
 /// Returns the annotations that belong to no step of a skill: toolchain checks, reasons for an inconclusive

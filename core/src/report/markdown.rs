@@ -4,13 +4,14 @@
 //! Untrusted text appears only in `<code>`, in `<pre>` or in a fence, escaped for each. There it can neither
 //! mention users nor create links or images.
 
+use super::failure_hints::failure_hints;
+use super::output_excerpt::output_excerpts;
 use super::report_text::{
-    last_bytes, leak_warning, neutralize_lines, outcome_reason, outcome_text, short_id, single_line, stream_text,
-    truncate_chars,
+    leak_warning, neutralize_lines, outcome_reason, outcome_text, short_id, single_line, truncate_chars,
 };
 use super::tool;
 use crate::decision::verdict::Verdict;
-use crate::model::drift::{Change, Diff};
+use crate::model::drift::{Diff, StepDrift};
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{CheckEvidence, StepEvidence, TreeKind, TreeSource};
@@ -19,12 +20,15 @@ use crate::report::report_input::{
     ReportInput, ReportedRefusal, ReportedRun, RunResult, ToolReportContent, is_problem,
 };
 use crate::text::escape::escape_output;
+use crate::text::excerpt::ExcerptLimits;
 use crate::text::humanize::{count, duration};
 
 /// Maximum size of a comment, in bytes: GitHub accepts fewer than 65,536 characters.
 pub(super) const MAX_COMMENT_BYTES: usize = 65_000;
-/// Maximum number of bytes that are shown of the end of an output.
-const MAX_EXCERPT_BYTES: usize = 4 << 10;
+/// The part that is shown of an output.
+const EXCERPT: ExcerptLimits = ExcerptLimits { lines: 80, bytes: 4 << 10 };
+/// Maximum number of bytes that are shown of the changes of a step.
+const MAX_DIFF_BYTES: usize = 8 << 10;
 /// Maximum number of characters that are shown of an untrusted sentence.
 const MAX_SENTENCE_CHARS: usize = 600;
 /// Maximum number of failed cases of a tool's report that are named.
@@ -141,14 +145,10 @@ fn add_record(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &Reporte
     }
     add_step_table(page, record);
     for check in record.checks.iter().filter(|check| !check.satisfied) {
-        page.add(&check_details(check));
+        page.add(&check_details(run, check));
     }
     for (skill, step) in record.steps().filter(|(_, step)| is_problem(step)) {
-        page.add(&step_details(
-            &format!("{skill}/{}", step.planned.name),
-            step,
-            &drift_text(&step.drift.found.changes, step.drift.found.omitted),
-        ));
+        page.add(&step_details(run, &format!("{skill}/{}", step.planned.name), step, &drift_text(&step.drift.found)));
     }
     run.tool_reports.iter().for_each(|file| page.add(&tool_report_summary(file)));
     if input.runs.len() == 1 && !record.evidence.is_empty() {
@@ -241,12 +241,12 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
     format!("| {name} | {mark} {}{flaky} | {time} | {why} |\n", outcome_text(step.outcome))
 }
 
-fn check_details(check: &CheckEvidence) -> String {
-    step_details(&format!("toolchain {}", check.toolchain), &check.step, "")
+fn check_details(run: &ReportedRun, check: &CheckEvidence) -> String {
+    step_details(run, &format!("toolchain {}", check.toolchain), &check.step, "")
 }
 
 /// Returns the details of a step, folded.
-fn step_details(name: &str, step: &StepEvidence, drift: &str) -> String {
+fn step_details(run: &ReportedRun, name: &str, step: &StepEvidence, drift: &str) -> String {
     let sentence = inline_code(&truncate_chars(&outcome_reason(step), MAX_SENTENCE_CHARS));
     let mut text =
         format!("<details><summary>{} {}: {sentence}</summary>\n\n", inline_code(name), outcome_text(step.outcome));
@@ -255,22 +255,20 @@ fn step_details(name: &str, step: &StepEvidence, drift: &str) -> String {
         truncate_chars(&single_line(&step.planned.cmd.to_string()), MAX_SENTENCE_CHARS)
     )));
     text.push_str(drift);
-    for (word, output) in [("stderr", &step.stderr), ("stdout", &step.stdout)] {
-        if output.bytes > 0 {
-            text.push_str(&format!(
-                "{word}, {} bytes:\n\n{}",
-                output.bytes,
-                preformatted_block(last_bytes(&stream_text(output), MAX_EXCERPT_BYTES))
-            ));
-        }
+    for excerpt in output_excerpts(run, name, step, EXCERPT) {
+        let block = preformatted_block(&excerpt.text);
+        text.push_str(&format!("{}, {} bytes:\n\n{block}", excerpt.stream, excerpt.bytes));
+    }
+    for hint in failure_hints(step, &run.outputs) {
+        text.push_str(&format!("Hint: {}\n\n", inline_code(&hint)));
     }
     text.push_str("</details>\n\n");
     text
 }
 
-fn drift_text(changes: &[Change], omitted: u64) -> String {
+fn drift_text(found: &StepDrift) -> String {
     let mut text = String::new();
-    for change in changes {
+    for change in found.changes_for_display() {
         let part = match &change.diff {
             Diff::Whole { text } => fenced_block("diff", text),
             Diff::Truncated { text, omitted_lines } => {
@@ -279,13 +277,13 @@ fn drift_text(changes: &[Change], omitted: u64) -> String {
             Diff::Binary => format!("{} (binary)\n\n", inline_code(&change.path)),
             Diff::None | Diff::Omitted { .. } => format!("{}\n\n", inline_code(&change.path)),
         };
-        if text.len() + part.len() > 2 * MAX_EXCERPT_BYTES {
+        if text.len() + part.len() > MAX_DIFF_BYTES {
             return text + "… and more changed paths\n\n";
         }
         text.push_str(&part);
     }
-    if omitted > 0 {
-        text.push_str(&format!("… and {omitted} more changed paths\n\n"));
+    if found.omitted > 0 {
+        text.push_str(&format!("… and {} more changed paths\n\n", found.omitted));
     }
     text
 }

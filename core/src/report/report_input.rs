@@ -1,5 +1,7 @@
 //! Represents what a report is about.
 
+use std::collections::BTreeSet;
+
 use super::report_text;
 use crate::decision::verdict::Verdict;
 use crate::model::names::{SkillName, StepName};
@@ -7,6 +9,7 @@ use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::StepEvidence;
 use crate::record::run_record::RunRecord;
+use crate::report::stream_texts::StreamTexts;
 
 /// The results of one command.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +36,19 @@ pub struct ReportedRun {
     pub result: RunResult,
     /// The reports that the steps declare, in the order of the plan.
     pub tool_reports: Vec<ToolReport>,
+    /// Outputs of failed steps that are longer than the excerpts in the record.
+    pub outputs: StreamTexts,
+    /// The repository.
+    pub repository: RepositoryFiles,
+}
+
+/// The repository of a run, as far as locations in outputs need it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepositoryFiles {
+    /// The absolute path of the repository in the steps.
+    pub root: String,
+    /// The existing files among those that outputs name, relative to the repository.
+    pub existing: BTreeSet<String>,
 }
 
 /// A commit of a range.
@@ -91,6 +107,12 @@ pub enum ToolReportContent {
 }
 
 impl ReportedRun {
+    /// Creates a run without reports, outputs and repository.
+    pub fn new(commit: Option<ReportedCommit>, result: RunResult) -> Self {
+        let (outputs, repository) = (StreamTexts::default(), RepositoryFiles::default());
+        Self { commit, result, tool_reports: Vec::new(), outputs, repository }
+    }
+
     /// Returns the record of the run, if there is one.
     pub fn record(&self) -> Option<&RunRecord> {
         match &self.result {

@@ -68,7 +68,7 @@ pub(super) fn leak_warning(step: &StepEvidence) -> Option<String> {
 fn changed_paths(step: &StepEvidence) -> String {
     let found = &step.drift.found;
     let names: Vec<String> =
-        found.changes.iter().take(MAX_NAMED_PATHS).map(|change| single_line(&change.path)).collect();
+        found.changes_for_display().take(MAX_NAMED_PATHS).map(|change| single_line(&change.path)).collect();
     let more = (found.changes.len() - names.len()) as u64 + found.omitted;
     let names = names.join(", ");
     if more == 0 { names } else { format!("{names} and {more} more") }
@@ -120,15 +120,6 @@ pub(super) fn stream_text(stream: &StreamEvidence) -> String {
         false => format!("{}\n[… of {} bytes …]\n{}", stream.preview, stream.bytes, stream.tail),
     };
     strip_colours(&text)
-}
-
-/// Returns the end of an output, at most this number of bytes: the end is most informative.
-pub(super) fn last_bytes(text: &str, max_bytes: usize) -> &str {
-    let mut start = text.len().saturating_sub(max_bytes);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
 }
 
 /// Decodes a path with escapes, as in our documents, to bytes.

@@ -6,10 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::output_findings::{OutputFinding, output_findings};
 use super::report_text::{first_changed_line, leak_warning, outcome_reason, path_to_uri, single_line};
 use super::tool::{self, sarif_reader as tools};
 use crate::decision::verdict::Verdict;
-use crate::model::drift::Change;
 use crate::model::outcome::Outcome;
 use crate::model::plan::ReportFormat;
 use crate::record::evidence::{StepEvidence, TreeSource};
@@ -39,7 +39,7 @@ const SPEC_PATH: &str = "spec/verification.yaml";
 const URI_BASE_ID: &str = "%SRCROOT%";
 
 /// The rules for steps, each with its id, name and description.
-const RULES: [(&str, &str, &str); 5] = [
+const RULES: [(&str, &str, &str); 6] = [
     (
         "proctor/failed",
         "StepFailed",
@@ -48,6 +48,7 @@ const RULES: [(&str, &str, &str); 5] = [
     ("proctor/drift", "StepDrifted", "A step changed files that it must not change."),
     ("proctor/timeout", "StepTimedOut", "A step did not end within its time limit."),
     ("proctor/inconclusive", "StepInconclusive", "A step has no reliable result: it did not run as required."),
+    ("proctor/output", "ToolError", "The output of a step that failed names a line of a file."),
     ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check failed, so no step could run."),
 ];
 
@@ -234,9 +235,12 @@ fn proctor_results(run: &ReportedRun) -> Vec<Value> {
         let name = format!("{prefix}toolchain {}", check.toolchain);
         step_result("proctor/toolchain", &name, &check.step, &[location(SPEC_PATH, 1)])
     });
-    let steps = record.steps().filter_map(|(skill, step)| {
-        let rule = rule_id(step.outcome)?;
-        Some(step_result(rule, &format!("{prefix}{skill}/{}", step.planned.name), step, &locations(step)))
+    let steps = record.steps().flat_map(|(skill, step)| {
+        let name = format!("{prefix}{skill}/{}", step.planned.name);
+        let result = rule_id(step.outcome).map(|rule| step_result(rule, &name, step, &locations(step)));
+        let has_own = run.tool_reports_of(skill, &step.planned.name).any(|file| file.format == ReportFormat::Sarif);
+        let findings = if has_own { Vec::new() } else { output_findings(run, step) };
+        result.into_iter().chain(findings.into_iter().map(move |finding| finding_result(&name, &finding)))
     });
     checks.chain(steps).collect()
 }
@@ -264,12 +268,32 @@ fn step_result(rule: &str, name: &str, step: &StepEvidence, locations: &[Value])
     })
 }
 
+/// Returns the result for an error in the output of a step.
+fn finding_result(name: &str, finding: &OutputFinding) -> Value {
+    let OutputFinding { path, line, column, message } = finding;
+    let rule = "proctor/output";
+    let mut place = location(&path_to_uri(path), *line);
+    if let Some(column) = column.filter(|column| *column > 0) {
+        place["physicalLocation"]["region"]["startColumn"] = json!(column);
+    }
+    let message = single_line(message);
+    let fingerprint = Sha256Hex::digest(format!("{rule}\0{name}\0{path}\0{message}").as_bytes());
+    json!({
+        "ruleId": rule,
+        "ruleIndex": RULES.iter().position(|(id, ..)| *id == rule),
+        "level": "error",
+        "message": { "text": format!("{name}: {message}") },
+        "locations": [place],
+        "partialFingerprints": { "proctorStep/v1": fingerprint },
+    })
+}
+
 /// Returns the locations of a result: the changed paths, or else the declaration of the step.
 fn locations(step: &StepEvidence) -> Vec<Value> {
-    let changes: &[Change] = &step.drift.found.changes;
-    match step.outcome == Outcome::Drifted && !changes.is_empty() {
-        true => changes
-            .iter()
+    let found = &step.drift.found;
+    match step.outcome == Outcome::Drifted && !found.changes.is_empty() {
+        true => found
+            .changes_for_display()
             .take(MAX_LOCATIONS)
             .map(|change| location(&path_to_uri(&change.path), first_changed_line(change)))
             .collect(),

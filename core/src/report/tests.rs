@@ -97,7 +97,7 @@ fn formats_remove_colours_and_bidirectional_controls() {
 
 fn refused_run() -> ReportedRun {
     let refusal = ReportedRefusal { message: "no `spec`".into(), hints: vec!["make one".into()], exit_code: 2 };
-    ReportedRun { commit: None, result: RunResult::Refused(refusal), tool_reports: Vec::new() }
+    ReportedRun::new(None, RunResult::Refused(refusal))
 }
 
 #[test]
@@ -369,4 +369,42 @@ proptest! {
         prop_assert!(!comment.contains("octocat") && !comment.contains("evil.example"), "{comment}");
         prop_assert!(!comment.contains("<script") && !comment.contains('['), "{comment}");
     }
+}
+
+/// Returns a run whose failed step names files of the repository in its output.
+fn run_with_output_findings() -> ReportedRun {
+    let output = "\x1b[1m\x1b[91merror[E0308]\x1b[0m\x1b[1m: mismatched types\x1b[0m\n  \x1b[94m--> \x1b[0msrc/main.rs:4:20\n\
+                  a,b%0A.py:3: error: ::warning::no\nsrc/gone.py:1:1: F401 gone\n::error file=x::y\n";
+    let mut run = reported_run(run_of_steps(vec![failed_step("a", output)]), Vec::new());
+    run.repository.existing = ["src/main.rs", "a,b%0A.py"].map(str::to_owned).into();
+    run
+}
+
+#[test]
+fn errors_in_outputs_become_annotations() {
+    let text = render_one(run_with_output_findings(), RunReportFormat::Github);
+    assert_eq!(find_injected_command(&text), None);
+    let commands: Vec<&str> = text.lines().filter(|line| line.starts_with("::error")).collect();
+    assert_eq!(
+        commands,
+        [
+            "::error file=src/main.rs,line=4,col=20,title=verify.it/a::error[E0308]: mismatched types",
+            "::error file=a%2Cb%250A.py,line=3,title=verify.it/a::error: ::warning::no",
+        ]
+    );
+}
+
+#[test]
+fn errors_in_outputs_become_sarif_results() {
+    let document = sarif_document(run_with_output_findings());
+    let results = document["runs"][0]["results"].as_array().expect("results");
+    let places: Vec<&Value> = results
+        .iter()
+        .filter(|result| result["ruleId"] == "proctor/output")
+        .map(|result| &result["locations"][0]["physicalLocation"])
+        .collect();
+    assert_eq!(places.len(), 2);
+    assert_eq!(places[0]["artifactLocation"]["uri"], "src/main.rs");
+    assert_eq!((&places[0]["region"]["startLine"], &places[0]["region"]["startColumn"]), (&4.into(), &20.into()));
+    assert_eq!(places[1]["artifactLocation"]["uri"], "a%2Cb%250A.py");
 }

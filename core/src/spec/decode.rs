@@ -5,17 +5,21 @@
 
 use std::str::FromStr;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
-use super::rules;
+use super::needed_paths::{NeededPathMap, Prepare, WrittenPath};
 use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{
-    Defaults, Expect, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepFiles, StepLimits,
-    ToolCheck, Toolchain,
+    Defaults, Expect, IncludedSpec, Profile, Reports, Skill, SpannedMap, Spec, SqlLimits, SqlStep, Step, StepFiles,
+    StepLimits, ToolCheck, Toolchain,
 };
-use super::yaml::{self, Node, YamlKey, YamlValue};
+use super::yaml::{self, Node, SpecTree, YamlKey, YamlValue};
+use super::yaml_agreement;
 use crate::model::names::{BadName, EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{Determinism, Ignored, Leaks, Network, ReadOnly, RelPath};
 use crate::model::tier::Tier;
@@ -23,55 +27,46 @@ use crate::spec::spec_text::SpecText;
 use crate::sql::sql_policy::{Dialect, SqlPolicy};
 use crate::text::escape::quoted;
 
-/// Decodes as much of a spec as possible. The result is complete if `report` has no errors.
-pub(super) fn decode_spec(bytes: &[u8], report: &mut DiagnosticCollector) -> Option<Spec> {
-    let root = yaml::parse_spec(bytes, report)?;
-    let spec = Spec::decode(&root, report)?;
-    let mut rule_problems = DiagnosticCollector::default();
-    rules::check(&spec, &mut rule_problems);
-    report.add_independent(rule_problems);
-    if !report.has_errors() {
-        compare_with_serde_yaml(bytes, &spec, &root, report);
-    }
-    Some(spec)
+/// Decodes as much of a file as possible, and compares the result with that of serde_yaml. The result is complete if
+/// `report` has no errors. All positions are in the file with this number.
+pub(super) fn decode_file<T: SpecFileContent>(bytes: &[u8], file: u16, report: &mut DiagnosticCollector) -> Option<T> {
+    let mut own = DiagnosticCollector::default();
+    let decoded = yaml::parse_spec(bytes, &mut own).and_then(|SpecTree { mut root, has_merges }| {
+        root.set_file(file);
+        let decoded = T::decode(&root, &mut own)?;
+        if !own.has_errors() && has_merges {
+            yaml_agreement::compare_merged_tree(bytes, &root, &mut own);
+        } else if !own.has_errors() {
+            compare_with_serde_yaml(bytes, &decoded, &root, &mut own);
+        }
+        Some(decoded)
+    });
+    report.add_file(own, file);
+    decoded
 }
+
+/// The content of a whole file.
+pub(super) trait SpecFileContent: Decode + DeserializeOwned + Serialize + PartialEq {}
+impl SpecFileContent for Spec {}
+impl SpecFileContent for IncludedSpec {}
 
 /// Parses the same bytes with serde_yaml and reports an error if the result differs.
-fn compare_with_serde_yaml(bytes: &[u8], spec: &Spec, root: &Node<'_>, report: &mut DiagnosticCollector) {
-    const HINT: &str = "quote the value, or write it more simply";
-    let message = "two YAML parsers disagree about this value";
+fn compare_with_serde_yaml<T: SpecFileContent>(
+    bytes: &[u8],
+    decoded: &T,
+    root: &Node<'_>,
+    report: &mut DiagnosticCollector,
+) {
     // serde_yaml treats a byte order mark as content; without it, the text is the same.
-    match serde_yaml::from_slice::<Spec>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
-        Ok(other) if other == *spec => {}
-        Ok(other) => {
-            let span = difference_span(root, spec, &other);
-            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT));
-        }
-        Err(error) => {
-            let span = serde_yaml_span(bytes, &error).unwrap_or(root.head);
-            let detail = format!("the second one says {}", quoted(&error.to_string()));
-            report.add(Diagnostic::error(Code::ReadersDisagree, span, message).hint(HINT).hint(detail));
-        }
+    match serde_yaml::from_slice::<T>(bytes.strip_prefix(yaml::BOM).unwrap_or(bytes)) {
+        Ok(other) if other == *decoded => {}
+        Ok(other) => report.add(yaml_agreement::disagreement(difference_span(root, decoded, &other))),
+        Err(error) => report.add(yaml_agreement::second_parser_error(bytes, root, &error)),
     }
-}
-
-/// Returns the position where serde_yaml stopped. Its own index counts characters, so the byte offset is computed from
-/// line and column.
-fn serde_yaml_span(bytes: &[u8], error: &serde_yaml::Error) -> Option<Span> {
-    let location = error.location()?;
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let text = std::str::from_utf8(bytes).ok()?;
-    let text = text.trim_start_matches('\u{feff}');
-    let mark = bytes.len() - text.len();
-    let line = text.split_inclusive('\n').nth(location.line().checked_sub(1)?)?;
-    let before: usize = text.split_inclusive('\n').take(location.line() - 1).map(str::len).sum();
-    let within: usize = line.chars().take(location.column().checked_sub(1)?).map(char::len_utf8).sum();
-    let start = number(mark + before + within);
-    Some(Span { start, end: start, line: number(location.line()), column: number(location.column()) })
 }
 
 /// Returns the position of the first value that differs between the two results.
-fn difference_span(root: &Node<'_>, ours: &Spec, theirs: &Spec) -> Span {
+fn difference_span(root: &Node<'_>, ours: &impl Serialize, theirs: &impl Serialize) -> Span {
     match (serde_json::to_value(ours), serde_json::to_value(theirs)) {
         (Ok(ours), Ok(theirs)) => first_difference(root, &ours, &theirs),
         _ => root.head,
@@ -378,6 +373,15 @@ impl Decode for SpecCommand {
     }
 }
 
+impl Decode for WrittenPath {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        match &node.value {
+            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
+            _ => RelPath::decode(node, report).map(Self::Path),
+        }
+    }
+}
+
 fn wrong_type(node: &Node<'_>, expected: &str, report: &mut DiagnosticCollector) {
     let (span, found) = match &node.value {
         YamlValue::Invalid => return,
@@ -462,13 +466,14 @@ pub(super) trait SpecRecord {
 
 /// Implements [`Decode`] for a struct by the names of its fields. A field that is not listed causes a compile error. If
 /// a `required` key is missing, decoding returns `None`. A missing `kept` key is an error too, but decoding continues
-/// with an empty value; otherwise references to the names in it would be reported as unknown.
+/// with an empty value; otherwise references to the names in it would be reported as unknown. A missing
+/// `defaulted` key is an empty value.
 macro_rules! record {
-    ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*]) => {
+    ($name:ident, $what:literal, required [$($required:ident),*], kept [$($kept:ident),*], optional [$($optional:ident),*] $(, defaulted [$($defaulted:ident),*])?) => {
         impl SpecRecord for $name {
             const NOUN: &'static str = $what;
             const KEYS: &'static [&'static str] =
-                &[$(stringify!($required),)* $(stringify!($kept),)* $(stringify!($optional),)*];
+                &[$(stringify!($required),)* $(stringify!($kept),)* $($(stringify!($defaulted),)*)? $(stringify!($optional),)*];
         }
         impl Decode for $name {
             fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
@@ -476,9 +481,11 @@ macro_rules! record {
                 $(let $required = fields.required(stringify!($required), report);)*
                 $(let $kept = fields.required(stringify!($kept), report);)*
                 $(let $optional = fields.optional(stringify!($optional), report);)*
+                $($(let $defaulted: Option<_> = fields.optional(stringify!($defaulted), report);)*)?
                 Some(Self {
                     $($required: $required?,)*
                     $($kept: $kept.unwrap_or_default(),)*
+                    $($($defaulted: $defaulted.unwrap_or_default(),)*)?
                     $($optional,)*
                 })
             }
@@ -486,19 +493,25 @@ macro_rules! record {
     };
 }
 
-record!(Spec, "a spec", required [], kept [version, profiles, skills], optional [toolchains, ignored, defaults]);
+record!(Spec, "a spec", required [], kept [version, skills], optional [include, toolchains, ignored, defaults],
+    defaulted [profiles]);
+record!(IncludedSpec, "an included file", required [], kept [],
+    optional [version, include, toolchains, defaults, profiles, skills]);
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],
-    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env]);
+    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths]);
 record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
-    optional [description, determinism, tier, needs, caches, container, platform, workdir, timeout_ms, network, read_only,
-        leaks, env_allowlist, env]);
+    optional [description, determinism, tier, needs, caches, needs_paths, toolchains, container, platform, workdir,
+        timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
     optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, files, parallel,
-        fix, inputs, reports, expect]);
+        fix, inputs, needs_paths, reports, expect]);
 record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
+record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
+record!(Prepare, "`prepare`", required [cmd], kept [],
+    optional [key, workdir, timeout_ms, network, env_allowlist, env]);
 record!(SqlStep, "`sql`", required [dialect], kept [],
     optional [files, query, schema, database, policy, question, tables, columns, functions, limits, reject_at]);
 record!(SqlLimits, "`limits` of `sql`", required [], kept [], optional [time_ms, steps, rows, memory, result]);
@@ -517,7 +530,7 @@ mod tests {
     /// modified.
     fn difference_position(change: impl FnOnce(&mut Spec)) -> String {
         let mut report = DiagnosticCollector::default();
-        let root = yaml::parse_spec(TEXT.as_bytes(), &mut report).expect("a tree");
+        let root = yaml::parse_spec(TEXT.as_bytes(), &mut report).expect("a tree").root;
         let ours = Spec::decode(&root, &mut report).expect("a spec");
         assert!(!report.has_errors());
         let mut theirs = ours.clone();

@@ -138,12 +138,20 @@ codes! {
     EmptyList,
     /// A cache directory that would hide the repository, its git directory or `changes`.
     BadCache,
+    /// A needed path that would hide the tree, overlaps another one, or has an invalid key.
+    BadNeededPath,
+    /// A skill names a toolchain that does not exist.
+    UnknownToolchain,
     /// A skill that no profile includes.
     UnusedSkill,
     /// A toolchain without checks.
     NoChecks,
     /// A `parallel` without effect.
     IdleParallel,
+    /// A file that cannot be included.
+    BadInclude,
+    /// A name or setting that two files define.
+    DuplicateDefinition,
     /// An invalid rule for the files of a step.
     BadFiles,
     /// A key or word that has an effect only in a step with `files`.
@@ -289,7 +297,7 @@ pub fn closest_match<'a>(given: &str, candidates: impl IntoIterator<Item = &'a s
 
 /// Sorts diagnostics by position; those without a position come first.
 pub(super) fn sort_by_position(diagnostics: &mut [Diagnostic]) {
-    diagnostics.sort_by_key(|d| (d.span.map(|span| (span.start, span.end)), d.severity, d.code));
+    diagnostics.sort_by_key(|d| (d.span.map(|span| (span.file, span.start, span.end)), d.severity, d.code));
 }
 
 #[cfg(test)]

@@ -52,6 +52,20 @@ impl DiagnosticCollector {
         self.unlisted_errors > 0 || !self.errors.is_empty()
     }
 
+    /// Adds the problems of another file.
+    pub(super) fn add_file(&mut self, other: Self, file: u16) {
+        let Self { errors, warnings, unlisted_errors, unlisted_warnings } = other;
+        let place = |mut problem: Diagnostic| {
+            problem.span = problem.span.map(|span| span.in_file(file));
+            problem.labels.iter_mut().for_each(|label| label.span = label.span.in_file(file));
+            problem
+        };
+        errors.into_iter().map(place).for_each(|error| self.add(error));
+        warnings.into_iter().map(place).for_each(|warning| self.warn_with(|| warning));
+        self.unlisted_errors += unlisted_errors;
+        self.unlisted_warnings += unlisted_warnings;
+    }
+
     /// Adds the problems that rules found, except those about parts of the spec that have decoding errors.
     pub(super) fn add_independent(&mut self, rule_problems: Self) {
         let Self { mut errors, mut warnings, unlisted_errors, unlisted_warnings } = rule_problems;
@@ -92,7 +106,7 @@ mod tests {
     use super::*;
 
     fn sample_error() -> Diagnostic {
-        Diagnostic::error(Code::Zero, Span { start: 1, end: 2, line: 1, column: 2 }, "x")
+        Diagnostic::error(Code::Zero, Span { start: 1, end: 2, line: 1, column: 2, file: 0 }, "x")
     }
 
     #[test]

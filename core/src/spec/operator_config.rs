@@ -339,6 +339,7 @@ fn span_from_range(text: &str, range: std::ops::Range<usize>) -> Span {
         end: count(range.end),
         line: count(before.matches('\n').count() + 1),
         column: count(before[line_start..].chars().count() + 1),
+        file: 0,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Each value is recorded with its origin when it enters the plan, so the output of `explain` cannot differ from the
 //! plan.
 
+mod needed_paths;
+mod used_toolchains;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::SpecCommand;
@@ -57,12 +60,14 @@ pub fn resolve(
     let ignored = resolver.ignored(spec);
     let toolchain = resolver.checks(spec);
     let skills = resolver.skills(spec, written);
+    let toolchain = used_toolchains::used_checks(toolchain, &skills);
     let order = resolver.order(spec, written, cpus);
     let provenance = resolver.finish()?;
     let plan = Plan {
         version: 1,
         profile: profile.clone(),
         spec_sha256,
+        spec_dir: RelPath::repository(),
         order,
         ignored,
         toolchain,
@@ -259,6 +264,8 @@ impl<'a> Resolver<'a> {
             declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
             needs: needs.into_values().cloned().collect(),
             caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
+            needs_paths: self.needed_paths(spec, skill),
+            toolchains: used_toolchains::of_skill(skill),
             platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),
             container: text(skill.container.as_ref().map(|container| &container.value)),
             steps,

@@ -4,6 +4,7 @@
 
 mod file_rules;
 mod need_rules;
+mod path_rules;
 mod profile_rules;
 pub(crate) mod spec_index;
 mod step_rules;
@@ -15,7 +16,6 @@ use super::diagnostic_collector::DiagnosticCollector;
 use super::span::Spanned;
 use super::spec_types::{SpannedMap, Spec};
 use crate::model::names::{SkillName, TOOLCHAIN_ARTIFACT};
-use crate::model::plan::RelPath;
 use crate::model::tier::Tier;
 use crate::spec::rules::spec_index::SpecIndex;
 use crate::text::escape::quoted;
@@ -40,7 +40,11 @@ const RULES: &[Rule] = &[
     profile_rules::warn_about_unused_skills,
     check_declared_tiers,
     check_artifact_names,
-    check_cache_paths,
+    path_rules::check_cache_paths,
+    path_rules::check_needed_paths,
+    path_rules::check_preparing_commands,
+    path_rules::check_needed_paths_disjoint,
+    path_rules::check_skill_toolchains,
     need_rules::check_needs_known,
     need_rules::check_needs_unique,
     need_rules::check_needs_acyclic,
@@ -128,19 +132,6 @@ fn artifact_clash(name: &Spanned<SkillName>, artifact: &str, other: Option<&Span
     }
 }
 
-fn check_cache_paths(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
-    let caches = index.skills().flat_map(|(_, skill)| skill.caches.iter().flatten());
-    let hides = |path: &RelPath| matches!(path.as_str().split('/').next(), Some("." | ".git" | "changes"));
-    for cache in caches.filter(|cache| hides(&cache.value)) {
-        problems.add_with(|| {
-            let message = format!("{} cannot be a cache", quoted(cache.value.as_str()));
-            let hint =
-                "caches are directories of build output, such as `target`; not the repository, `.git` or `changes`";
-            Diagnostic::error(Code::BadCache, cache.span, message).hint(hint)
-        });
-    }
-}
-
 fn check_nonzero_limits(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     let mut require_nonzero = |name: &str, bound: Option<Spanned<u64>>| {
         if let Some(Spanned { value: 0, span }) = bound {
@@ -159,6 +150,9 @@ fn check_nonzero_limits(index: &SpecIndex<'_>, problems: &mut DiagnosticCollecto
     }
     for (_, skill) in index.skills() {
         require_nonzero("timeout_ms", skill.timeout_ms);
+    }
+    for prepare in path_rules::preparing_commands(index) {
+        require_nonzero("timeout_ms", prepare.timeout_ms);
     }
     for step in index.steps() {
         require_nonzero("timeout_ms", step.timeout_ms);

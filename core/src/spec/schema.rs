@@ -25,6 +25,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::super::decode::SpecRecord;
+    use super::super::needed_paths::{NeededPathMap, Prepare};
     use super::super::spec_types::{
         Defaults, Expect, Profile, Reports, Skill, SqlLimits, SqlStep, Step, StepFiles, StepLimits, ToolCheck,
         Toolchain,
@@ -47,6 +48,8 @@ mod tests {
             ("/$defs/StepLimits", StepLimits::KEYS),
             ("/$defs/Reports", Reports::KEYS),
             ("/$defs/Expect", Expect::KEYS),
+            ("/$defs/NeededPathMap", NeededPathMap::KEYS),
+            ("/$defs/Prepare", Prepare::KEYS),
         ]
     }
 

@@ -110,6 +110,7 @@ impl CallerSettings {
                 .clone()
                 .map(|names| without_position(names.into_iter().map(without_position).collect())),
             env: Some(SpannedMap(env)),
+            needs_paths: None,
         })
     }
 

@@ -16,19 +16,37 @@ pub struct Span {
     pub line: u32,
     /// Column of the start in characters, counted from 1.
     pub column: u32,
+    /// The file: 0 for the spec itself, otherwise the number of an included file, in the order of the includes.
+    #[serde(default, skip_serializing_if = "is_main_file")]
+    pub file: u16,
+}
+
+/// Returns whether a position is in the spec itself.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
+fn is_main_file(file: &u16) -> bool {
+    *file == 0
 }
 
 impl Span {
     /// Returns whether this span contains all of `other`.
     pub fn contains(self, other: Self) -> bool {
-        self.start <= other.start && other.end <= self.end
+        self.file == other.file && self.start <= other.start && other.end <= self.end
+    }
+
+    /// Returns the same position in another file.
+    pub(super) fn in_file(self, file: u16) -> Self {
+        Self { file, ..self }
     }
 }
 
 /// Formats the start as `line:column`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
+        write!(f, "{}:{}", self.line, self.column)?;
+        match self.file {
+            0 => Ok(()),
+            number => write!(f, " of included file {number}"),
+        }
     }
 }
 

@@ -2,18 +2,14 @@
 //!
 //! The doc comments of fields become the descriptions in the JSON Schema, which editors show.
 
-use std::borrow::Borrow;
-use std::fmt;
-use std::marker::PhantomData;
-
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::command::SpecCommand;
+use super::needed_paths::WrittenPath;
 use super::size::ByteSize;
 use super::span::Spanned;
+pub use super::spanned_map::SpannedMap;
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
     Determinism, FileRules, Ignored, Leaks, Limit, LimitDefinition, LimitDocument, LimitUnit, Network, PerLimit,
@@ -31,6 +27,8 @@ pub struct Spec {
     /// The version of this format: 1.
     #[schemars(schema_with = "version_schema")]
     pub version: Spanned<u64>,
+    /// Files with further toolchains, defaults, profiles and skills, relative to this file.
+    pub include: Option<Vec<Spanned<SpecText>>>,
     /// Tools that must be available before any skill runs, by name.
     pub toolchains: Option<SpannedMap<ToolchainName, Toolchain>>,
     /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
@@ -38,10 +36,24 @@ pub struct Spec {
     pub ignored: Option<Spanned<Ignored>>,
     /// Settings for all steps; skills and steps can override them.
     pub defaults: Option<Defaults>,
-    /// Named lists of skills; `proctor run --profile NAME` runs one of them.
+    /// Named lists of skills; `proctor run --profile NAME` runs one of them. Without profiles, there is one profile `pr`
+    /// with all skills.
+    #[serde(default)]
     pub profiles: SpannedMap<ProfileName, Profile>,
     /// Named groups of steps.
     pub skills: SpannedMap<SkillName, Skill>,
+}
+
+/// A file that a spec includes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IncludedSpec {
+    pub(super) version: Option<Spanned<u64>>,
+    pub(super) include: Option<Vec<Spanned<SpecText>>>,
+    pub(super) toolchains: Option<SpannedMap<ToolchainName, Toolchain>>,
+    pub(super) defaults: Option<Defaults>,
+    pub(super) profiles: Option<SpannedMap<ProfileName, Profile>>,
+    pub(super) skills: Option<SpannedMap<SkillName, Skill>>,
 }
 
 /// A tool and the checks for it.
@@ -86,6 +98,8 @@ pub struct Defaults {
     /// Environment variables that are set. The maps of defaults, skill and step are merged by name; step values
     /// override skill values, which override defaults.
     pub env: Option<SpannedMap<VarName, SpecText>>,
+    /// Directories that git ignores and that the steps of every skill need, such as `.venv` or `node_modules`.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
 }
 
 /// A named list of skills.
@@ -117,6 +131,11 @@ pub struct Skill {
     pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one, such as `target`.
     pub caches: Option<Vec<Spanned<RelPath>>>,
+    /// Directories that git ignores and that the steps of the skill need, such as `.venv` or `node_modules`, in addition
+    /// to those of `defaults`.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
+    /// The toolchains that the skill uses. If one of them is missing, the skill does not run. Default: all.
+    pub toolchains: Option<Spanned<Vec<Spanned<ToolchainName>>>>,
     /// The container image for remote execution.
     pub container: Option<Spanned<SpecText>>,
     /// Properties of the worker machine for remote execution.
@@ -193,6 +212,8 @@ pub struct Step {
     /// Globs of the files on which the result depends. Default: the whole tree.
     #[schemars(length(min = 1))]
     pub inputs: Option<Spanned<Vec<Spanned<SpecText>>>>,
+    /// Directories that git ignores and that the step needs. All steps of the skill see them.
+    pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,
     /// Report files that the step writes, relative to the repository. Proctor merges them into its own reports.
     pub reports: Option<Reports>,
     /// The condition for success.
@@ -229,6 +250,7 @@ impl StepFiles {
             types: texts(&self.types),
             types_or: texts(&self.types_or),
             exclude_types: texts(&self.exclude_types),
+            base: None,
             parallel,
         }
     }
@@ -361,90 +383,6 @@ pub struct Expect {
     /// Exit codes that count as success. Default: `[0]`.
     #[schemars(length(min = 1))]
     pub exit: Option<Spanned<Vec<u8>>>,
-}
-
-/// A map as written: entries in file order, each key with its span.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpannedMap<K, V>(pub Vec<(Spanned<K>, V)>);
-
-impl<K, V> Default for SpannedMap<K, V> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<K: Borrow<str>, V> SpannedMap<K, V> {
-    /// Returns the entries in file order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Spanned<K>, &V)> {
-        self.0.iter().map(|(key, value)| (key, value))
-    }
-
-    /// Returns the keys in file order.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(key, _)| key.value.borrow())
-    }
-
-    /// Returns the key and the value of `name`.
-    pub fn entry(&self, name: &str) -> Option<(&Spanned<K>, &V)> {
-        self.iter().find(|(key, _)| key.value.borrow() == name)
-    }
-
-    /// Returns the value of `name`.
-    pub fn get(&self, name: &str) -> Option<&V> {
-        self.entry(name).map(|(_, value)| value)
-    }
-}
-
-impl<K: Serialize, V: Serialize> Serialize for SpannedMap<K, V> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, value) in &self.0 {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for SpannedMap<K, V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SpannedMapVisitor<K, V>(PhantomData<(K, V)>);
-        impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for SpannedMapVisitor<K, V> {
-            type Value = SpannedMap<K, V>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut table = SpannedMap::default();
-                while let Some(entry) = map.next_entry()? {
-                    table.0.push(entry);
-                }
-                Ok(table)
-            }
-        }
-        deserializer.deserialize_map(SpannedMapVisitor(PhantomData))
-    }
-}
-
-impl<K: JsonSchema, V: JsonSchema> JsonSchema for SpannedMap<K, V> {
-    fn inline_schema() -> bool {
-        true
-    }
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        format!("Table_of_{}", V::schema_name()).into()
-    }
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let values = generator.subschema_for::<V>();
-        let keys = key_schema(&K::json_schema(generator));
-        json_schema!({ "type": "object", "propertyNames": keys, "additionalProperties": values })
-    }
-}
-
-/// Returns the schema for the keys of a map. Keys are always strings, so only the pattern of `schema` matters.
-fn key_schema(schema: &Schema) -> serde_json::Value {
-    match schema.get("pattern") {
-        Some(pattern) => serde_json::json!({ "pattern": pattern }),
-        None => serde_json::json!(true),
-    }
 }
 
 fn version_schema(_: &mut SchemaGenerator) -> Schema {

@@ -3,15 +3,16 @@
 //! The parser rejects constructs that YAML readers interpret differently, or whose cost exceeds their size:
 //!
 //! - ambiguous characters, tags and directives
-//! - anchors and aliases
+//! - aliases that expand to too many values
 //! - further documents
 //! - keys that are not scalars, and duplicate keys
 //! - deep nesting
 //!
-//! The same pass also parses the configurations of other tools, which use aliases (see [`YamlFileKind`]).
+//! The same pass also parses the configurations of other tools (see [`YamlFileKind`]). Aliases are replaced by the
+//! values of their anchors, which count towards the limits as if they were written out.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, StructureStyle};
 
@@ -34,10 +35,9 @@ const MAX_ALIAS_BYTES: usize = 4 * MAX_BYTES;
 /// The kind of file to parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum YamlFileKind {
-    /// A Proctor spec; aliases are errors.
+    /// A Proctor spec. Merge keys (`<<`) are replaced by the entries of their maps.
     Spec,
-    /// The configuration of another tool. Aliases are replaced by the values of their anchors, which count towards the
-    /// limits as if they were written out.
+    /// The configuration of another tool. Merge keys are entries like others.
     Foreign,
 }
 
@@ -74,6 +74,11 @@ pub(crate) enum YamlValue<'a> {
     Invalid,
 }
 
+/// The entries of a map, in order.
+type MapEntries<'a> = Vec<(YamlKey<'a>, Node<'a>)>;
+/// The key whose value is a map, or a list of maps, with further entries.
+const MERGE_KEY: &str = "<<";
+
 #[derive(Debug, Clone)]
 pub(crate) struct YamlKey<'a> {
     pub(crate) span: Span,
@@ -81,6 +86,19 @@ pub(crate) struct YamlKey<'a> {
 }
 
 impl Node<'_> {
+    /// Sets the file of all positions.
+    pub(super) fn set_file(&mut self, file: u16) {
+        (self.span, self.head) = (self.span.in_file(file), self.head.in_file(file));
+        match &mut self.value {
+            YamlValue::Scalar { .. } | YamlValue::Invalid => {}
+            YamlValue::Seq(items) => items.iter_mut().for_each(|item| item.set_file(file)),
+            YamlValue::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+                key.span = key.span.in_file(file);
+                value.set_file(file);
+            }),
+        }
+    }
+
     /// Returns whether the value is null: plain and empty, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
@@ -90,23 +108,23 @@ impl Node<'_> {
     }
 
     /// Returns the number of values in the node and the number of bytes of their text; `None` if they exceed `nodes` or
-    /// `bytes`.
-    fn measure_within(&self, nodes: usize, bytes: usize) -> Option<(usize, usize)> {
+    /// `bytes`, or are nested more than `depth` deep.
+    fn measure_within(&self, nodes: usize, bytes: usize, depth: usize) -> Option<(usize, usize)> {
         let (mut count, mut size) = (0_usize, 0_usize);
-        let mut rest = vec![self];
-        while let Some(node) = rest.pop() {
+        let mut rest = vec![(self, 0_usize)];
+        while let Some((node, level)) = rest.pop() {
             count += 1;
             match &node.value {
                 YamlValue::Scalar { text, .. } => size += text.len(),
-                YamlValue::Seq(items) => rest.extend(items),
+                YamlValue::Seq(items) => rest.extend(items.iter().map(|item| (item, level + 1))),
                 YamlValue::Map(entries) => {
                     count += entries.len();
                     size += entries.iter().map(|(key, _)| key.text.len()).sum::<usize>();
-                    rest.extend(entries.iter().map(|(_, value)| value));
+                    rest.extend(entries.iter().map(|(_, value)| (value, level + 1)));
                 }
                 YamlValue::Invalid => {}
             }
-            if count > nodes || size > bytes {
+            if count > nodes || size > bytes || level > depth {
                 return None;
             }
         }
@@ -114,9 +132,17 @@ impl Node<'_> {
     }
 }
 
+/// The tree of a spec.
+pub(super) struct SpecTree<'a> {
+    /// The outermost value.
+    pub(super) root: Node<'a>,
+    /// True if the spec has merge keys, which the tree does not contain.
+    pub(super) has_merges: bool,
+}
+
 /// Parses a spec to a tree. Adds problems to `report`, and returns `None` if there is no tree.
-pub(super) fn parse_spec<'a>(bytes: &'a [u8], report: &mut DiagnosticCollector) -> Option<Node<'a>> {
-    parse_file(YamlFileKind::Spec, bytes, report)
+pub(super) fn parse_spec<'a>(bytes: &'a [u8], report: &mut DiagnosticCollector) -> Option<SpecTree<'a>> {
+    parse_tree(YamlFileKind::Spec, bytes, report)
 }
 
 /// Parses any kind of file to a tree, like [`parse_spec`].
@@ -125,6 +151,10 @@ pub(crate) fn parse_file<'a>(
     bytes: &'a [u8],
     report: &mut DiagnosticCollector,
 ) -> Option<Node<'a>> {
+    parse_tree(kind, bytes, report).map(|tree| tree.root)
+}
+
+fn parse_tree<'a>(kind: YamlFileKind, bytes: &'a [u8], report: &mut DiagnosticCollector) -> Option<SpecTree<'a>> {
     let text = match validate_text(kind, bytes) {
         Ok(text) => text,
         Err(problem) => {
@@ -183,6 +213,7 @@ fn span_at(text: &str, at: usize, length: usize) -> Span {
         end: saturating_u32(at + length),
         line: saturating_u32(before.matches('\n').count() + 1),
         column: saturating_u32(before[line_start..].chars().count() + 1),
+        file: 0,
     }
 }
 
@@ -238,15 +269,28 @@ struct YamlTreeBuilder<'a, 'r> {
     anchored: HashMap<usize, Node<'a>>,
     /// Number of bytes of text that aliases have repeated so far.
     alias_bytes: usize,
+    /// True if merge keys were replaced.
+    has_merges: bool,
 }
 
 impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
     fn new(kind: YamlFileKind, text: &'a str, report: &'r mut DiagnosticCollector) -> Self {
         let (open, anchored) = (Vec::new(), HashMap::new());
-        Self { kind, text, report, open, root: None, nodes: 0, documents: 0, anchored, alias_bytes: 0 }
+        Self {
+            kind,
+            text,
+            report,
+            open,
+            root: None,
+            nodes: 0,
+            documents: 0,
+            anchored,
+            alias_bytes: 0,
+            has_merges: false,
+        }
     }
 
-    fn build(mut self) -> Option<Node<'a>> {
+    fn build(mut self) -> Option<SpecTree<'a>> {
         let options = granit_parser::options! {
             disallow_directives: true,
             emit_anchor_events: true,
@@ -269,7 +313,8 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
             let problem = Diagnostic::error(Code::Empty, start, format!("the {} is empty", self.kind.noun()));
             self.report.add(problem);
         }
-        self.root
+        let has_merges = self.has_merges;
+        self.root.map(|root| SpecTree { root, has_merges })
     }
 
     fn handle_event(&mut self, event: Event<'a>, at: granit_parser::Span) -> Result<(), ParseStopped> {
@@ -280,19 +325,10 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
         }
         match event {
             Event::DocumentStart(..) => self.start_document(span),
-            Event::Anchor(..) if self.kind == YamlFileKind::Foreign => Ok(()),
-            Event::Anchor(_, name) => self.report_error(
-                Code::Alias,
-                span,
-                &format!("anchors such as {} are not allowed in a spec", quoted(&name)),
-            ),
-            Event::Alias(id) if self.kind == YamlFileKind::Foreign => self.expand_alias(span, id),
-            Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                let problem = match self.kind {
-                    YamlFileKind::Spec => "aliases are not allowed in a spec",
-                    YamlFileKind::Foreign => "this alias names no anchor before it",
-                };
-                self.report_error(Code::Alias, span, problem)?;
+            Event::Anchor(..) => Ok(()),
+            Event::Alias(id) => self.expand_alias(span, id),
+            Event::UnresolvedAlias(_) => {
+                self.report_error(Code::Alias, span, "this alias names no anchor before it")?;
                 self.add_scalar(span, YamlValue::Invalid, 0)
             }
             Event::Scalar(text, style, anchor, _) => {
@@ -338,7 +374,7 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
     /// Adds a scalar: as a key if the innermost map expects one, otherwise as a value.
     fn add_scalar(&mut self, span: Span, value: YamlValue<'a>, anchor: usize) -> Result<(), ParseStopped> {
         self.count_nodes(1, span)?;
-        self.store_anchor(anchor, || Node { span, head: span, value: value.clone() });
+        self.store_anchor(anchor, || Node { span, head: span, value: value.clone() })?;
         match self.open.last_mut().map(|open| &mut open.content) {
             Some(CollectionContent::Map { key: key @ PendingKey::None, seen, .. }) => {
                 let text = match value {
@@ -369,13 +405,14 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
     /// Replaces an alias with the value of its anchor.
     fn expand_alias(&mut self, span: Span, id: usize) -> Result<(), ParseStopped> {
         let Some(anchored_value) = self.anchored.get(&id) else {
-            let problem = Diagnostic::error(Code::Alias, span, "this alias is inside the value that it names");
-            return Err(self.stop(problem));
+            self.report_error(Code::Alias, span, "this alias is inside the value that it names")?;
+            return self.add_scalar(span, YamlValue::Invalid, 0);
         };
-        let Some((nodes, bytes)) =
-            anchored_value.measure_within(MAX_NODES - self.nodes, MAX_ALIAS_BYTES - self.alias_bytes)
-        else {
-            let problem = Diagnostic::error(Code::Alias, span, "the aliases up to here expand to too many values");
+        let depth = MAX_DEPTH.saturating_sub(self.open.len());
+        let (nodes, bytes) = (MAX_NODES - self.nodes, MAX_ALIAS_BYTES - self.alias_bytes);
+        let Some((nodes, bytes)) = anchored_value.measure_within(nodes, bytes, depth) else {
+            let problem = "the aliases up to here expand to too many values, or to values that are nested too deep";
+            let problem = Diagnostic::error(Code::Alias, span, problem);
             return Err(self.stop(problem.hint("use fewer aliases")));
         };
         let value = anchored_value.value.clone();
@@ -394,10 +431,44 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
         Ok(())
     }
 
-    fn store_anchor(&mut self, anchor: usize, node: impl FnOnce() -> Node<'a>) {
-        if anchor != 0 && self.kind == YamlFileKind::Foreign {
-            self.anchored.insert(anchor, node());
+    /// Keeps a copy of an anchor's value, which counts towards the limits like the value itself.
+    fn store_anchor(&mut self, anchor: usize, node: impl FnOnce() -> Node<'a>) -> Result<(), ParseStopped> {
+        if anchor == 0 {
+            return Ok(());
         }
+        let node = node();
+        let nodes = node.measure_within(usize::MAX, usize::MAX, usize::MAX).map_or(0, |(nodes, _)| nodes);
+        self.count_nodes(nodes, node.span)?;
+        self.anchored.insert(anchor, node);
+        Ok(())
+    }
+
+    /// Replaces merge keys by the entries of their maps. The keys of the map itself take precedence, then those of
+    /// earlier maps.
+    fn expand_merges(&mut self, entries: MapEntries<'a>) -> Result<MapEntries<'a>, ParseStopped> {
+        if self.kind != YamlFileKind::Spec || entries.iter().all(|(key, _)| key.text != MERGE_KEY) {
+            return Ok(entries);
+        }
+        self.has_merges = true;
+        let (merges, mut own): (MapEntries<'_>, MapEntries<'_>) =
+            entries.into_iter().partition(|(key, _)| key.text == MERGE_KEY);
+        let mut known: HashSet<Cow<'_, str>> = own.iter().map(|(key, _)| key.text.clone()).collect();
+        for (key, merged) in merges {
+            let sources = match merged.value {
+                YamlValue::Seq(items) => items,
+                _ => vec![merged],
+            };
+            for source in sources {
+                match source.value {
+                    YamlValue::Map(entries) => {
+                        own.extend(entries.into_iter().filter(|(key, _)| known.insert(key.text.clone())));
+                    }
+                    YamlValue::Invalid => {}
+                    _ => self.report_error(Code::Alias, key.span, "`<<` needs a map, or a list of maps")?,
+                }
+            }
+        }
+        Ok(own)
     }
 
     fn start_collection(
@@ -432,13 +503,13 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
             }
             CollectionContent::Map { entries, .. } => {
                 let last = entries.last().map(|(key, value)| value.span.end.max(key.span.end));
-                (YamlValue::Map(entries), last)
+                (YamlValue::Map(self.expand_merges(entries)?), last)
             }
         };
         // The parser ends a block collection at the start of whatever follows it.
         let end = if block { last.unwrap_or(start.end) } else { end.end };
         let node = Node { span: Span { end: end.max(start.end), ..start }, head, value };
-        self.store_anchor(anchor, || node.clone());
+        self.store_anchor(anchor, || node.clone())?;
         self.add_node(node);
         Ok(())
     }
@@ -505,5 +576,6 @@ fn span_between(start: &Marker, end: &Marker) -> Span {
         end: offset(end),
         line: saturating_u32(start.line()),
         column: saturating_u32(start.col() + 1),
+        file: 0,
     }
 }

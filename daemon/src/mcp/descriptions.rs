@@ -5,6 +5,7 @@ use proctor_core::api::{How, RunState, RunView, StepView, all_passed_message};
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
+use proctor_core::model::run_scope::RunScope;
 
 use super::untrusted::safe_name;
 use crate::service::OutputUnit;
@@ -25,7 +26,8 @@ pub(super) fn headline(run: &RunView) -> String {
 
 /// Returns the reason for the verdict, or the state of a run without a verdict.
 pub(super) fn reason(run: &RunView) -> String {
-    match run.rerun.as_ref().and_then(Rerun::phrase).filter(|_| run.state == RunState::Finished) {
+    let partial = run.rerun.as_ref().and_then(Rerun::phrase).or(run.scope.as_ref().map(RunScope::phrase));
+    match partial.filter(|_| run.state == RunState::Finished) {
         Some(partial) => format!("{}; {partial}", result_reason(run)),
         None => result_reason(run),
     }
@@ -73,6 +75,7 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
         InconclusiveReason::TierAboveLimit => "the tier of a skill is above the accepted maximum",
         InconclusiveReason::LayerConflict => "two skills that a third skill needs changed the same path",
         InconclusiveReason::ApplyFailed => "a step's changes could not be applied to the work tree",
+        InconclusiveReason::NeededPath => "a path that a skill needs and that no commit contains is not available",
         InconclusiveReason::Internal => "an internal operation failed",
     }
 }

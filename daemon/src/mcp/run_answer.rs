@@ -6,7 +6,7 @@ use rmcp::model::{CallToolResult, Resource};
 
 use super::resource_uri::ResourceUri;
 use super::tool_answer::{AnswerDraft, Failing, MAX_UNTRUSTED_TEXT, Output, RunAnswer, StepCounts, fit_to_limit};
-use super::untrusted::{KeptEnd, UntrustedText, safe_name, safe_path};
+use super::untrusted::{KeptEnd, UntrustedText, one_line, safe_name, safe_path};
 use super::{descriptions, hints};
 use crate::service::{OutputId, OutputUnit, StdStream};
 
@@ -91,6 +91,7 @@ fn draft_answer(
             .take(MAX_LEFT_OUT)
             .map(|skill| safe_name(skill.as_str()))
             .collect(),
+        scope: run.scope.as_ref().map(|scope| one_line(&scope.phrase())),
         changeset_id: run.asked.changeset_id.clone(),
         duration_ms: run.duration_ms,
         steps: StepCounts::from_run(run),
@@ -170,7 +171,7 @@ pub(super) fn problem_lines(problem: &Problem) -> Vec<String> {
 fn next_step(run: &RunView) -> Option<String> {
     match run.state {
         RunState::Finished => {
-            let whole = "call antigravity_verify without `skills` for the whole profile before you rely on this";
+            let whole = "call antigravity_verify without `skills`, `steps` and `changed_since` for the whole profile before you rely on this";
             let partial = run.is_partial().then(|| whole.to_owned());
             partial.or_else(|| run.problem.as_ref().map(|problem| hints::for_problem(problem).to_owned()))
         }

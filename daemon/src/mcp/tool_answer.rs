@@ -23,8 +23,8 @@ pub(super) struct RunAnswer {
     pub(super) run_id: RunId,
     /// State of the run.
     pub(super) state: RunState,
-    /// Verdict. The tree is verified only if this is `passed` and `left_out` is empty. Absent until the run has
-    /// ended.
+    /// Verdict. The tree is verified only if this is `passed`, `left_out` is empty and there is no `scope`. Absent until
+    /// the run has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<Verdict>,
     /// Main reason for the state or the verdict.
@@ -50,6 +50,9 @@ pub(super) struct RunAnswer {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
     pub(super) left_out: Vec<String>,
+    /// The steps and files to which the run is restricted; absent for a complete run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scope: Option<String>,
     /// Changeset that receives the evidence, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) changeset_id: Option<ChangesetId>,

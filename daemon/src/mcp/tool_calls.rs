@@ -6,6 +6,7 @@ use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubm
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::RunId;
+use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::model::tier::Tier;
 use proctor_core::telemetry::TraceContext;
 use rmcp::RoleServer;
@@ -261,6 +262,11 @@ fn submission(arguments: &tool_input::Verify) -> RunSubmission {
     RunSubmission {
         changeset_id: arguments.changeset_id.clone(),
         skills: arguments.skills,
+        scope: ScopeRequest {
+            selected: arguments.steps.clone(),
+            changed_since: arguments.changed_since.clone(),
+            ..ScopeRequest::default()
+        },
         no_caches: arguments.no_caches,
         ..least
     }

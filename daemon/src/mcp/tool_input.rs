@@ -45,6 +45,16 @@ pub(super) struct Verify {
     /// whole profile.
     #[serde(default)]
     pub(super) skills: SkillsAsked,
+    /// Skills (`SKILL`) and steps (`SKILL/STEP`) to run, and the skills that they need. Default: all. This does not
+    /// verify the whole profile.
+    #[serde(default)]
+    #[schemars(length(max = MAX_NAMES))]
+    pub(super) steps: Vec<String>,
+    /// Revision, such as `HEAD` or `main`: steps with `files` check only the files that differ from it. This does not
+    /// verify the whole profile.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = MAX_PATH))]
+    pub(super) changed_since: Option<String>,
     /// If true, each skill starts with empty caches and discards them afterwards. A build from scratch takes longer.
     #[serde(default)]
     pub(super) no_caches: bool,
@@ -387,6 +397,12 @@ impl ToolArguments for Verify {
         match &self.repo_root {
             Some(root) => check_path("repo_root", root)?,
             None => return Err(ArgumentError::NoRepository),
+        }
+        if self.steps.len() > MAX_NAMES {
+            return Err(ArgumentError::TooManyNames { name: "steps", count: self.steps.len() });
+        }
+        if let Some(length) = self.changed_since.as_ref().map(String::len).filter(|length| *length > MAX_PATH) {
+            return Err(ArgumentError::TooLong { name: "changed_since", length, max: MAX_PATH });
         }
         check_wait(self.wait_s)
     }

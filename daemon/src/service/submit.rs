@@ -25,7 +25,7 @@ use proctor_runner::{
 };
 
 use super::{Service, run_blocking};
-use crate::caller::{Account, Caller, env_size};
+use crate::caller::{Account, Caller, env_size, worktree_top};
 use crate::history::{KeyedRequest, NewRun};
 use crate::queue::{RepoClaim, WorktreeUse};
 use crate::runs::{AdmissionRefusal, LastRunOfKey, RequestedTree, RunAdmission, RunJob, RunKey, key_conflict};
@@ -457,7 +457,8 @@ impl CheckedRequest {
                 trace: trace.parent.clone(),
             },
             claim: RepoClaim {
-                repo: Arc::from(self.key.repo.as_str()),
+                // Specs in two directories of one repository share its worktree.
+                repo: Arc::from(display_path(worktree_top(&self.repo).as_os_str().as_encoded_bytes())),
                 changeset: submission.changeset_id.clone(),
                 worktree: self.worktree,
             },

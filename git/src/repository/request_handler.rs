@@ -76,9 +76,9 @@ fn answer_request(
             changed_files::changed_files(OpenRepository::open(repo)?, base.as_deref(), target.as_ref())
                 .map(GitAnswer::Changed)
         }
-        GitRequest::Content { repo, commit } => {
+        GitRequest::Content { repo, commit, paths } => {
             let history = open_with_commit(repo, commit, program_output)?;
-            commit_content::read_content(&history, &commit.id, identify).map(GitAnswer::Content)
+            commit_content::read_content(&history, &commit.id, paths, identify).map(GitAnswer::Content)
         }
         GitRequest::Files { repo, commit, paths } => {
             let files =

@@ -18,7 +18,7 @@ pub(crate) use secret_variables::caller_redactor;
 
 /// Paths below a home that toolchains need; all are mounted read-only. Everything else is hidden: credentials,
 /// histories, keys.
-const HOME_TOOL_PATHS: [&str; 15] = [
+const HOME_TOOL_PATHS: [&str; 46] = [
     ".pyenv",
     ".nvm",
     ".volta",
@@ -34,7 +34,73 @@ const HOME_TOOL_PATHS: [&str; 15] = [
     ".local/share/pipx/venvs",
     ".local/share/uv/python",
     ".local/share/uv/tools",
+    // Version managers: installed versions, and the programs that select one.
+    ".local/share/mise/installs",
+    ".local/share/mise/shims",
+    ".local/share/mise/plugins",
+    ".asdf",
+    ".local/share/fnm",
+    ".fnm",
+    ".rbenv",
+    ".sdkman/candidates",
+    ".proto/bin",
+    ".proto/shims",
+    ".proto/tools",
+    // JavaScript runtimes and package managers.
+    ".bun/bin",
+    ".bun/install/global",
+    ".deno/bin",
+    ".local/share/pnpm",
+    // Poetry, and the virtual environments that it creates outside of repositories.
+    ".local/share/pypoetry/venv",
+    ".cache/pypoetry/virtualenvs",
+    // Conda and its relatives.
+    "miniconda3",
+    "anaconda3",
+    "miniforge3",
+    "mambaforge",
+    "micromamba",
+    ".local/share/mamba",
+    // Homebrew in the home.
+    ".linuxbrew/bin",
+    ".linuxbrew/sbin",
+    ".linuxbrew/Cellar",
+    ".linuxbrew/opt",
+    ".linuxbrew/lib",
+    ".linuxbrew/include",
+    ".linuxbrew/share",
+    ".linuxbrew/etc/ca-certificates",
 ];
+
+/// The stores of package managers below a home. Their programs write to them even to read: they lock the store, or
+/// update its index.
+const PACKAGE_STORES: [&str; 17] = [
+    ".npm/_cacache",
+    ".cargo/registry",
+    ".cargo/git",
+    "go/pkg/mod",
+    ".cache/uv",
+    ".local/share/uv/tools",
+    ".local/share/uv/python",
+    ".cache/pip",
+    ".cache/pypoetry/cache",
+    ".cache/pypoetry/artifacts",
+    ".local/share/pnpm",
+    ".cache/pnpm",
+    ".cache/yarn",
+    ".yarn/berry",
+    ".cache/node/corepack",
+    ".bun/install/cache",
+    ".cache/deno",
+];
+
+/// The usual place of Homebrew, in the home of a user of its own.
+const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
+/// The directories of Homebrew that hold installed software.
+const LINUXBREW_DIRS: [&str; 8] = ["bin", "sbin", "Cellar", "opt", "lib", "include", "share", "etc/ca-certificates"];
+
+/// Settings of version managers below a home. They are shown if they contain no secret.
+const HOME_SELECTION_FILES: [&str; 4] = [".config/mise/config.toml", ".config/mise.toml", ".tool-versions", ".asdfrc"];
 
 /// Entries of `CARGO_HOME` that cargo needs. Its lock files go to the directory itself, which is empty and writable
 /// in the sandbox. `credentials.toml` is deliberately not listed.
@@ -51,7 +117,7 @@ pub(crate) const VERSION_DIRS: [&str; 3] = [".rustup/toolchains", ".pyenv/versio
 const INSTALL_DIRS: [&str; 2] = ["/opt", "/usr/local"];
 
 /// Program directories below a home, in the order of `PATH`.
-const HOME_PROGRAM_DIRS: [&str; 9] = [
+const HOME_PROGRAM_DIRS: [&str; 21] = [
     ".cargo/bin",
     ".pyenv/shims",
     ".pyenv/bin",
@@ -61,6 +127,18 @@ const HOME_PROGRAM_DIRS: [&str; 9] = [
     ".local/go/bin",
     ".local/bin",
     ".nvm/current/bin",
+    ".local/share/mise/shims",
+    ".asdf/shims",
+    ".asdf/bin",
+    ".rbenv/shims",
+    ".rbenv/bin",
+    ".proto/shims",
+    ".proto/bin",
+    ".bun/bin",
+    ".deno/bin",
+    ".local/share/pnpm",
+    ".local/share/fnm/aliases/default/bin",
+    ".linuxbrew/bin",
 ];
 
 const SYSTEM_PATH: [&str; 7] =
@@ -124,7 +202,7 @@ impl HostToolchains {
         let masks = CredentialSearch { search: look, cargo: &cargo, sources: &places }.masks()?;
         let path = build_path(look, &places);
         let mounts = places.into_iter().map(|(at, MountSource { source, rights })| {
-            let kind = ToolKind::ReadOnly;
+            let kind = if is_store(look.home, &at, &source) { ToolKind::Store } else { ToolKind::ReadOnly };
             ToolMount { source, at, kind, rights }
         });
         Ok(Self { mounts: mounts.chain(masks).collect(), path, env })
@@ -178,7 +256,17 @@ impl<'a> ToolMountCollector<'a> {
         let home = self.search.home;
         CARGO_ENTRIES.iter().for_each(|name| self.add_from_home(home.join(".cargo").join(name), &cargo.join(name)));
         RUSTUP_ENTRIES.iter().for_each(|name| self.add_from_home(home.join(".rustup").join(name), &rustup.join(name)));
-        HOME_TOOL_PATHS.iter().for_each(|below| self.add_from_home(home.join(below), &home.join(below)));
+        let below_home = HOME_TOOL_PATHS.iter().chain(&PACKAGE_STORES);
+        below_home.for_each(|below| self.add_from_home(home.join(below), &home.join(below)));
+        for name in HOME_SELECTION_FILES.map(|below| home.join(below)) {
+            if name.exists() && !credentials::contains_secret(&name) {
+                self.add_from_home(name.clone(), &name);
+            }
+        }
+        LINUXBREW_DIRS
+            .map(|name| Path::new(LINUXBREW).join(name))
+            .iter()
+            .for_each(|dir| self.add_from_home(dir.clone(), dir));
         // Cargo's config names registry replacements and may hold tokens. A config with a token is not mounted.
         for name in ["config.toml", "config"] {
             let source = cargo.join(name);
@@ -298,16 +386,28 @@ fn build_path(search: &ToolchainSearch<'_>, places: &MountSources) -> Vec<String
     let installed = |path: &Path| INSTALL_DIRS.iter().any(|dir| path.starts_with(dir)) && !(search.is_hidden)(path);
     let caller_entries = search.caller_env.get("PATH").map(String::as_str).unwrap_or_default().split(':');
     let is_accepted = |entry: &&str| {
-        let path = Path::new(entry);
+        let path = Path::new(*entry);
         path.components().all(is_plain_component) && path.is_absolute() && (shown(path) || installed(path))
     };
-    let mut path: Vec<String> = caller_entries.filter(is_accepted).map(str::to_owned).collect();
+    // Some version managers put a hidden link to the selected version into `PATH`.
+    let behind_link = |entry: &str| {
+        let real = fs::canonicalize(entry).ok()?.into_os_string().into_string().ok()?;
+        is_accepted(&real.as_str()).then_some(real)
+    };
+    let accept = |entry: &str| if is_accepted(&entry) { Some(entry.to_owned()) } else { behind_link(entry) };
+    let mut path: Vec<String> = caller_entries.filter(|entry| entry.starts_with('/')).filter_map(accept).collect();
     let programs = HOME_PROGRAM_DIRS.iter().map(|below| search.home.join(below));
+    let programs = programs.chain(["bin", "sbin"].map(|name| Path::new(LINUXBREW).join(name)));
     path.extend(programs.filter(|dir| shown(dir)).map(|dir| dir.display().to_string()));
     path.extend(SYSTEM_PATH.iter().map(|dir| (*dir).to_owned()));
     let mut seen = BTreeSet::new();
     path.retain(|entry| seen.insert(entry.clone()));
     path
+}
+
+/// Returns whether a mount is a package store, which must be writable for the programs that use it.
+fn is_store(home: &Path, at: &Path, source: &Path) -> bool {
+    PACKAGE_STORES.iter().any(|below| at == home.join(below)) && source.is_dir()
 }
 
 fn expand_home(path: &str, home: &Path) -> PathBuf {

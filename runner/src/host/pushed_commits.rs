@@ -14,6 +14,6 @@ use crate::run::request::EngineConfig;
 /// # Errors
 /// The repository cannot be read, an id is not in it, or there are more commits than requested.
 pub fn pushed_commits(config: EngineConfig, repo: &Path, push: &Push) -> Result<ResolvedPush, EngineError> {
-    let repository = Repository::open(repo)?;
+    let repository = Repository::find(repo)?;
     Ok(git_on_demand(config).resolve_push(repository.path(), push)?)
 }

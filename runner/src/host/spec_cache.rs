@@ -50,13 +50,20 @@ impl SpecCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proctor_core::model::plan::RelPath;
 
     fn file(comment: &str) -> SpecFile {
         let bytes = format!(
             "# {comment}\nversion: 1\nprofiles: {{ p: {{ include: [s] }} }}\nskills: {{ s: {{ steps: [{{ name: a, cmd: \"true\" }}] }} }}\n"
         )
         .into_bytes();
-        SpecFile { path: "spec.yaml".into(), sha256: Sha256Hex::digest(&bytes), bytes }
+        SpecFile {
+            path: "spec.yaml".into(),
+            sha256: Sha256Hex::digest(&bytes),
+            bytes,
+            directory: RelPath::repository(),
+            included: Vec::new(),
+        }
     }
 
     #[test]
@@ -82,7 +89,13 @@ mod tests {
     fn does_not_cache_invalid_or_long_specs() {
         let cache = SpecCache::default();
         let bytes = b"version: 9\n".to_vec();
-        let wrong = SpecFile { path: "spec.yaml".into(), sha256: Sha256Hex::digest(&bytes), bytes };
+        let wrong = SpecFile {
+            path: "spec.yaml".into(),
+            sha256: Sha256Hex::digest(&bytes),
+            bytes,
+            directory: RelPath::repository(),
+            included: Vec::new(),
+        };
         assert!(cache.get_or_parse(&wrong).is_err() && cache.get_or_parse(&wrong).is_err());
         let long = file(&"x".repeat(MAX_SPEC_BYTES));
         let (one, again) = (cache.get_or_parse(&long).expect("sound"), cache.get_or_parse(&long).expect("sound"));

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::drift::display_path;
-use proctor_core::model::plan::{Plan, PlannedStep};
+use proctor_core::model::plan::{NeededPath, Plan, PlannedStep};
 use proctor_core::sql::Dialect;
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
@@ -269,7 +269,7 @@ impl ToolSearch<'_> {
     /// Returns the host path of the file that a step sees at `path`; `None` if the step cannot see that path.
     fn host_file(&self, path: &Path) -> Option<HostToolFile> {
         let own = Dialect::ALL.into_iter().flat_map(|dialect| self.host_view.sql_program.mounts(dialect));
-        let shown = self.host_view.tools.iter().chain(own).filter(|tool| tool.kind == ToolKind::ReadOnly);
+        let shown = self.host_view.tools.iter().chain(own).filter(|tool| tool.kind != ToolKind::Masked);
         let behind = shown.filter_map(|tool| Some((tool, path.strip_prefix(&tool.at).ok()?))).next();
         if let Some((tool, below)) = behind {
             // Joining an empty path would append a slash, which is wrong after a file name.
@@ -320,7 +320,8 @@ impl ToolSearch<'_> {
 
 fn all_commands(plan: &Plan) -> Vec<&PlannedStep> {
     let commands = plan.skills.iter().flat_map(|skill| &skill.steps);
-    commands.chain(plan.toolchain.iter().map(|check| &check.run)).collect()
+    let preparing = plan.skills.iter().flat_map(|skill| &skill.needs_paths).filter_map(NeededPath::prepare);
+    commands.chain(plan.toolchain.iter().map(|check| &check.run)).chain(preparing).collect()
 }
 
 /// How much of a directory its identity covers.

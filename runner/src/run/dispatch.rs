@@ -1,12 +1,13 @@
 //! Runs the main loop: starts skills when they are ready, receives their results, and decides which skills no
 //! longer run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::SkillName;
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
 use proctor_core::model::plan::{Network, Plan, PlannedSkill};
 use proctor_core::model::tier::{self, Tier};
@@ -21,11 +22,13 @@ use crate::run::schedule::Schedule;
 use crate::step::layer_stack::{LayerStack, LayerStackError};
 use crate::step::skill_runner::{self, SkillRun, describe_outcome};
 
-/// The caller's settings that decide which skills start.
-#[derive(Debug, Clone, Copy)]
+/// The settings that decide which skills start.
+#[derive(Debug, Clone)]
 pub(crate) struct DispatchOptions {
     pub(crate) fail_fast: bool,
     pub(crate) max_tier: Tier,
+    /// The skills that do not start because a tool is missing, with the reason.
+    pub(crate) blocked: BTreeMap<SkillName, String>,
 }
 
 /// Maximum number of paths of a conflict that a message names.
@@ -154,6 +157,11 @@ impl Dispatcher<'_> {
             );
             return Some(SkillRefusal { reason, inconclusive_reason: Some(InconclusiveReason::TierAboveLimit) });
         }
+        // The run has reported these reasons already.
+        let unavailable = self.context.needed_paths.problem_of(planned);
+        if let Some(reason) = unavailable.or(self.options.blocked.get(&planned.name).map(String::as_str)) {
+            return refused(reason.to_owned());
+        }
         if self.options.fail_fast
             && let Some((name, outcome)) = self.first_ended_with(|outcome| !outcome.holds())
         {
@@ -270,8 +278,8 @@ impl Dispatcher<'_> {
 }
 
 /// Returns the tier that is needed to run the skill, regardless of its result.
-fn needed_tier(skill: &PlannedSkill) -> Tier {
-    let allows_network = skill.steps.iter().any(|step| step.network == Network::Allow);
+pub(crate) fn needed_tier(skill: &PlannedSkill) -> Tier {
+    let allows_network = skill.steps.iter().any(|step| step.network == Network::Allow) || skill.prepares_with_network();
     if allows_network { skill.declared_tier.max(Tier::TWO) } else { skill.declared_tier }
 }
 
@@ -282,7 +290,7 @@ async fn emit_finished(context: &RunContext, planned: &PlannedSkill, run: &Skill
     let event = RunEvent::SkillFinished {
         skill: planned.name.clone(),
         outcome: run.outcome(),
-        tier: tier::effective_tier(planned.declared_tier, &evidence_builder::tier_reasons(&run.steps)),
+        tier: tier::effective_tier(planned.declared_tier, &evidence_builder::skill_tier_reasons(planned, &run.steps)),
         reason: run.reason.clone(),
     };
     context.emit(event).await;

@@ -5,6 +5,7 @@ mod cleanup;
 mod completion;
 mod exec;
 mod file_scope;
+mod needed_paths;
 mod prior_result;
 mod queries;
 mod resource_needs;
@@ -56,10 +57,11 @@ use crate::run::request::{
 };
 use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
+use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
 use crate::step::skill_caches::TrustScopes;
 use crate::step::skill_runner::SkillRun;
-use crate::step::toolchain_checks;
+use crate::step::toolchain_checks::{self, BlockedSkills};
 use crate::store::SNAPSHOTS_DIR;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::RunDocumentDir;
@@ -225,10 +227,10 @@ impl Engine {
         &self.state_path
     }
 
-    /// Opens a repository and checks its owner on the opened descriptor, so that a later change of the path does
-    /// not matter.
+    /// Opens the repository that contains the directory `repo`, for the spec in `repo`. Checks its owner on the opened
+    /// descriptor, so that a later change of the path does not matter.
     fn open_repository(&self, repo: &Path) -> Result<Repository, EngineError> {
-        let repository = Repository::open(repo)?;
+        let repository = Repository::find(repo)?;
         preflight::require_owner(&repository, self.owner)?;
         Ok(repository)
     }
@@ -264,6 +266,7 @@ impl Engine {
         request.require_whole_profile()?;
         let tolerated = self.tolerated_controls(request.sandbox)?;
         let repository = self.open_repository(&request.repo)?;
+        request.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
         let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
         let (plan, rerun) = self.apply_skill_selection(plan, &repository, &request)?;
         let plan = self.apply_step_scope(plan, &request)?;
@@ -277,7 +280,7 @@ impl Engine {
         let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None), files };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
-        preflight::require_same_spec(&context.tree.snapshot, &file)?;
+        preflight::require_same_spec(&context.tree.snapshot, &repository, &file)?;
         preflight::reject_hiding_caches(&context.tree.snapshot, &plan)?;
         context.remaining_commands.store(command_count(&plan), Ordering::Relaxed);
         let first = context.prepare_first_sandbox(&plan);
@@ -286,7 +289,7 @@ impl Engine {
         let documents = withdraw_earlier_pass(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
         let documents = documents.with_toolchain_env(tools);
-        context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.seen_at, &plan.profile));
+        context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
         // If this preparation failed, the first command starts a new sandbox.
         let _ = first.await;
@@ -331,7 +334,7 @@ impl Engine {
         if durations == known {
             return;
         }
-        if let Err(error) = durations.write(&self.state, &context.tree.seen_at, profile) {
+        if let Err(error) = durations.write(&self.state, &context.tree.spec_root(), profile) {
             tracing::warn!(%error, "the durations of the steps could not be stored");
         }
     }
@@ -345,24 +348,29 @@ impl Engine {
         request: &RunRequest,
     ) -> RunObservations {
         let began = self.clock.now_text();
-        let (checks, doubts) = toolchain_checks::run_checks(context, plan).await;
+        let max_tier = request.max_tier.min(self.config.operator.max_tier);
+        let mut doubts = self.provide_needed_paths(context, plan, max_tier).await;
+        let (checks, blocked, of_checks) = toolchain_checks::run_checks(context, plan).await;
+        doubts.extend(of_checks);
         for InconclusiveDetail { doubt, message } in &doubts {
             context.emit(RunEvent::Doubted { doubt: *doubt, message: message.clone() }).await;
         }
         let span = TimeRange { started_at: began, finished_at: self.clock.now_text() };
         let tree = context.tree.tree_facts();
         let toolchain = evidence_builder::toolchain_evidence(facts, &tree, plan, checks, span);
-        let max_tier = request.max_tier.min(self.config.operator.max_tier);
         // Set after the checks: a toolchain check runs as a step of a pseudo-skill whose name a declared skill may
         // also have.
         if let Some(live) = &request.live {
             context.live.get_or_init(|| live.clone());
         }
-        let mut runs = if doubts.is_empty() {
-            dispatch::run(context, plan, dispatch::DispatchOptions { fail_fast: request.fail_fast, max_tier }).await
-        } else {
-            dispatch::skip_all(context, plan, "a toolchain check failed").await
+        let mut runs = match blocked {
+            BlockedSkills::All => dispatch::skip_all(context, plan, "a toolchain check failed").await,
+            BlockedSkills::Some(blocked) => {
+                let options = dispatch::DispatchOptions { fail_fast: request.fail_fast, max_tier, blocked };
+                dispatch::run(context, plan, options).await
+            }
         };
+        context.needed_paths.release_mounts(&context.space);
         let tree_after = finish::reread_tree(context, &self.snapshots, finish::collect_applied(&runs)).await;
         if tree_after.inconclusive_reason.is_some() {
             runs.iter_mut().for_each(SkillRun::mark_inconclusive);
@@ -462,6 +470,7 @@ impl Engine {
             space,
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: parts.redactor },
             caches,
+            needed_paths: NeededPaths::default(),
             host_view: sight,
             tree: RunTree {
                 ignored: IgnoreQuery::new(helper, path).with_submodules(snapshot.known_submodules()),

@@ -13,7 +13,7 @@ use proctor_core::model::enforcement::{Enforcement, SandboxMode};
 use proctor_core::model::names::{ChangesetId, RunId};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations};
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep, ReadOnly};
-use proctor_core::model::tier;
+use proctor_core::model::tier::{self, TierReason};
 use proctor_core::record::evidence::{
     CheckEvidence, DriftEvidence, GitIdentity, Measured, Resources, SkillEvidence, StepEvidence, StreamEvidence,
     Summary, ToolchainEvidence, TrackedDrift, TreeSource, VERSION, combined_outcome, seal,
@@ -121,7 +121,7 @@ pub(crate) fn skill_evidence(
     snapshots: SkillSnapshots,
     span: TimeRange,
 ) -> SkillEvidence {
-    let reasons = tier_reasons(&steps);
+    let reasons = skill_tier_reasons(skill, &steps);
     seal(SkillEvidence {
         version: VERSION,
         changeset_id: run.changeset.clone(),
@@ -138,6 +138,7 @@ pub(crate) fn skill_evidence(
         source: tree.source.clone(),
         tracked_drift: tracked_drift(skill, &steps),
         spec_sha256: plan.spec_sha256.clone(),
+        spec_dir: plan.spec_dir.clone(),
         plan_sha256: run.plan_sha256.clone(),
         left_out: plan.left_out.clone(),
         scope: plan.scope.clone(),
@@ -148,6 +149,16 @@ pub(crate) fn skill_evidence(
         measured: measured(run, span),
         sha256: Sha256Hex::digest(b""),
     })
+}
+
+/// Returns the reasons for the effective tier of a skill: those of its steps, and the network of a command that prepared
+/// a path for them.
+pub(crate) fn skill_tier_reasons(skill: &PlannedSkill, steps: &[StepEvidence]) -> BTreeSet<TierReason> {
+    let mut reasons = tier_reasons(steps);
+    if skill.prepares_with_network() {
+        reasons.insert(TierReason::NetworkAllowed);
+    }
+    reasons
 }
 
 /// Returns the sealed document of the toolchain checks.
@@ -174,6 +185,7 @@ pub(crate) fn toolchain_evidence(
         profile: plan.profile.clone(),
         sandbox: run.sandbox,
         spec_sha256: plan.spec_sha256.clone(),
+        spec_dir: plan.spec_dir.clone(),
         plan_sha256: run.plan_sha256.clone(),
         left_out: plan.left_out.clone(),
         scope: plan.scope.clone(),
@@ -220,7 +232,6 @@ mod tests {
     use super::*;
     use crate::test_support::step;
     use proctor_core::model::drift::{Change, ChangeKind, Diff};
-    use proctor_core::model::tier::TierReason;
     use proctor_core::record::evidence::AttemptEvidence;
 
     fn passed(name: &str) -> StepEvidence {

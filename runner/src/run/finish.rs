@@ -299,7 +299,7 @@ pub(crate) async fn write_documents(
         spec_sha256: plan.spec_sha256.clone(),
         evidence,
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
-        unverified_inputs: context.tree.unverified.clone(),
+        unverified_inputs: context.unverified_inputs(),
         rerun: rerun.clone(),
         scope: plan.scope.clone(),
     };

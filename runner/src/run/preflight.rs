@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use proctor_core::model::drift::{Entry, EntryKind, display_path};
+use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::Plan;
-use proctor_core::spec;
+use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Host, StepUser, is_hidden};
 use proctor_snapshot::{Snapshot, SnapshotError, StepRights};
 
@@ -19,8 +20,13 @@ use crate::run::run_context::HostView;
 /// Checks that the plan and the snapshot come from the same spec, since the plan was made from bytes that were read
 /// before the snapshot. A spec that is a link, or that the snapshot does not cover, is only identified by its own
 /// hash.
-pub(crate) fn require_same_spec(snapshot: &Snapshot, file: &SpecFile) -> Result<(), EngineError> {
-    require_same_hash(snapshot.entries.get(spec::PATH.as_bytes()).as_ref(), file)
+pub(crate) fn require_same_spec(
+    snapshot: &Snapshot,
+    repository: &Repository,
+    file: &SpecFile,
+) -> Result<(), EngineError> {
+    file.file_digests(repository.spec_path())
+        .try_for_each(|(path, sha256)| require_same_hash(snapshot.entries.get(path.as_bytes()).as_ref(), &sha256, file))
 }
 
 /// Refuses a private copy whose spec differs from the one that the run was planned from.
@@ -32,9 +38,9 @@ pub(crate) fn require_same_spec_in_copy(tree: &Repository, file: &SpecFile) -> R
     }
 }
 
-fn require_same_hash(covered: Option<&Entry>, file: &SpecFile) -> Result<(), EngineError> {
+fn require_same_hash(covered: Option<&Entry>, sha256: &Sha256Hex, file: &SpecFile) -> Result<(), EngineError> {
     match covered {
-        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != file.sha256 => {
+        Some(entry) if entry.kind == EntryKind::File && entry.sha256 != *sha256 => {
             Err(EngineError::SpecChanged(file.path.clone()))
         }
         _ => Ok(()),
@@ -103,6 +109,17 @@ pub(crate) fn require_owner(repository: &Repository, owner: Option<u32>) -> Resu
     }
 }
 
+/// Refuses a changeset of a spec in a subdirectory. The tree does not cover the evidence in `changes/` at the top only.
+/// In other directories, the evidence of a run would change the tree that the run verified.
+pub(crate) fn require_changeset_at_top(repository: &Repository, id: &ChangesetId) -> Result<(), EngineError> {
+    match repository.spec_dir.is_repository() {
+        true => Ok(()),
+        false => {
+            Err(EngineError::ChangesetBelowTop { changeset: id.clone(), directory: repository.spec_dir.to_string() })
+        }
+    }
+}
+
 /// Refuses a plan other than the one that the caller expects: the caller's claims apply to that plan only.
 pub(crate) fn require_expected_plan(plan: &Plan, request: &RunRequest, file: &SpecFile) -> Result<(), EngineError> {
     match request.plan_sha256.as_ref().is_some_and(|known| *known != plan.digest()) {
@@ -114,7 +131,7 @@ pub(crate) fn require_expected_plan(plan: &Plan, request: &RunRequest, file: &Sp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proctor_core::text::digest::Sha256Hex;
+    use proctor_core::model::plan::RelPath;
 
     #[test]
     fn refuses_repository_of_another_user() {
@@ -128,12 +145,13 @@ mod tests {
 
     #[test]
     fn refuses_spec_changed_before_snapshot() {
-        let file = SpecFile { path: "s".into(), bytes: b"read".to_vec(), sha256: Sha256Hex::digest(b"read") };
+        let (bytes, sha256) = (b"read".to_vec(), Sha256Hex::digest(b"read"));
+        let file = SpecFile { path: "s".into(), bytes, sha256, directory: RelPath::repository(), included: Vec::new() };
         let entry = |kind, text: &[u8]| Entry { kind, executable: false, sha256: Sha256Hex::digest(text) };
-        let changed = require_same_hash(Some(&entry(EntryKind::File, b"covered")), &file);
+        let changed = require_same_hash(Some(&entry(EntryKind::File, b"covered")), &file.sha256, &file);
         assert!(matches!(changed, Err(EngineError::SpecChanged(_))));
         for fine in [None, Some(entry(EntryKind::File, b"read")), Some(entry(EntryKind::Symlink, b"target"))] {
-            assert!(require_same_hash(fine.as_ref(), &file).is_ok(), "{fine:?}");
+            assert!(require_same_hash(fine.as_ref(), &file.sha256, &file).is_ok(), "{fine:?}");
         }
     }
 }

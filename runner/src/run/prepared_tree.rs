@@ -108,7 +108,7 @@ impl PreparedTree {
         host: &Host,
     ) -> Result<Self, EngineError> {
         let PreparedCopy { tree, snapshot, inputs, lfs_pointers: _ } = ready;
-        let mut repository = open_copy(&tree.tree)?;
+        let mut repository = open_copy(&tree.tree)?.with_spec_dir(real.spec_dir.clone());
         repository.facts = repository.facts.as_copy_of(&real.facts, host)?;
         let unverified =
             inputs.map(|inputs| UnverifiedInputs::new(inputs.into_iter().map(self::record_input).collect()));
@@ -156,6 +156,7 @@ fn record_input(input: IgnoredInput) -> UnverifiedInput {
         bytes: input.bytes,
         shown: if input.sha256.is_some() { InputShown::Copied } else { InputShown::LeftOut },
         sha256: input.sha256,
+        prepared: None,
         reason,
     }
 }

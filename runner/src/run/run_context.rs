@@ -10,7 +10,8 @@ use std::time::Duration;
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
-use proctor_core::model::plan::{Argv, Plan, PlannedSkill, PlannedStep};
+use proctor_core::model::outcome::Termination;
+use proctor_core::model::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::{GitIdentity, TreeSource};
 use proctor_core::record::unverified_inputs::UnverifiedInputs;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::host::environment::{self, Environment, EnvironmentInputs};
+use crate::host::hidden_programs::HiddenProgramSearch;
 use crate::host::host_toolchains::{HostToolchains, ToolchainSearch, hidden_parent};
 use crate::host::repository::Repository;
 use crate::run::evidence_builder::TreeFacts;
@@ -34,6 +36,7 @@ use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
+use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
 use crate::step::skill_caches::RunCaches;
 use crate::step::sql_step::SqlProgram;
@@ -49,6 +52,8 @@ pub(crate) struct RunContext {
     pub(crate) tree: RunTree,
     pub(crate) outputs: Outputs,
     pub(crate) caches: RunCaches,
+    /// The paths that skills need and that no commit contains.
+    pub(crate) needed_paths: NeededPaths,
     pub(crate) host_view: HostView,
     pub(crate) clock: Clock,
     pub(crate) events: mpsc::Sender<RunEvent>,
@@ -160,6 +165,8 @@ pub(crate) struct HostView {
     pub(crate) sql_program: SqlProgram,
     /// The controls that may be missing.
     pub(crate) tolerated: Tolerated,
+    /// User whose rights apply to searches in the caller's directories; `None` uses our own.
+    pub(crate) reader: Option<FsCredentials>,
 }
 
 /// Name of the empty directory in the state directory that is mounted over directories with credentials.
@@ -210,7 +217,13 @@ impl HostView {
             hidden: hide,
             tools: found.mounts,
             sql_program: SqlProgram::locate(config, launcher.host().home()),
+            reader,
         })
+    }
+
+    /// Replaces the reason why a command did not start, if steps do not see the directory of its program.
+    pub(crate) fn explain_missing_program(&self, cmd: &Argv, termination: &mut Termination) {
+        HiddenProgramSearch { inputs: &self.environment_inputs, reader: self.reader }.explain(cmd, termination);
     }
 
     /// Returns the command of a step and the mounts that it needs. A step that judges SQL runs our own program,
@@ -266,6 +279,11 @@ impl RunTree {
         }
     }
 
+    /// Returns the directory that contains `spec/`, at the path that steps see.
+    pub(crate) fn spec_root(&self) -> PathBuf {
+        self.repository.spec_root(&self.seen_at)
+    }
+
     /// Returns the identity of the tree for the record.
     pub(crate) fn tree_facts(&self) -> TreeFacts {
         let git = &self.snapshot.git;
@@ -308,7 +326,9 @@ impl RunContext {
     pub(crate) fn prepare_first_sandbox(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
         let check = plan.toolchain.first().map(|check| (None, check.run.clone()));
         let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
-        let (context, first) = (Arc::clone(self), check.or_else(step));
+        // The needed paths are not available yet, and a sandbox without them would serve no command.
+        let needs_paths = plan.skills.iter().any(|skill| !skill.needs_paths.is_empty());
+        let (context, first) = (Arc::clone(self), check.or_else(step).filter(|_| !needs_paths));
         tokio::task::spawn_blocking(move || {
             let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
             // An error in the policy is reported when the command itself starts.
@@ -369,8 +389,27 @@ impl RunContext {
         skill: Option<&PlannedSkill>,
         step: &PlannedStep,
     ) -> Result<(Policy, Environment), SkillCacheError> {
-        let caches = skill.map(|skill| self.caches.mounts(&skill.name, &skill.caches)).transpose()?;
-        let caches = caches.unwrap_or_default();
-        Ok(self.host_view.policy(self.tree.paths(), step, caches))
+        let mut mounts = Vec::new();
+        if let Some(skill) = skill {
+            mounts = self.caches.mounts(&skill.name, &skill.caches)?;
+            mounts.extend(self.needed_paths.mounts(&self.caches, skill)?.iter().cloned());
+        }
+        Ok(self.policy_with_mounts(step, mounts))
+    }
+
+    /// Returns the policy of one command with these mounts in the tree.
+    pub(crate) fn policy_with_mounts(&self, step: &PlannedStep, mounts: Vec<CacheMount>) -> (Policy, Environment) {
+        self.host_view.policy(self.tree.paths(), step, mounts)
+    }
+
+    /// Returns the directories of the tree that are mounted for the steps of a skill.
+    pub(crate) fn mounted_paths(&self, skill: &PlannedSkill) -> Vec<RelPath> {
+        let needed = self.needed_paths.mounted_paths(skill);
+        skill.caches.iter().cloned().chain(needed).collect()
+    }
+
+    /// Returns the record of the files that steps can see and that are not part of the tree.
+    pub(crate) fn unverified_inputs(&self) -> Option<UnverifiedInputs> {
+        UnverifiedInputs::with_mounted(self.tree.unverified.clone(), self.needed_paths.inputs())
     }
 }

@@ -158,6 +158,8 @@ fn skill_for_command(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
         declared_tier: Tier::ONE,
         needs: vec![],
         caches: vec![],
+        needs_paths: vec![],
+        toolchains: Default::default(),
         platform: BTreeMap::new(),
         container: String::new(),
         steps: vec![step.clone()],

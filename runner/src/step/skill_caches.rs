@@ -168,7 +168,20 @@ impl RunCaches {
         Ok(())
     }
 
-    fn store(&self) -> Result<&(CacheStore, RunCacheDir), StoreError> {
+    /// Returns the store, and a new directory for writes, which is removed when the run ends.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn create_room(&self) -> Result<(&CacheStore, PathBuf), StoreError> {
+        let (store, run) = self.opened_store()?;
+        Ok((store, run.create_write_dir(self.opened.room_count.fetch_add(1, Ordering::Relaxed))?))
+    }
+
+    /// Returns the store and the directory of this run in it.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn opened_store(&self) -> Result<&(CacheStore, RunCacheDir), StoreError> {
         if let Some(open) = self.opened.store.get() {
             return Ok(open);
         }
@@ -191,13 +204,12 @@ impl RunCaches {
     }
 
     fn open_one(&self, skill: &SkillName, at: &RelPath) -> Result<OpenCache, SkillCacheError> {
-        let (store, run) = self.store()?;
+        let (store, room) = self.create_room()?;
         let scope = self.scope(skill, at);
         let mut found = BaseLookup::default();
         if self.mode == CacheMode::Persistent && !matches!(self.form, CacheForm::Empty { .. }) {
             found = store.find_base(&scope, &self.scopes.trust.fallbacks)?;
         }
-        let room = run.create_write_dir(self.opened.room_count.fetch_add(1, Ordering::Relaxed))?;
         let (source, shown) = match &self.form {
             CacheForm::Layers => {
                 let lowers = found.base.as_ref().map(|base| base.layer_paths().to_vec());
@@ -216,7 +228,7 @@ impl RunCaches {
     }
 
     /// Returns the owner of a directory that is mounted without an overlay: the user that all runs have on disk.
-    fn copies_owner(&self) -> Option<(u32, u32)> {
+    pub(crate) fn copies_owner(&self) -> Option<(u32, u32)> {
         self.user.is_set_up_by_root().then(|| self.user.cache_owner())
     }
 
@@ -300,16 +312,21 @@ impl RunCaches {
     }
 
     fn commit(&self, cache: &OpenCache) -> Result<CommitOutcome, SkillCacheError> {
-        let (store, _) = self.store()?;
-        let owner = self.user.cache_owner();
+        let (store, _) = self.opened_store()?;
         store.commit(&CacheCommit {
             scope: &cache.scope,
             lookup: &cache.base_lookup,
             write_dir: &cache.write_dir,
             is_overlay: cache.shown == CacheShown::Layers,
-            owner: (self.user.is_mapped() && owner.0 != self.user.uid()).then_some(owner),
+            owner: self.committed_owner(),
             max_bytes: self.max_bytes,
         })
+    }
+
+    /// Returns the owner of stored files on disk, if the steps of each run have a separate user id.
+    pub(crate) fn committed_owner(&self) -> Option<(u32, u32)> {
+        let owner = self.user.cache_owner();
+        (self.user.is_mapped() && owner.0 != self.user.uid()).then_some(owner)
     }
 
     /// Returns whether a cache of this run was committed.

@@ -7,7 +7,7 @@ use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::cache::CacheEvidence;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::outcome::Outcome;
-use proctor_core::model::plan::PlannedSkill;
+use proctor_core::model::plan::{PlannedSkill, ReadOnly};
 use proctor_core::record::evidence::StepEvidence;
 
 use crate::error::one_line;
@@ -56,6 +56,7 @@ pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill:
         context.emit(RunEvent::StepFinished { skill: skill.name.clone(), step: evidence.clone() }).await;
         run.steps.push(evidence);
     }
+    run.require_unchanged_paths(context, skill).await;
     run.snapshots.after = stack.view().id();
     run.span.finished_at = context.clock.now_text();
     run
@@ -115,6 +116,27 @@ impl SkillRun {
         for step in self.steps.iter_mut().filter(|step| step.outcome == Outcome::Passed) {
             step.outcome = Outcome::Inconclusive;
         }
+    }
+
+    /// Makes passed steps inconclusive if `read_only: strict` applies and a step changed a path that the skill needs.
+    async fn require_unchanged_paths(&mut self, context: &Arc<RunContext>, skill: &PlannedSkill) {
+        let is_strict = skill.steps.iter().any(|step| step.read_only == ReadOnly::Strict);
+        if !is_strict || skill.needs_paths.is_empty() {
+            return;
+        }
+        let (shared, planned) = (Arc::clone(context), skill.clone());
+        let work = tokio::task::spawn_blocking(move || shared.needed_paths.changed_paths(&planned));
+        let reason = match work.await {
+            Ok(Ok(changed)) if changed.is_empty() => return,
+            Ok(Ok(changed)) => {
+                let paths = changed.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+                format!("skill `{}` changed {paths}, which `read_only: strict` protects", skill.name)
+            }
+            Ok(Err(error)) => format!("skill `{}`: its needed paths cannot be read: {}", skill.name, one_line(&error)),
+            Err(error) => format!("skill `{}`: its needed paths cannot be read: {error}", skill.name),
+        };
+        self.mark_inconclusive();
+        self.inconclusive_reasons.push(InconclusiveReason::NeededPath.with_message(reason));
     }
 
     fn blocker(&self) -> Option<StepBlocker> {

@@ -124,7 +124,7 @@ pub(crate) async fn run(
     let files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
         Err(FilesNotChosen { fault, reason }) => {
-            return not_started_step(context, step, JudgedAttempt::not_started(fault, reason));
+            return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
     loop {
@@ -154,6 +154,7 @@ pub(crate) async fn run(
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
+        context.host_view.explain_missing_program(&step.cmd, &mut judged.result.termination);
         if can_retry(&judged, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(step_retrying_event(skill, step, attempt, judged.outcome)).await;
             earlier.push(attempt_evidence(&judged));
@@ -183,8 +184,8 @@ pub(crate) async fn run(
 }
 
 /// Returns the result of a step that has no files to check, or whose files cannot be chosen.
-fn not_started_step(context: &RunContext, step: &PlannedStep, judged: JudgedAttempt) -> StepRun {
-    let mut evidence = step_evidence(step, &judged, Vec::new(), false, BTreeSet::new(), &[]);
+fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAttempt) -> StepRun {
+    let mut evidence = step_evidence(step, judged, Vec::new(), false, BTreeSet::new(), &[]);
     context.redactor().redact_step(&mut evidence);
     StepRun { evidence, layer: None, is_known: false, applied: Vec::new(), inconclusive_reasons: Vec::new() }
 }
@@ -386,7 +387,7 @@ async fn read_layer(
     layer: Layer<Sealed>,
 ) -> Result<(Arc<StackedLayer>, StepDrift), StepChangesError> {
     let (context, stack) = (Arc::clone(context), stack.clone());
-    let (caches, mode, reports) = (skill.caches.clone(), step.read_only, step.reports.clone());
+    let (caches, mode, reports) = (context.mounted_paths(skill), step.read_only, step.reports.clone());
     let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
     let is_empty = layer.is_empty();
     let work = move || {
@@ -433,7 +434,8 @@ async fn apply_changes(
     if context.changes == ChangeMode::KeepInLayers {
         return vec![];
     }
-    let (context, stack, caches) = (Arc::clone(context), stack.clone(), skill.caches.clone());
+    let caches = context.mounted_paths(skill);
+    let (context, stack) = (Arc::clone(context), stack.clone());
     let work = tokio::task::spawn_blocking(move || {
         let upper: BorrowedFd<'_> = layer.layer.upper();
         Ok(apply_back(ApplyInput {

@@ -1,14 +1,15 @@
 //! Runs toolchain checks. Each check runs like a step on the unchanged tree, in a layer that no step sees. If a
-//! check fails, no skill starts.
+//! check fails, the skills that use the toolchain do not start.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::names::SkillName;
-use proctor_core::model::outcome::{Outcome, Termination};
-use proctor_core::model::plan::{Determinism, Plan, PlannedCheck, PlannedSkill, VersionDemand};
+use proctor_core::model::outcome::{Outcome, StartFault, Termination};
+use proctor_core::model::plan::{Determinism, NeededPath, Plan, PlannedCheck, PlannedSkill, VersionDemand};
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::CheckEvidence;
 
@@ -18,38 +19,96 @@ use crate::step::layer_stack::LayerStack;
 use crate::step::step_runner;
 use crate::step::toolchain_version;
 
-/// Runs the checks of `plan` in order, up to the first that is cancelled. Returns their evidence, and the reasons
-/// why no skill may start.
+/// The skills that may not start.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BlockedSkills {
+    /// No skill may start.
+    All,
+    /// These skills may not start, for these reasons.
+    Some(BTreeMap<SkillName, String>),
+}
+
+/// Runs the checks of `plan` in order, up to the first that is cancelled. Returns their evidence, the skills that may
+/// not start, and the reasons why the run is inconclusive.
 pub(crate) async fn run_checks(
     context: &Arc<RunContext>,
     plan: &Plan,
-) -> (Vec<CheckEvidence>, Vec<InconclusiveDetail>) {
+) -> (Vec<CheckEvidence>, BlockedSkills, Vec<InconclusiveDetail>) {
     let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
     let mut checks = Vec::new();
     let mut doubts = Vec::new();
+    let needed = all_needed_paths(plan);
     for planned in &plan.toolchain {
         let evidence = if context.cancel.is_cancelled() {
             unsatisfied_check(planned, evidence_builder::cancelled_evidence(context.redactor(), &planned.run))
+        } else if context.needed_paths.lacks_program(&planned.run.cmd) {
+            let reason = "its program is in a path that is not available";
+            unsatisfied_check(planned, evidence_builder::skipped_evidence(context.redactor(), &planned.run, reason))
         } else {
-            run_check(context, &stack, planned, &mut doubts).await
+            run_check(context, &stack, planned, &needed, &mut doubts).await
         };
-        if !evidence.satisfied && evidence.step.outcome != Outcome::Cancelled {
-            doubts.push(InconclusiveReason::Toolchain.with_message(failure_message(&evidence)));
+        // A check that was not reached has a reason that is reported elsewhere.
+        if !evidence.satisfied && !matches!(evidence.step.outcome, Outcome::Cancelled | Outcome::Skipped) {
+            doubts.push(InconclusiveReason::Toolchain.with_message(failure_message(&evidence, plan)));
         }
         context.emit(RunEvent::CheckFinished { check: evidence.clone() }).await;
         checks.push(evidence);
     }
-    (checks, doubts)
+    // Skills may have the names of toolchains, and get layers of their own above the needed paths.
+    context.needed_paths.release_mounts(&context.space);
+    let blocked = blocked_skills(plan, &checks, &doubts);
+    (checks, blocked, doubts)
+}
+
+/// Returns the paths that any skill needs, each once.
+fn all_needed_paths(plan: &Plan) -> Vec<NeededPath> {
+    let mut all: Vec<NeededPath> = Vec::new();
+    for needed in plan.skills.iter().flat_map(|skill| &skill.needs_paths) {
+        if all.iter().all(|known| known.path != needed.path) {
+            all.push(needed.clone());
+        }
+    }
+    all
+}
+
+/// Returns the skills that may not start: those that use a toolchain with a failed check; all of them, if a check could
+/// not be judged.
+fn blocked_skills(plan: &Plan, checks: &[CheckEvidence], doubts: &[InconclusiveDetail]) -> BlockedSkills {
+    let failed: Vec<&CheckEvidence> = checks.iter().filter(|check| !check.satisfied).collect();
+    let is_judged = doubts.iter().all(|detail| detail.doubt == InconclusiveReason::Toolchain);
+    let is_cancelled = failed.iter().any(|check| check.step.outcome == Outcome::Cancelled);
+    if !is_judged || is_cancelled {
+        return BlockedSkills::All;
+    }
+    let reason = |skill: &PlannedSkill| {
+        let check = failed.iter().find(|check| skill.toolchains.includes(&check.toolchain))?;
+        Some((skill.name.clone(), refusal_reason(check)))
+    };
+    let blocked: BTreeMap<SkillName, String> = plan.skills.iter().filter_map(reason).collect();
+    if blocked.len() == plan.skills.len() && !blocked.is_empty() {
+        return BlockedSkills::All;
+    }
+    BlockedSkills::Some(blocked)
+}
+
+fn refusal_reason(check: &CheckEvidence) -> String {
+    match &check.step.termination {
+        Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => {
+            format!("missing tool: {}", check.toolchain)
+        }
+        _ => format!("the check of the toolchain `{}` failed", check.toolchain),
+    }
 }
 
 async fn run_check(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     planned: &PlannedCheck,
+    needed: &[NeededPath],
     doubts: &mut Vec<InconclusiveDetail>,
 ) -> CheckEvidence {
     let skill = match SkillName::new(planned.toolchain.as_str()) {
-        Ok(name) => skill_for_check(name, planned),
+        Ok(name) => skill_for_check(name, planned, needed),
         Err(error) => {
             doubts.push(InconclusiveReason::Internal.with_message(error.to_string()));
             return unsatisfied_check(
@@ -82,7 +141,7 @@ fn unsatisfied_check(planned: &PlannedCheck, step: proctor_core::record::evidenc
 }
 
 /// Returns an undeclared skill whose only step is the check.
-fn skill_for_check(name: SkillName, planned: &PlannedCheck) -> PlannedSkill {
+fn skill_for_check(name: SkillName, planned: &PlannedCheck, needed: &[NeededPath]) -> PlannedSkill {
     PlannedSkill {
         name,
         description: String::new(),
@@ -90,13 +149,15 @@ fn skill_for_check(name: SkillName, planned: &PlannedCheck) -> PlannedSkill {
         declared_tier: Tier::ONE,
         needs: vec![],
         caches: vec![],
+        needs_paths: needed.to_vec(),
+        toolchains: Default::default(),
         platform: Default::default(),
         container: String::new(),
         steps: vec![planned.run.clone()],
     }
 }
 
-fn failure_message(check: &CheckEvidence) -> String {
+fn failure_message(check: &CheckEvidence, plan: &Plan) -> String {
     let command = &check.step.planned.cmd;
     let problem = match (&check.step.outcome, &check.demand, &check.version_read) {
         (Outcome::Passed, VersionDemand::Range { range }, Some(version)) => {
@@ -120,7 +181,9 @@ fn failure_message(check: &CheckEvidence) -> String {
             _ => format!("`{command}` did not pass"),
         },
     };
-    format!("toolchain `{}`: {problem}; no skill was started", check.toolchain)
+    let is_used_by_all = plan.skills.iter().all(|skill| skill.toolchains.includes(&check.toolchain));
+    let effect = if is_used_by_all { "no skill was started" } else { "the skills that use it were not started" };
+    format!("toolchain `{}`: {problem}; {effect}", check.toolchain)
 }
 
 fn changed_paths(check: &CheckEvidence) -> String {

@@ -4,6 +4,8 @@
 //! The state directory belongs to the user, and no step sees it. A record is written before the status file that it
 //! confirms.
 
+use std::path::Path;
+
 use proctor_core::record::attestation::{Attestation, Subject};
 use proctor_core::record::status::LastRun;
 use proctor_core::text::digest::SnapshotId;
@@ -15,6 +17,8 @@ use super::directory::{Directory, DurableFile, StagedFile};
 pub(crate) const ATTESTATIONS_DIR: &str = "attestations";
 /// Maximum number of trees of one subject whose records are kept: the newest ones.
 const MAX_TREES: usize = 64;
+/// Maximum number of subjects that a list covers.
+const MAX_LISTED_SUBJECTS: usize = 10_000;
 /// Maximum size of a record, in bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -128,6 +132,28 @@ impl Attestations {
     }
 }
 
+/// Returns the records of a state directory: for each subject and tree the newest run, newest first. Records that cannot
+/// be read are skipped. The list is empty if there has been no run yet.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn recorded_runs(state: &Path) -> Result<Vec<Attestation>, StoreError> {
+    let all = match Directory::open(state).and_then(|state| state.descend(ATTESTATIONS_DIR)) {
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut runs = Vec::new();
+    for subject in all.names()?.iter().take(MAX_LISTED_SUBJECTS) {
+        // A clean-up may remove a subject.
+        let Ok(directory) = all.descend(subject) else { continue };
+        let records = records_by_age(&directory)?;
+        runs.extend(records.iter().filter_map(|(_, name)| Attestation::parse(&directory.read(name, MAX_BYTES).ok()??)));
+    }
+    // A run id begins with the time of the run.
+    runs.sort_by(|one, other| other.last_run.run_id.as_str().cmp(one.last_run.run_id.as_str()));
+    Ok(runs)
+}
+
 fn parse_last_run(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
     Attestation::parse(bytes).filter(|known| known.subject == *subject).map(|known| known.last_run)
 }
@@ -203,6 +229,21 @@ mod tests {
         assert_eq!(on_tree(3), None);
         assert_eq!(records.read_newest(&subject("/r")).expect("reads"), Some(run_on(2, "r3").to_bytes()));
         assert_eq!(records.read_newest(&subject("/s")).expect("reads"), None);
+    }
+
+    #[test]
+    fn lists_runs_of_all_subjects_newest_first() {
+        let temp = tempfile::tempdir().expect("temp");
+        assert_eq!(recorded_runs(temp.path()).expect("lists"), []);
+        let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
+        let other = Attestation { subject: subject("/s"), ..run_on(1, "r2") };
+        for run in [&run_on(1, "r1"), &other, &run_on(2, "r3")] {
+            records.write(run).expect("writes");
+        }
+        std::fs::create_dir(temp.path().join(ATTESTATIONS_DIR).join("empty")).expect("makes");
+        let listed = recorded_runs(temp.path()).expect("lists");
+        let ids: Vec<&str> = listed.iter().map(|run| run.last_run.run_id.as_str()).collect();
+        assert_eq!((ids, &listed[1].subject), (vec!["r3", "r2", "r1"], &subject("/s")));
     }
 
     #[test]

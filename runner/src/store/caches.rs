@@ -8,12 +8,14 @@
 //!   base.json          the layers of its base, newest first; replaced atomically
 //! layers/<id>/         a layer; locked (shared) by the runs that use it
 //! runs/<id>/<n>/upper  the writes of a skill of a run; the run holds the lock (exclusive) of `runs/<id>`
+//! prepared/<name>/     a path that skills need and that no commit contains: see `prepared.rs`
 //! ```
 
 mod cache_layer;
 mod cache_manifest;
 pub(crate) mod eviction;
 mod merge;
+pub(crate) mod prepared;
 mod skill_cache_error;
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,7 @@ pub(crate) fn remove_dir_counted(freed: &mut Freed, path: &Path) {
 }
 
 /// Returns the bytes on disk that the removal of a path would free; `None` if it does not exist.
-fn disk_usage(path: &Path) -> Option<u64> {
+pub(crate) fn disk_usage(path: &Path) -> Option<u64> {
     let found: Metadata = path.symlink_metadata().ok()?;
     let own = found.blocks() * BLOCK_SIZE;
     if !found.is_dir() {

@@ -490,8 +490,12 @@ fn is_free(directory: &Directory) -> Result<bool, StoreError> {
 /// Returns the name of the directory of a repository's copies. The name depends on the path and the repository's
 /// owner.
 fn repository_key(repository: &Repository) -> String {
-    let path = repository.path().as_os_str().as_encoded_bytes();
-    Sha256Hex::digest(&[path, b"\0", &repository.facts.uid.to_le_bytes()].concat()).as_str()[..32].to_owned()
+    copies_name(repository.path().as_os_str().as_encoded_bytes(), repository.facts.uid)
+}
+
+/// Returns the name of the directory of the worktree copies of the repository at `path`, which belongs to `uid`.
+pub(crate) fn copies_name(path: &[u8], uid: u32) -> String {
+    Sha256Hex::digest(&[path, b"\0", &uid.to_le_bytes()].concat()).as_str()[..32].to_owned()
 }
 
 fn unstable_error(path: &[u8]) -> EngineError {

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
 
-use super::command_process::ExecCommand;
+use super::exec_command::ExecCommand;
 use super::setup_failure::{SetupFailure, internal};
 use crate::sys::{self, ForkResult};
 
@@ -86,7 +86,7 @@ fn start(command: &ExecCommand, output: Option<&BatchOutput>) -> Result<i32, Set
             let mut message = Vec::new();
             // The pipe closes when the command is executed.
             File::from(reader).read_to_end(&mut message).map_err(internal("read the state of a batch of files"))?;
-            if message.is_empty() { Ok(pid) } else { Err(SetupFailure::from_pipe(&message)) }
+            if message.is_empty() { Ok(pid) } else { Err(SetupFailure::from_pipe_bytes(&message)) }
         }
     }
 }
@@ -98,7 +98,7 @@ fn become_command(command: &ExecCommand, output: Option<&BatchOutput>, writer: O
         Err(error) => internal("connect the streams of a batch of files")(error),
     };
     // If the parent process has ended, nothing reads the report.
-    drop(File::from(writer).write_all(&failure.to_pipe()));
+    drop(File::from(writer).write_all(&failure.into_pipe_bytes()));
     std::process::exit(EXEC_FAILED)
 }
 

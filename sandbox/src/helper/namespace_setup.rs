@@ -8,12 +8,13 @@ mod device_dir;
 mod early_mount;
 mod host_proc;
 mod namespaces;
+mod package_stores;
 mod scratch_dirs;
 mod shown_paths;
 mod step_files;
 mod tree_overlay;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,6 +50,12 @@ pub(super) struct NamespaceSetup<'a> {
     clones: BTreeMap<PathBuf, OwnedFd>,
     /// The mounts of the host that are attached outside of the repository so far, with their paths.
     shown_mounts: Vec<(PathBuf, OwnedFd)>,
+    /// The paths of package stores.
+    stores: BTreeSet<PathBuf>,
+    /// The package stores with a layer for writes.
+    writable_stores: Vec<PathBuf>,
+    /// The package stores that stay read-only, with the reason.
+    read_only_stores: Vec<(PathBuf, String)>,
     overlay_sources: Option<OverlaySources>,
     /// Why the repository's owners could not be mapped.
     unmapped: Option<OwnersNotMapped>,
@@ -159,6 +166,9 @@ impl<'a> NamespaceSetup<'a> {
             devices: Vec::new(),
             clones: BTreeMap::new(),
             shown_mounts: Vec::new(),
+            stores: BTreeSet::new(),
+            writable_stores: Vec::new(),
+            read_only_stores: Vec::new(),
             overlay_sources: None,
             unmapped: None,
             scratch: None,
@@ -203,7 +213,9 @@ impl<'a> NamespaceSetup<'a> {
         if self.request.serves_on && self.early_tree.is_some() {
             let scratch = self.scratch_dirs.iter().map(Path::new).chain([Path::new(PTS_DIR)]);
             // If the directories cannot be fingerprinted, the sandbox serves one command only.
-            self.fingerprint = ScratchFingerprint::capture(scratch, &self.request.frame.repo).ok();
+            let trees = self.writable_stores.iter().map(PathBuf::as_path).chain([self.request.frame.repo.as_path()]);
+            let space = self.scratch_dirs.first().filter(|_| !self.writable_stores.is_empty()).map(Path::new);
+            self.fingerprint = ScratchFingerprint::capture(scratch, trees, space).ok();
         }
         Ok(SetupProgress::Complete)
     }

@@ -19,7 +19,26 @@ const MAX_FILE_SIZE: u64 = 4 << 10;
 
 /// The fingerprint of directories and everything in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ScratchFingerprint(Vec<FileFingerprint>);
+pub(crate) struct ScratchFingerprint {
+    files: Vec<FileFingerprint>,
+    /// A scratch directory and the free space of its file system, if package stores have layers there.
+    space: Option<(PathBuf, FreeSpace)>,
+}
+
+/// The free space of the file system of all scratch directories. It also holds the layers for writes of package stores,
+/// which no path shows: each write to a store needs at least one file of the layer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FreeSpace {
+    files: u64,
+    blocks: u64,
+}
+
+impl FreeSpace {
+    fn read(path: &Path) -> io::Result<Self> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(Self { files: found.f_ffree, blocks: found.f_bfree })
+    }
+}
 
 /// One file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,14 +80,21 @@ struct ScratchFileStat {
 
 impl ScratchFingerprint {
     /// Takes the fingerprint of the directories `scratch`, without other file systems mounted below them, and of the
-    /// root of `tree`.
+    /// roots of `trees`. `space` is a directory of the file system that also has the layers of package stores, if there
+    /// are any.
     ///
     /// # Errors
     /// A file cannot be read, or is of a kind that no new sandbox contains.
-    pub(crate) fn capture<'a>(scratch: impl IntoIterator<Item = &'a Path>, tree: &Path) -> io::Result<Self> {
-        let mut traces = vec![FileFingerprint::capture(tree, |_| Ok(FingerprintContent::Tree))?];
+    pub(crate) fn capture<'a>(
+        scratch: impl IntoIterator<Item = &'a Path>,
+        trees: impl IntoIterator<Item = &'a Path>,
+        space: Option<&Path>,
+    ) -> io::Result<Self> {
+        let of_tree = |tree: &Path| FileFingerprint::capture(tree, |_| Ok(FingerprintContent::Tree));
+        let mut traces = trees.into_iter().map(of_tree).collect::<io::Result<Vec<_>>>()?;
         let with_device = |path: &Path| Ok::<_, io::Error>((ScratchFileStat::read(path)?.device, path.to_owned()));
         let mut waiting = scratch.into_iter().map(with_device).collect::<io::Result<Vec<(u64, PathBuf)>>>()?;
+        let space = space.map(|path| Ok::<_, io::Error>((path.to_owned(), FreeSpace::read(path)?))).transpose()?;
         while let Some((device, path)) = waiting.pop() {
             // Other mounts are not scratch space; their names are recorded in the parent directory.
             if ScratchFileStat::read(&path)?.device != device {
@@ -83,12 +109,13 @@ impl ScratchFingerprint {
             }
             traces.push(trace);
         }
-        Ok(Self(traces))
+        Ok(Self { files: traces, space })
     }
 
     /// Returns whether all of it is unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
-        self.0.iter().all(FileFingerprint::is_unchanged)
+        let is_same_space = |(path, free): &(PathBuf, FreeSpace)| FreeSpace::read(path).is_ok_and(|now| now == *free);
+        self.files.iter().all(FileFingerprint::is_unchanged) && self.space.iter().all(is_same_space)
     }
 }
 
@@ -185,7 +212,8 @@ mod tests {
             fs::create_dir_all(place.path().join(name)).expect("made");
         }
         fs::write(scratch.join(".gitconfig"), "[core]\n").expect("written");
-        let traces = ScratchFingerprint::capture([scratch.as_path()], &place.path().join("tree")).expect("taken");
+        let traces = ScratchFingerprint::capture([scratch.as_path()], [place.path().join("tree").as_path()], None)
+            .expect("taken");
         assert!(traces.is_unchanged(), "nothing has happened");
         what(place.path());
         let text = serde_json::to_vec(&traces).expect("text");
@@ -235,6 +263,6 @@ mod tests {
     fn rejects_unexpected_file_types() {
         let place = tempfile::tempdir().expect("tempdir");
         std::os::unix::fs::symlink("/", place.path().join("link")).expect("made");
-        assert!(ScratchFingerprint::capture([place.path()], place.path()).is_err());
+        assert!(ScratchFingerprint::capture([place.path()], [place.path()], None).is_err());
     }
 }

@@ -30,12 +30,12 @@ impl SetupFailure {
     }
 
     /// Encodes the failure for a pipe to the parent process.
-    pub(super) fn to_pipe(self) -> Vec<u8> {
+    pub(super) fn into_pipe_bytes(self) -> Vec<u8> {
         serde_json::to_vec(&self.into_message()).unwrap_or_default()
     }
 
     /// Decodes a failure that a child process wrote to a pipe.
-    pub(super) fn from_pipe(bytes: &[u8]) -> Self {
+    pub(super) fn from_pipe_bytes(bytes: &[u8]) -> Self {
         match serde_json::from_slice(bytes) {
             Ok(HelperMessage::Refused { control, message, hint }) => Self::Refused { control, message, hint },
             Ok(HelperMessage::NotStarted { fault, message }) => Self::NotStarted { fault, message },

@@ -13,6 +13,18 @@ use sha2::{Digest as _, Sha256};
 
 use crate::tree_view::PathState;
 
+/// The beginning of the directory's name.
+const NAME_PREFIX: &str = ".proctor-";
+/// Number of random bytes in the name, which are written in hexadecimal.
+const RANDOM_BYTES: usize = 12;
+
+/// Checks whether a path, relative to the top of a tree, is a staging directory or in one.
+pub fn is_staging_path(path: &[u8]) -> bool {
+    let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let random = first.strip_prefix(NAME_PREFIX.as_bytes());
+    random.is_some_and(|random| random.len() == 2 * RANDOM_BYTES && random.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// The staging directory.
 pub(super) struct StagingDir<'a> {
     repo: BorrowedFd<'a>,
@@ -24,9 +36,9 @@ pub(super) struct StagingDir<'a> {
 impl<'a> StagingDir<'a> {
     /// Creates the directory under an unpredictable name.
     pub(super) fn create(repo: BorrowedFd<'a>) -> io::Result<Self> {
-        let mut random = [0; 12];
+        let mut random = [0; RANDOM_BYTES];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!(".proctor-{}", random.map(|byte| format!("{byte:02x}")).concat());
+        let name = format!("{NAME_PREFIX}{}", random.map(|byte| format!("{byte:02x}")).concat());
         rustix::fs::mkdirat(repo, &name, Mode::RWXU)?;
         let dir = read_beneath::open(repo, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(Self { repo, name, dir, used: 0 })

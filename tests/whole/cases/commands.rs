@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::binaries;
 use crate::documents;
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case, dry_case};
 use crate::process::RunningProcess;
@@ -12,6 +12,7 @@ use crate::schemas;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
+    case("commands::recorded_runs_are_found_without_a_daemon", recorded_runs_are_found_without_daemon),
     dry_case("commands::validate_accepts_a_valid_spec", validates_spec),
     dry_case("commands::plan_is_valid_and_complete", prints_complete_plan),
     dry_case("commands::explain_names_the_origin_of_a_value", explains_value_origins),
@@ -248,4 +249,38 @@ fn repo_option_selects_repository(env: &TestEnvironment) {
     let before = machine::walk(elsewhere.path());
     elsewhere.run_with_only(&[]).exits(2);
     assert_eq!(machine::walk(elsewhere.path()), before);
+}
+
+fn recorded_runs_are_found_without_daemon(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("echo seen; test ! -e src/bad"));
+    let runs = |arguments: &[&str]| -> Vec<Value> {
+        let listed = repo.proctor(&[&["runs", "--format", "json"], arguments].concat()).exits(0);
+        serde_json::from_str(&listed.stdout).unwrap_or_else(|error| panic!("{error}: {listed}"))
+    };
+    assert_eq!(runs(&[]), [] as [Value; 0]);
+    repo.proctor(&["logs", "last"]).exits(2).prints_to_stderr(&["no run of", "is recorded", "proctor run"]);
+    let unknown =
+        repo.proctor(&["report", "20260101T000000Z-00000000"]).exits(2).prints_to_stderr(&["is recorded neither"]);
+    assert!(!unknown.stderr.contains("daemon's socket"), "{unknown}");
+    repo.run().exits(0);
+    repo.write("src/bad", "x");
+    repo.run_with_only(&["--profile", "pr"]).exits(1);
+    let listed = runs(&[]);
+    let outcomes: Vec<&str> = listed.iter().map(|run| run["outcome"].as_str().expect("a word")).collect();
+    assert_eq!(outcomes, ["failed", "passed"]);
+    assert_eq!((&listed[0]["changeset_id"], &listed[1]["changeset_id"]), (&Value::Null, &CHANGESET.into()));
+    assert_eq!(runs(&["--all"]), listed);
+    let id = listed[0]["run_id"].as_str().expect("an id");
+    let used: Value = serde_json::from_str(&repo.proctor(&["du", "--format", "json"]).exits(0).stdout).expect("JSON");
+    let kinds = used["kinds"].as_array().expect("kinds").iter().map(|kind| kind["kind"].as_str().expect("a kind"));
+    assert!(kinds.collect::<Vec<_>>().contains(&"runs"), "{used}");
+    repo.proctor(&["du"]).exits(0).prints(&["runs", " in "]);
+    repo.proctor(&["runs"]).exits(0).prints(&["VERDICT", id, "failed"]);
+    repo.proctor(&["logs", "last"]).exits(0).prints(&["seen"]);
+    repo.proctor(&["report", "last"]).exits(0).prints(&["failed", "exit code 1"]);
+    let page = repo.proctor(&["report", "last", "--format", "html"]).exits(0);
+    assert!(page.stdout.contains("<html") && page.stdout.contains(id), "{page}");
+    let record: Value = serde_json::from_str(&repo.proctor(&["report", id, "--format", "json"]).exits(0).stdout)
+        .expect("the record of a run");
+    assert_eq!((&record["finished"]["exit_code"], &record["started"]["run_id"]), (&1.into(), &id.into()));
 }

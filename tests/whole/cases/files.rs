@@ -1,5 +1,6 @@
 //! Tests steps that check files, runs that are restricted to some files or steps, and fixes.
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::hooks::start_git;
@@ -26,6 +27,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .with_sha256(),
     case("files::run_of_changed_files_does_not_count_for_all_in_reftables", changed_files_do_not_count_for_all)
         .with_reftables(),
+    case("files::watch_runs_again_after_each_change", watch_runs_again),
     dry_case("files::contradictory_restrictions_are_refused", refuses_contradictions),
 ];
 
@@ -168,7 +170,7 @@ fn step_without_files_is_no_pass(env: &TestEnvironment) {
         (first_step(&none)["outcome"].as_str(), none["finished"]["verdict"].as_str()),
         (Some("no_files"), Some("inconclusive"))
     );
-    gate(&repo).exits(1);
+    gate(&repo).exits(5);
     // With another step that runs, the whole is a pass with a warning.
     let steps = [file_step("it", &["files: { types: [python] }"]), TestStep::sh("other", "true")];
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", steps)]).to_yaml(env.marker()));
@@ -255,6 +257,34 @@ fn hooks_check_their_files(env: &TestEnvironment) {
     // On request, hooks check all files.
     repo.proctor(&["hook", "install", "--all-files", "pre-push"]).exits(0);
     assert!(git(&["push", "origin", "main"]).exits(1).all_output().contains("[src/old.py]"));
+}
+
+fn watch_runs_again(env: &TestEnvironment) {
+    let repo = python_repo(env, &["fix: [sed, -i, s/BAD/good/, \"{files}\"]"]);
+    repo.write(".gitignore", "*.log\n");
+    let mut watching = repo.start_proctor(&["run", "--watch", "--verbose"]);
+    watching.wait_for_stdout("2 files");
+    watching.wait_for_stdout("waiting for changes");
+    // An ignored file is no reason to run; the next change is reported alone.
+    repo.write("x.log", "ignored\n");
+    repo.write("src/a.py", "BAD\n");
+    watching.wait_for_stdout("changed: src/a.py\n");
+    watching.wait_for_stdout("partial run failed: 1 failed of 1 step, 1 file named");
+    // A file in a new directory is noticed; the failed file is checked again.
+    repo.write("new/deep/c.py", "c\n");
+    watching.wait_for_stdout("2 files named");
+    repo.write("src/a.py", "good\n");
+    watching.wait_for_stdout("partial run passed");
+    watching.signal(Signal::INT);
+    env.finish(watching).exits(130);
+    // The changes of a fix are no reason to run again.
+    repo.write("src/a.py", "BAD\n");
+    let mut fixing = repo.start_proctor(&["run", "--watch", "--fix"]);
+    fixing.wait_for_stdout("+good");
+    fixing.wait_for_stdout("waiting for changes");
+    fixing.signal(Signal::INT);
+    let fixed = env.finish(fixing).exits(130);
+    assert_eq!(fixed.stdout.matches("partial run").count(), 1, "{fixed}");
 }
 
 fn refuses_contradictions(env: &TestEnvironment) {

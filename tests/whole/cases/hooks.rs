@@ -61,6 +61,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     hook_case("hooks::partial_run_is_not_reused_for_a_push", partial_run_is_not_reused),
     hook_case("hooks::daemon_reuses_the_run_of_the_worktree", daemon_reuses_run_of_worktree),
     hook_case("hooks::forged_index_does_not_lead_to_reuse", forged_index_is_not_trusted),
+    hook_case("hooks::blocked_push_names_what_a_commit_lacks", blocked_push_names_missing_directory),
     hook_case("hooks::interrupted_push_stops_its_run", interrupted_push_stops),
     hook_case("hooks::staged_files_are_verified_and_the_repository_is_unchanged", verifies_staged_files),
     hook_case("hooks::commit_of_single_paths_is_verified_with_only_these_paths", verifies_commit_of_paths),
@@ -132,7 +133,7 @@ fn verifies_pushed_commit(env: &TestEnvironment) {
     commit_bad(&repo);
     std::fs::remove_file(repo.file("bad")).expect("it was there");
     let refused = push_to_origin(&repo, env, &["main:refs/heads/other"]).exits(1);
-    refused.prints_to_stderr(&["the push is rejected: failed", "--no-verify"]);
+    refused.prints_to_stderr(&["push blocked: 1 of 1 step failed", "--no-verify"]);
     assert!(!remote_has(&repo, "refs/heads/other"));
     env.finish(start_git(&repo, env, &["push", "--no-verify", "origin", "main:refs/heads/other"])).exits(0);
 }
@@ -393,6 +394,21 @@ fn forged_index_is_not_trusted(env: &TestEnvironment) {
     assert!(!remote_has(&repo, "main"));
 }
 
+/// The tool of a toolchain check is in a directory of the worktree that git ignores.
+fn blocked_push_names_missing_directory(env: &TestEnvironment) {
+    let check = "toolchains:\n  tool:\n    required:\n      - { cmd: [.venv/bin/tool, --version] }";
+    let repo = env.repo(&TestSpec::from_script("true").with_top_level(check));
+    repo.write(".gitignore", ".venv/\n");
+    repo.write(".venv/bin/tool", "#!/bin/sh\necho 1.0.0\n");
+    machine::make_executable(&repo.file(".venv/bin/tool"));
+    repo.commit();
+    add_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    let pushed = push_to_origin(&repo, env, &["main"]).exits(1);
+    pushed.prints_to_stderr(&["push blocked: nothing verified; .venv is not part of a commit", "--no-verify"]);
+    assert!(!remote_has(&repo, "main"));
+}
+
 fn interrupted_push_stops(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([waiting_step(env, "wait")]));
     let line = format!("a {} b {}\n", repo.git(&["rev-parse", "HEAD"]).trim(), "0".repeat(40));
@@ -422,7 +438,7 @@ fn verifies_staged_files(env: &TestEnvironment) {
     repo.git(&["add", "bad"]);
     env.finish(start_git(&repo, env, &["commit", "--quiet", "--message=bad"]))
         .exits(1)
-        .prints_to_stderr(&["the commit is rejected"]);
+        .prints_to_stderr(&["commit blocked: 1 of 1 step failed"]);
     repo.git(&["rm", "--quiet", "--cached", "bad"]);
     // The committed tree is the verified tree.
     let recorded = last_recorded_tree(env);

@@ -79,10 +79,10 @@ fn failed_run_is_self_contained(env: &TestEnvironment) {
     assert_page_contains(
         &page,
         &[
-            "3 people only",
+            "3 needs a person",
             "changed files that it must not change: verify.docs/write",
             "error[E0425]: no value `total`",
-            "57 lines before",
+            "49 lines",
         ],
     );
     assert_page_contains(&page, &["1 of 2 cases failed", "subtracts src/lib.rs:3", "1 is not 2", "<img src=x>"]);

@@ -18,6 +18,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("human_output::compare_names_the_differences", compare_names_differences),
     dry_case("human_output::compare_refuses_unknown_runs", compare_refuses_unknown_runs),
     case("human_output::each_error_has_an_explained_code", each_error_has_explained_code),
+    case("human_output::failure_without_network_has_a_hint", failure_without_network_has_hint),
+    case("human_output::missing_tool_is_named_once", missing_tool_is_named_once),
+    case("human_output::changed_files_precede_new_ones", changed_files_precede_new_ones),
 ];
 
 /// Prints 8,000 lines with an error in the middle.
@@ -30,9 +33,39 @@ fn long_output_starts_at_first_error(env: &TestEnvironment) {
         .stdout
         .find("| src/main.c:6:20: error: nothing is right")
         .unwrap_or_else(|| panic!("the error is shown: {run}"));
-    assert!(run.stdout[..at].contains("(… 3996 lines before the first error)"), "{run}");
-    assert!(run.stdout[at..].contains("more lines)") && !run.stdout.contains("| 7000"), "{run}");
+    assert!(run.stdout[..at].contains("(… 3996 lines)"), "{run}");
+    assert!(run.stdout[at..].contains(" lines)") && !run.stdout.contains("| 7000"), "{run}");
+    assert!(run.stdout[at..].contains("| 7989\n") && run.stdout.contains("| 8000\n"), "its end is shown: {run}");
     assert!(run.stdout.lines().count() < 60, "{run}");
+}
+
+fn failure_without_network_has_hint(env: &TestEnvironment) {
+    let script = "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6";
+    let repo = env.repo(&TestSpec::from_script(script));
+    repo.run().exits(1).prints(&["FAIL verify.it/it (exit 6, ", "hint: ", "`network: deny`"]);
+    let allowed = TestStep::sh("it", script).with_field("network: allow");
+    let run = env.repo_at("allowed", &TestSpec::from_steps([allowed])).run().exits(1);
+    assert!(!run.stdout.contains("`network: deny`"), "{run}");
+}
+
+fn missing_tool_is_named_once(env: &TestEnvironment) {
+    let check = "toolchains:\n  no-such-tool:\n    required:\n      - { cmd: [sh, -c, command -v no-such-tool] }";
+    let run = env
+        .repo(&TestSpec::from_script("true").with_top_level(check))
+        .run()
+        .exits(5)
+        .prints(&["missing tool: no-such-tool\n", "inconclusive: "]);
+    assert_eq!(run.all_output().matches("no-such-tool").count(), 1, "{run}");
+}
+
+fn changed_files_precede_new_ones(env: &TestEnvironment) {
+    let script = "for n in $(seq 13); do echo > a$n; done; echo more >> src/lib.rs";
+    let run = env.repo(&TestSpec::from_script(script)).run().exits(3);
+    run.prints(&[
+        "DRIFT verify.it/it: modified 1 file, created 13 (exit 0, ",
+        "  modified src/lib.rs\n",
+        "4 more paths",
+    ]);
 }
 
 fn quiet_prints_failures_and_verdict(env: &TestEnvironment) {

@@ -33,6 +33,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", gitlab_template_runs)
         .needs(NEEDS_SHELL)
         .unprivileged("packaging::gitlab_template_reports_pass_and_failure"),
+    dry_case("packaging::action_installs_the_release_of_its_version", action_installs_release).needs(NEEDS_SHELL),
+    dry_case("packaging::action_refuses_a_changed_archive", action_refuses_changed_archive).needs(NEEDS_SHELL),
+    dry_case("packaging::gitlab_template_installs_and_caches_the_release", gitlab_template_installs_release)
+        .needs(&[Needs::Program("bash"), Needs::Program("curl")]),
+    dry_case("packaging::files_of_a_release_are_reproducible_and_complete", release_files_are_correct)
+        .needs(&[Needs::Program("python3")]),
     dry_case("packaging::an_installation_is_complete", installation_is_complete),
     dry_case("packaging::installation_without_programs_is_refused", installation_without_programs_fails),
 ];
@@ -108,7 +114,14 @@ fn fish_loads_completions(env: &TestEnvironment) {
 }
 
 fn action_and_template_are_valid(_: &TestEnvironment) {
-    for (schema, file) in [("vendor.github-actions", "action.yml"), ("vendor.gitlab-ci", "ci/gitlab.yml")] {
+    let files = [
+        ("vendor.github-actions", "action.yml"),
+        ("vendor.gitlab-ci", "ci/gitlab.yml"),
+        ("vendor.github-workflows", ".github/workflows/release.yml"),
+        ("vendor.github-workflows", ".github/workflows/checks.yml"),
+        ("vendor.github-workflows", ".github/workflows/weekly.yml"),
+    ];
+    for (schema, file) in files {
         let mut check = machine::client_command(SCHEMA_CHECKER);
         check.args(["--builtin-schema", schema]).arg(project_path(file)).env("HOME", "/nonexistent");
         RunningProcess::start(check).wait().exits(0);
@@ -128,11 +141,13 @@ struct ActionJob<'e> {
     inputs: BTreeMap<String, String>,
     /// True if `proctor` is in the runner's `PATH`.
     has_proctor: bool,
+    /// The URL of the releases, if it is not the published one.
+    downloads: Option<String>,
 }
 
 impl<'e> ActionJob<'e> {
     fn new(env: &'e TestEnvironment, repo: &Repo<'_>) -> Self {
-        Self { env, workspace: repo.path().to_owned(), inputs: BTreeMap::new(), has_proctor: true }
+        Self { env, workspace: repo.path().to_owned(), inputs: BTreeMap::new(), has_proctor: true, downloads: None }
     }
 
     fn with_input(mut self, input: &str, value: &str) -> Self {
@@ -191,12 +206,15 @@ impl<'e> ActionJob<'e> {
             step["working-directory"].as_str().map_or(String::new(), |text| self.expand_expressions(text, action));
         command.current_dir(self.workspace.join(directory)).env("HOME", self.env.home_dir());
         let path = if self.has_proctor { path_with_proctor() } else { machine::PATH.to_owned() };
-        command.env("PATH", path).env("XDG_STATE_HOME", self.env.root().join("state"));
+        // A step adds directories to the search path of the next steps.
+        let added = self.read_runner_file("GITHUB_PATH").lines().map(|line| format!("{line}:")).collect::<String>();
+        command.env("PATH", added + &path).env("XDG_STATE_HOME", self.env.root().join("state"));
         command
             .env("GITHUB_ACTIONS", "true")
             .env("GITHUB_WORKSPACE", &self.workspace)
             .env("RUNNER_TEMP", self.env.root());
         command.envs(RUNNER_FILES.iter().map(|name| (name, self.env.root().join(name))));
+        command.envs(self.downloads.iter().map(|url| ("PROCTOR_DOWNLOADS", url)));
         for (name, value) in step["env"].as_object().into_iter().flatten() {
             command.env(name, self.expand_expressions(value.as_str().expect("text"), action));
         }
@@ -271,6 +289,86 @@ fn missing_proctor_is_reported(env: &TestEnvironment) {
     let job = ActionJob { has_proctor: false, ..ActionJob::new(env, &repo).with_input("install", "never") };
     let finished = job.run().exits(5);
     assert!(finished.stdout.starts_with("::error title=proctor::"), "{finished}");
+}
+
+/// Creates a release of this version with a fake program, and returns the URL of the releases.
+fn write_fake_release(env: &TestEnvironment) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("proctor-{version}-{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let release = env.root().join("releases").join(format!("v{version}"));
+    let script = r#"
+        mkdir -p "$NAME/bin" && printf '#!/bin/sh\necho "fake proctor $*"\n' >"$NAME/bin/proctor"
+        chmod 755 "$NAME/bin/proctor" && tar -czf "$NAME.tar.gz" "$NAME"
+        sha256sum "$NAME.tar.gz" >SHA256SUMS && cp "$INSTALLER" .
+    "#;
+    std::fs::create_dir_all(&release).expect("a directory");
+    let mut command = machine::command("sh");
+    command.args(["-euc", script]).current_dir(&release);
+    command.env("NAME", name).env("INSTALLER", project_path("scripts/dist.d/install.sh"));
+    RunningProcess::start(command).wait().exits(0);
+    format!("file://{}", env.root().join("releases").display())
+}
+
+fn archive_of_fake_release(env: &TestEnvironment) -> PathBuf {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("proctor-{version}-{}-unknown-linux-gnu.tar.gz", std::env::consts::ARCH);
+    env.root().join("releases").join(format!("v{version}")).join(name)
+}
+
+fn job_without_proctor<'e>(env: &'e TestEnvironment, repo: &Repo<'_>) -> ActionJob<'e> {
+    let downloads = Some(write_fake_release(env));
+    ActionJob { has_proctor: false, downloads, ..ActionJob::new(env, repo) }
+}
+
+fn action_installs_release(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    let finished = job_without_proctor(env, &repo).run().exits(0);
+    assert!(finished.stdout.contains("fake proctor run --no-daemon --profile pr"), "{finished}");
+}
+
+fn action_refuses_changed_archive(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    let job = job_without_proctor(env, &repo);
+    machine::write(&archive_of_fake_release(env), "changed");
+    let finished = job.run().exits(5);
+    assert!(finished.stderr.contains("error: the archive has the checksum"), "{finished}");
+    assert!(finished.stdout.starts_with("::error title=proctor::"), "{finished}");
+}
+
+fn gitlab_template_installs_release(env: &TestEnvironment) {
+    let downloads = write_fake_release(env);
+    let job = read_yaml("ci/gitlab.yml")[".proctor"].take();
+    assert_eq!(job["variables"]["PROCTOR_VERSION"], env!("CARGO_PKG_VERSION"), "the version of the template");
+    let [before, script, after] =
+        ["before_script", "script", "after_script"].map(|key| job[key][0].as_str().expect("a script"));
+    let project = env.root().join("project");
+    std::fs::create_dir(&project).expect("a directory");
+    let run = |script: &str| {
+        let mut command = machine::command("bash");
+        command.args(["-eo", "pipefail", "-c", script]).current_dir(&project).env("HOME", env.home_dir());
+        for (name, value) in job["variables"].as_object().expect("variables") {
+            command.env(name, value.as_str().expect("text"));
+        }
+        command.env("PATH", machine::PATH).env("CI_PROJECT_DIR", &project).env("PROCTOR_DOWNLOADS", &downloads);
+        RunningProcess::start(command).wait()
+    };
+    for cached in [false, true] {
+        if cached {
+            std::fs::remove_file(archive_of_fake_release(env)).expect("the archive");
+        }
+        // One shell runs both scripts, and another one `after_script`.
+        let finished = run(&format!("{before}\nls -A\n{script}")).exits(0);
+        assert!(finished.stdout.contains("fake proctor run --no-daemon --profile pr"), "{finished}");
+        assert!(!finished.stdout.contains(".proctor-archive"), "the archive is an input of the checks\n{finished}");
+        run(after).exits(0);
+        assert!(project.join(".proctor-archive").is_dir());
+    }
+}
+
+fn release_files_are_correct(_: &TestEnvironment) {
+    let mut command = machine::command("python3");
+    command.arg(project_path("scripts/dist.d/tests.py")).env("PYTHONDONTWRITEBYTECODE", "1");
+    RunningProcess::start(command).wait().exits(0);
 }
 
 fn gitlab_template_runs(env: &TestEnvironment) {

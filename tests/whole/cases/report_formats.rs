@@ -27,6 +27,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("report_formats::each_format_reports_that_nothing_ran", each_format_reports_missing_run),
     case("report_formats::a_range_is_one_document", range_is_one_document).needs(NEEDS_XMLLINT),
     case("report_formats::daemon_reports_earlier_runs", daemon_reports_earlier_runs),
+    case("report_formats::errors_in_outputs_are_annotated", errors_in_outputs_are_annotated),
     case("report_formats::reports_of_tools_are_merged", tool_reports_are_merged).needs(NEEDS_XMLLINT),
     case("report_formats::hostile_tool_report_is_reported_as_an_error", hostile_tool_report_is_error)
         .needs(NEEDS_XMLLINT),
@@ -157,6 +158,25 @@ fn executed_commands(log: &str) -> Vec<WorkflowCommand> {
     }
     assert_eq!(stop_token, None, "commands stay stopped");
     executed
+}
+
+/// A step prints errors of tools with locations in and outside of the repository.
+fn errors_in_outputs_are_annotated(env: &TestEnvironment) {
+    let script = "echo 'error[E0308]: mismatched types'; echo '  --> src/lib.rs:2:5'; echo \"$PWD/README.md:1: error: no\"; \
+                  echo '/etc/passwd:1:1: error: outside'; echo 'gone.rs:1:1: error: missing'; exit 1";
+    let repo = env.repo(&TestSpec::from_script(script));
+    let run = run_with_format(&repo, "github", 1);
+    let annotations: Vec<&str> = run.stdout.lines().filter(|line| line.starts_with("::error ")).collect();
+    let expected = [
+        "::error file=src/lib.rs,line=2,col=5,title=verify.it/it::error[E0308]: mismatched types",
+        "::error file=README.md,line=1,title=verify.it/it::error: no",
+    ];
+    assert_eq!(annotations, expected, "{run}");
+    let document = assert_valid_sarif(&run_with_format(&repo, "sarif", 1).stdout);
+    let results = document["runs"][0]["results"].as_array().expect("results");
+    let found: Vec<&Value> = results.iter().filter(|result| result["ruleId"] == "proctor/output").collect();
+    assert_eq!(found.len(), 2, "{results:#?}");
+    assert_eq!(found[0].pointer("/locations/0/physicalLocation/artifactLocation/uri"), Some(&"src/lib.rs".into()));
 }
 
 fn github_executes_only_own_commands(env: &TestEnvironment) {

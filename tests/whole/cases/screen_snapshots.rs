@@ -13,6 +13,7 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 pub(super) const CASES: &[CaseDefinition] = &[
     // As root there are control groups, and so the lowest tier.
     case("screen_snapshots::run_and_its_verdict", run_screens).needs(&[Needs::Sandbox, Needs::Root]),
+    case("screen_snapshots::failures_and_their_reasons", failure_screens).needs(&[Needs::Sandbox, Needs::Root]),
     case("screen_snapshots::recorded_runs", recorded_run_screens).needs(&[Needs::Sandbox, Needs::Root]),
     // The caller's user id determines the daemon's default socket and the user of a step.
     dry_case("screen_snapshots::commands_without_a_run", screens_without_a_run).needs(&[Needs::Root]),
@@ -197,6 +198,20 @@ fn run_screens(env: &TestEnvironment) {
     ScreenTranscript::new(&repo, env)
         .show(&[&RUN_ARGUMENTS[..], &["--color", "always"]].concat())
         .assert_matches_stored("run_40_colour");
+}
+
+/// Shows many errors, a failure without network, drift with new and existing files, and a missing tool.
+fn failure_screens(env: &TestEnvironment) {
+    let many = "for n in $(seq 60); do echo \"src/lib.rs:$n:1: F401 unused $n\"; echo context; echo; done; \
+                echo 'Found 60 errors.'; exit 1";
+    let drift = "for n in $(seq 13); do echo > a$n; done; echo more >> src/lib.rs";
+    let offline = "echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6";
+    let step = |name, script| TestSkill::new(name, [TestStep::sh("it", script)]);
+    let spec = TestSpec::new([step("lint", many), step("fetch", offline), step("docs", drift)]);
+    let check = "toolchains:\n  lychee:\n    required:\n      - { cmd: [sh, -c, command -v no-such-lychee] }";
+    let missing = env.repo_at("missing", &TestSpec::from_script("true").with_top_level(check));
+    ScreenTranscript::new(&env.repo(&spec), env).show(&RUN_ARGUMENTS).assert_matches_stored("failures");
+    ScreenTranscript::new(&missing, env).show(&RUN_ARGUMENTS).assert_matches_stored("missing_tool");
 }
 
 fn recorded_run_screens(env: &TestEnvironment) {

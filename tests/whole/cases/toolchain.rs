@@ -3,7 +3,7 @@
 use crate::documents;
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, case};
-use crate::test_spec::TestSpec;
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("toolchain::a_passing_check_is_recorded_with_its_version", passing_check_is_recorded).daemon_sample(),
@@ -11,9 +11,33 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("toolchain::version_outside_the_range_blocks_every_skill", version_out_of_range_blocks_skills),
     case("toolchain::an_output_without_a_version_satisfies_no_range", output_without_version_satisfies_no_range),
     case("toolchain::missing_tool_blocks_every_skill", missing_tool_blocks_skills),
+    case("toolchain::missing_tool_blocks_only_the_skills_that_use_it", missing_tool_blocks_its_users),
     case("toolchain::all_checks_run_although_one_fails", all_checks_run_although_one_fails),
     case("toolchain::drifting_check_blocks_every_skill", drifting_check_blocks_skills),
 ];
+
+/// A missing tool makes only its users inconclusive; the other skills run and are judged.
+fn missing_tool_blocks_its_users(env: &TestEnvironment) {
+    let skill = |name: &str, script: &str, toolchains: &str| {
+        TestSkill::new(name, [TestStep::sh("it", script)]).with_field(&format!("toolchains: {toolchains}"))
+    };
+    let spec = |script: &str| {
+        let skills = [skill("a", "true", "[swift]"), skill("b", script, "[shell]"), skill("c", "true", "[]")];
+        TestSpec::new(skills).with_top_level(
+            "toolchains:\n  swift: { required: [{ cmd: [no-such-swift, --version] }] }\n  shell: { required: [{ cmd: [\"true\"] }] }",
+        )
+    };
+    let repo = env.repo(&spec("true"));
+    let run = repo.run().exits(5);
+    assert!(run.all_output().contains("the skills that use it were not started"), "{run}");
+    let outcome = |name: &str| repo.evidence(name)["summary"]["outcome"].clone();
+    assert_eq!(["a", "b", "c"].map(outcome), ["skipped", "passed", "passed"]);
+    assert_eq!(repo.evidence("a")["steps"][0]["termination"]["reason"], "missing tool: swift");
+    assert_eq!(repo.last_run()["outcome"], "inconclusive");
+    repo.write("spec/verification.yaml", spec("false").to_yaml(env.marker()));
+    repo.run().exits(1);
+    assert_eq!(repo.last_run()["outcome"], "failed");
+}
 
 fn spec_with_checks(checks: &str) -> TestSpec {
     TestSpec::from_script("echo a skill ran").with_top_level(&format!("toolchains:\n  tool:\n    required:\n{checks}"))
@@ -85,7 +109,7 @@ fn drifting_check_blocks_skills(env: &TestEnvironment) {
     let run = repo.run();
     assert!(matches!(run.code, Some(3 | 5)), "{run}");
     assert_eq!(toolchain_evidence(&repo)["checks"][0]["outcome"], "drifted");
-    assert!(run.all_output().contains("changed `README.md`, which it must not"), "{run}");
+    let run = run.prints(&["toolchain tool: modified 1 file", "modified README.md"]);
     assert_eq!(repo.last_run()["tier"], 3);
     assert!(!run.all_output().contains("a skill ran"), "{run}");
 }

@@ -1,13 +1,19 @@
 //! Tests what a step sees of the machine, and its user.
 
-use crate::environment::{TestEnvironment, release_step, wait_for_step, waiting_step};
+use super::missing_controls::wrapper_without;
+use crate::environment::{CHANGESET, TestEnvironment, release_step, wait_for_step, waiting_step};
 use crate::machine;
-use crate::needs::{CaseDefinition, NEEDS_GIT, Needs, case};
+use crate::needs::{CaseDefinition, NEEDS_GIT, NEEDS_PYTHON, Needs, case};
 use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("visibility::homes_state_and_sibling_directories_are_hidden", homes_state_and_siblings_are_hidden),
     case("visibility::toolchains_are_visible_without_credentials", toolchains_are_visible_without_credentials),
+    case("", package_stores_discard_writes).unprivileged("visibility::package_stores_take_writes_and_discard_them"),
+    case("visibility::package_stores_are_read_only_without_overlays", package_stores_without_overlays)
+        .needs(NEEDS_PYTHON)
+        .unprivileged("visibility::package_stores_are_read_only_without_overlays"),
+    case("visibility::hidden_program_is_named_with_its_directory", hidden_program_is_named),
     case("visibility::home_is_empty_and_writable", home_is_empty_and_writable),
     case("visibility::nothing_outside_the_tree_is_writable", nothing_outside_tree_is_writable),
     case("visibility::tmp_is_private", tmp_is_private),
@@ -64,12 +70,70 @@ fn toolchains_are_visible_without_credentials(env: &TestEnvironment) {
     machine::write(&env.home_dir().join(".cargo/bin/a-tool"), "#!/bin/sh\necho a tool ran\n");
     machine::make_dir_public(&env.home_dir().join(".cargo/bin/a-tool"));
     let script = format!(
-        "a-tool; cat ~/.cargo/registry/index; (: > ~/.cargo/registry/index) 2>/dev/null && echo written; \
+        "a-tool; cat ~/.cargo/registry/index; (: > ~/.cargo/bin/a-tool) 2>/dev/null && echo written; \
          grep -rl {CREDENTIAL} ~ /root /home /run /etc 2>/dev/null; true"
     );
     let repo = env.repo(&TestSpec::from_script(&script));
     repo.run().exits(0);
     assert_eq!(repo.step("it")["stdout_preview"], "a tool ran\nthe registry\n");
+}
+
+/// Writes to a package store, and fails if an earlier step has left something there.
+const USE_STORE: &str = "cd ~/.npm/_cacache && cat index && test ! -e new && echo x > new && echo y >> index && mkdir deep && \
+    echo z > deep/file && rm old && test ! -s credentials";
+
+fn create_store(env: &TestEnvironment) {
+    let store = env.home_dir().join(".npm/_cacache");
+    for (name, text) in [("index", "the index\n"), ("old", "old\n"), ("credentials", "a secret\n")] {
+        machine::write(&store.join(name), text);
+    }
+    env.give_to_actor(&env.home_dir().join(".npm"));
+}
+
+fn package_stores_discard_writes(env: &TestEnvironment) {
+    create_store(env);
+    // The steps have the same frame, so that they would share a sandbox if the first one left nothing behind.
+    let steps = ["one", "two", "it"].map(|name| TestStep::sh(name, USE_STORE));
+    let repo = env.repo(&TestSpec::from_steps(steps));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "the index\n");
+    let store = env.home_dir().join(".npm/_cacache");
+    let listed = std::fs::read_dir(&store).expect("lists").map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<_> = listed.collect();
+    names.sort();
+    assert_eq!(names, ["credentials", "index", "old"]);
+    assert_eq!(std::fs::read_to_string(store.join("index")).expect("reads"), "the index\n");
+}
+
+fn package_stores_without_overlays(env: &TestEnvironment) {
+    create_store(env);
+    let repo = env.repo(&TestSpec::from_script("cd ~/.npm/_cacache && cat index && ! touch new"));
+    let words = ["run", "--profile", "pr", "--changeset", CHANGESET, "--sandbox=best-effort"];
+    let wrapper = wrapper_without(&["fsconfig:1@0=EINVAL"]);
+    env.finish(env.start_through(repo.path(), &wrapper, &words)).exits(0);
+    let recorded = repo.step("it")["enforcement"]["hidden_paths"].to_string();
+    assert!(recorded.contains("package stores are read-only"), "{recorded}");
+}
+
+fn hidden_program_is_named(env: &TestEnvironment) {
+    let bin = env.home_dir().join(".local/share/manager/installs/foo/1.0/bin");
+    machine::write(&bin.join("foo"), "#!/bin/sh\necho foo ran\n");
+    machine::make_dir_public(&bin.join("foo"));
+    env.give_to_actor(&env.home_dir().join(".local"));
+    env.set_caller_var("PATH", &format!("{}:{}", bin.display(), machine::PATH));
+    let repo = env.repo(&TestSpec::from_steps([TestStep::argv("it", &["foo"])]));
+    let run = repo.run().exits(5);
+    let named = "`foo` not found. It is at `~/.local/share/manager/installs/foo/1.0/bin`, which steps do not see; add \
+                 `tool_mounts = [\"~/.local/share/manager\"]` to `~/.config/proctor/proctord.toml`";
+    assert_eq!(repo.step("it")["termination"]["reason"], named, "{run}");
+    // The tools of known version managers are visible.
+    let known = env.home_dir().join(".local/share/mise/installs/foo/1.0/bin");
+    std::fs::create_dir_all(known.parent().expect("a parent")).expect("makes");
+    std::fs::rename(&bin, &known).expect("renames");
+    env.give_to_actor(&env.home_dir().join(".local"));
+    env.set_caller_var("PATH", &format!("{}:{}", known.display(), machine::PATH));
+    repo.run().exits(0);
+    assert_eq!(repo.step("it")["stdout_preview"], "foo ran\n");
 }
 
 fn home_is_empty_and_writable(env: &TestEnvironment) {

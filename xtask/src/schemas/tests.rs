@@ -20,7 +20,9 @@ use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
     ReportState, Resources, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
-use proctor_core::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
+use proctor_core::record::unverified_inputs::{
+    InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
+};
 use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use serde_json::Value;
@@ -219,6 +221,7 @@ fn skill_evidence() -> SkillEvidence {
         source: Default::default(),
         tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec!["README.md".into()] },
         spec_sha256: Sha256Hex::digest(b"spec"),
+        spec_dir: RelPath::repository(),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
         scope: None,
@@ -338,6 +341,7 @@ fn toolchain_evidence_matches_schema() {
         profile: ProfileName::new("pr").expect("name"),
         sandbox: SandboxMode::Strict,
         spec_sha256: Sha256Hex::digest(b"spec"),
+        spec_dir: RelPath::repository(),
         plan_sha256: Sha256Hex::digest(b"plan"),
         left_out: Vec::new(),
         scope: None,
@@ -360,10 +364,17 @@ fn toolchain_evidence_matches_schema() {
 
 fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
     let (sha256, reason) = match shown {
-        InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
+        InputShown::Mounted | InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
         InputShown::LeftOut => (None, Some("it is too large".to_owned())),
     };
-    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, reason }
+    let prepared = (shown == InputShown::Mounted).then(|| PreparedInput {
+        cmd: "npm ci".to_owned(),
+        key: Sha256Hex::digest(b"key"),
+        scope: "branch:main".to_owned(),
+        network: Network::Allow,
+        at: "2026-01-02T03:04:05.678Z".to_owned(),
+    });
+    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, prepared, reason }
 }
 
 fn last_run() -> LastRun {
@@ -381,6 +392,7 @@ fn last_run() -> LastRun {
         evidence: BTreeMap::from([("verify/a.json".to_owned(), Sha256Hex::digest(b"a"))]),
         external_ignores: None,
         unverified_inputs: Some(UnverifiedInputs::new(vec![
+            input("node_modules", InputKind::Directory, InputShown::Mounted),
             input(".env", InputKind::File, InputShown::Copied),
             input("data", InputKind::Directory, InputShown::LeftOut),
             input("link", InputKind::Symlink, InputShown::Copied),
@@ -415,6 +427,8 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         declared_tier: Tier::TWO,
         needs: vec![SkillName::new("b").expect("name")],
         caches: vec![RelPath::new("target").expect("path")],
+        needs_paths: vec![],
+        toolchains: Default::default(),
         platform: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
         container: String::new(),
         steps: vec![planned()],
@@ -428,6 +442,7 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         version: 1,
         profile: ProfileName::new("pr").expect("name"),
         spec_sha256: Sha256Hex::digest(b"spec"),
+        spec_dir: RelPath::repository(),
         order: SkillOrder::Graph { parallel: 2 },
         ignored: Ignored::Hidden,
         toolchain: vec![check],

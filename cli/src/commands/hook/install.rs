@@ -10,7 +10,7 @@ use super::hook_script::{HookManager, HookOwner, HookScript};
 use crate::args::{HookInstallArgs, HookName, HookUninstallArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
-use crate::installation::show;
+use crate::installation::{self, show};
 use crate::screen::Screen;
 use crate::style;
 
@@ -43,6 +43,7 @@ pub(super) fn install(
         install_hook(&slot, putting, &script.text(), screen)?;
     }
     warn_without_spec(directory, screen);
+    report_unused_spec(args, directory, caller, screen);
     Ok(0)
 }
 
@@ -189,6 +190,16 @@ fn warn_without_spec(directory: &HookDirectory, screen: &mut Screen) {
     if !directory.work_tree.join(spec::PATH).is_file() {
         let message = format!("there is no `{}` yet, and the hook rejects commits without one", spec::PATH);
         screen.err(&style::warning_with_hints(&message, &["write one, and commit it".to_owned()]));
+    }
+}
+
+/// Reports which spec the hook uses, if the caller is in a subdirectory with a spec.
+fn report_unused_spec(args: &HookInstallArgs, directory: &HookDirectory, caller: &Caller, screen: &mut Screen) {
+    let top = directory.work_tree.canonicalize().unwrap_or_else(|_| directory.work_tree.clone());
+    let Ok(nearest) = installation::repository(&args.repo, caller) else { return };
+    if nearest != top && nearest.starts_with(&top) && nearest.join(spec::PATH).is_file() {
+        let (used, other) = (show(&top.join(spec::PATH)), show(&nearest.join(spec::PATH)));
+        screen.out(&format!("the hook uses the spec at the top of the repository, {used}, and not {other}\n"));
     }
 }
 

@@ -8,11 +8,11 @@ use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::StagedIndex;
 
+use super::blocked::BlockedReason;
 use super::git_environment;
 use super::pre_push::{reused_run_line, run_args};
 use crate::args::{HookRunArgs, RunFormat};
 use crate::caller::Caller;
-use crate::commands::run::commit_range::exit_code_label;
 use crate::commands::run::{CommandRuns, TreeSelection, print_result};
 use crate::error::CliError;
 use crate::installation;
@@ -38,6 +38,7 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     let run_args = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
+    let root = repo.clone();
     let mut runs = CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?;
     let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
     let commit = runs.staged_commit(index.clone()).await?;
@@ -54,12 +55,14 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     let code = print_result(RunFormat::Human, &record, &ended, &text, screen)?;
     runs.finish_exports(screen).await;
     if code != 0 {
-        let message = format!("the commit is rejected: {}", exit_code_label(code));
-        screen.err(&style::error(
+        let BlockedReason { message, hint } = BlockedReason::for_run(&record, code, &root);
+        let skip = "`git commit --no-verify` skips the check";
+        let text = style::error(
             CommandCode::CommitStopped.code(),
-            &message,
-            &["`git commit --no-verify` skips this check".to_owned()],
-        ));
+            &format!("commit blocked: {message}"),
+            &[hint.map_or_else(|| skip.to_owned(), |hint| format!("{hint}; {skip}"))],
+        );
+        screen.err(&screen.layout().fit_lines(&text));
     }
     Ok(code)
 }

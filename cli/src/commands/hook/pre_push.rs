@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, ResolvedPush};
 
+use super::blocked::BlockedReason;
 use super::git_environment;
 use super::pushed_refs::{self, RefUpdate};
 use crate::args::{HookRunArgs, RunArgs, RunFormat};
@@ -46,9 +47,10 @@ pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mu
     let run_args = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
+    let root = repo.clone();
     let mut runs = CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?;
     let bases = if args.options.all_files { Vec::new() } else { pushed.bases };
-    let verified = verify(&mut runs, &commits, &bases, screen).await?;
+    let verified = verify(&mut runs, &commits, (&bases, &root), screen).await?;
     runs.finish_exports(screen).await;
     Ok(report_result(&verified, commits.len(), screen))
 }
@@ -139,6 +141,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         last_failed: false,
         no_caches: false,
         fail_fast: false,
+        is_hook: true,
         quiet: false,
         verbose: false,
         reports: crate::args::ReportsArgs { format: RunFormat::Human, report: Vec::new() },
@@ -152,13 +155,15 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
 struct VerifiedCommit<'a> {
     commit: &'a NamedCommit,
     exit_code: u8,
+    /// The reason why it is not verified, if it is not.
+    reason: BlockedReason,
 }
 
 /// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
     commits: &'c [NamedCommit],
-    bases: &[Option<String>],
+    (bases, repo): (&[Option<String>], &Path),
     screen: &mut Screen,
 ) -> Result<Vec<VerifiedCommit<'c>>, CliError> {
     let mut verified = Vec::new();
@@ -169,6 +174,7 @@ async fn verify<'c>(
         let changed_since = bases.get(index).cloned().flatten();
         runs.set_scope(ScopeRequest { changed_since, ..ScopeRequest::default() });
         let ended = runs.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
+        let mut reason = BlockedReason::not_run();
         let exit_code = match ended {
             Ok((_, ended)) if ended.reused.is_some() => {
                 if let Some(known) = ended.reused {
@@ -177,7 +183,11 @@ async fn verify<'c>(
                 0
             }
             Ok((record, ended)) => {
-                screen.out(&commit_heading(commit, index + 1, commits.len()));
+                let shown = record.finished.as_ref().map_or(EXIT_INCONCLUSIVE, |finished| finished.exit_code);
+                if commits.len() > 1 || shown != 0 {
+                    screen.out(&commit_heading(commit, index + 1, commits.len()));
+                }
+                reason = BlockedReason::for_run(&record, shown, repo);
                 let text = runs.report_text(&record, screen.layout()).await;
                 print_result(RunFormat::Human, &record, &ended, &text, screen)?
             }
@@ -187,7 +197,7 @@ async fn verify<'c>(
                 error.exit_code()
             }
         };
-        verified.push(VerifiedCommit { commit, exit_code });
+        verified.push(VerifiedCommit { commit, exit_code, reason });
     }
     Ok(verified)
 }
@@ -205,23 +215,28 @@ fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Scr
     let code = if verified.len() < total { EXIT_INTERRUPTED } else { worst_exit_code(&codes) };
     if total > 1 && code != 0 {
         screen.out(&format!("{}\n", paint(DIM, "pushed commits:")));
-        for VerifiedCommit { commit, exit_code } in verified {
+        for VerifiedCommit { commit, exit_code, .. } in verified {
             let word = paint(style::exit_code_style(*exit_code), format!("{:<12}", exit_code_label(*exit_code)));
             screen.out(&format!("  {} {word} {}\n", short_id(&commit.id), escape_line(&commit.subject)));
         }
     }
-    if code != 0 {
+    if let Some(first) = verified.iter().find(|verified| verified.exit_code != 0) {
         let bad = verified.iter().filter(|verified| verified.exit_code != 0).count();
-        let what = if total == 1 { String::new() } else { format!(", for {} of {total}", count(bad, "commit")) };
-        let again = verified.iter().find(|verified| verified.exit_code != 0);
-        let again = again.map(|bad| format!("`proctor run --rev {}` runs it again", short_id(&bad.commit.id)));
-        let hints: Vec<String> =
-            again.into_iter().chain(["`git push --no-verify` skips this check".to_owned()]).collect();
-        screen.err(&style::error(
+        let message = match total {
+            1 => first.reason.message.clone(),
+            _ => format!("{bad} of {} did not pass", count(total, "commit")),
+        };
+        let again = format!("`proctor run --rev {}` runs it again", short_id(&first.commit.id));
+        let hint = first.reason.hint.clone().unwrap_or(again);
+        let text = style::error(
             CommandCode::PushStopped.code(),
-            &format!("the push is rejected: {}{what}", exit_code_label(code)),
-            &hints,
-        ));
+            &format!("push blocked: {message}"),
+            &[format!("{hint}; `git push --no-verify` skips the check")],
+        );
+        screen.err(&screen.layout().fit_lines(&text));
+    } else if code != 0 {
+        let text = style::error(CommandCode::PushStopped.code(), "push blocked: interrupted", &[]);
+        screen.err(&screen.layout().fit_lines(&text));
     }
     code
 }

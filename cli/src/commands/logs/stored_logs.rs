@@ -4,6 +4,7 @@ use std::path::Path;
 
 use proctor_core::api::StreamView;
 use proctor_core::decision::compare::RunDocuments;
+use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
 use proctor_runner::Engine;
 
@@ -28,7 +29,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The documents cannot be read, the step does not exist, or its output is no longer kept.
 pub(super) async fn print_stored_logs(
     args: &LogsArgs,
-    dir: &Path,
+    (run, dir): (&RunId, &Path),
     caller: &Caller,
     screen: &mut Screen,
 ) -> Result<u8, CliError> {
@@ -50,7 +51,7 @@ pub(super) async fn print_stored_logs(
     };
     let names: Vec<String> = units.iter().map(|(name, _)| name.clone()).collect();
     let found = units.iter().find(|(name, _)| name == wanted);
-    let (name, step) = found.ok_or_else(|| unknown_step_error(&args.run, wanted, &names))?;
+    let (name, step) = found.ok_or_else(|| unknown_step_error(run, wanted, &names))?;
     print_stream(&engine, name, if args.stderr { &step.stderr } else { &step.stdout }, args.raw, screen).await?;
     Ok(0)
 }

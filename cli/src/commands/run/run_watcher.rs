@@ -1,5 +1,7 @@
 //! Watches a run: sends its events to the screen, the reports and the record.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::model::event::RunEvent;
@@ -16,6 +18,21 @@ use crate::progress::{HEARTBEAT, ProgressDisplay};
 use crate::report_outputs::ReportOutputs;
 use crate::screen::Screen;
 
+/// Paths that steps have applied to the worktree, as they appear in evidence.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AppliedPaths(Arc<Mutex<BTreeSet<String>>>);
+
+impl AppliedPaths {
+    fn add(&self, paths: &[String]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(paths.iter().cloned());
+    }
+
+    /// Checks whether a step applied a change of this path.
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(path)
+    }
+}
+
 /// A run that is being watched.
 pub(super) struct RunWatcher<'a> {
     reports: &'a mut ReportOutputs,
@@ -25,6 +42,8 @@ pub(super) struct RunWatcher<'a> {
     pub(super) record: RunRecord,
     start: Instant,
     heartbeat: Interval,
+    /// Paths that steps have applied to the worktree so far.
+    applied: AppliedPaths,
     /// Last lines that steps have printed; `None` if they are not shown.
     last_lines: Option<LastLinesReceiver>,
 }
@@ -40,7 +59,23 @@ impl<'a> RunWatcher<'a> {
         let start = Instant::now();
         let mut heartbeat = tokio::time::interval_at(start + HEARTBEAT, HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { reports, interrupts, screen, progress, record: RunRecord::default(), start, heartbeat, last_lines: None }
+        Self {
+            reports,
+            interrupts,
+            screen,
+            progress,
+            record: RunRecord::default(),
+            start,
+            heartbeat,
+            applied: AppliedPaths::default(),
+            last_lines: None,
+        }
+    }
+
+    /// Adds the paths that steps apply to the worktree to `applied`.
+    pub(super) fn with_applied_paths(mut self, applied: AppliedPaths) -> Self {
+        self.applied = applied;
+        self
     }
 
     /// Shows the last lines of the steps too.
@@ -83,6 +118,9 @@ impl<'a> RunWatcher<'a> {
         let is_the_runs = !matches!(event, RunEvent::RunQueued { .. });
         if is_the_runs {
             self.reports.write_event(&event, self.screen)?;
+        }
+        if let RunEvent::StepFinished { step, .. } = &event {
+            self.applied.add(&step.drift.applied);
         }
         let now = self.elapsed();
         self.record.apply(event, now);

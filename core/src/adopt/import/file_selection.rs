@@ -82,6 +82,7 @@ impl FileSelection {
             types: self.types.clone(),
             types_or: self.types_or.clone(),
             exclude_types: self.exclude_types.clone(),
+            base: None,
             parallel: 1,
         })
     }
@@ -94,7 +95,7 @@ fn combine(one: &[PathPattern], other: &[PathPattern]) -> Result<Vec<PathPattern
 
 /// Returns whether the rules choose every file.
 pub(super) fn chooses_everything(rules: &FileRules) -> bool {
-    let FileRules { include, exclude, types, types_or, exclude_types, parallel: _ } = rules;
+    let FileRules { include, exclude, types, types_or, exclude_types, base: _, parallel: _ } = rules;
     [include, exclude, types, types_or, exclude_types].iter().all(|list| list.is_empty())
 }
 

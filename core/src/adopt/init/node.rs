@@ -5,7 +5,8 @@ use globset::Glob;
 use serde_json::{Map, Value};
 
 use super::project::{
-    EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, to_owned_strings,
+    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
+    to_owned_strings,
 };
 use super::repo_scan::{RepoScan, ancestors};
 use super::version_ranges;
@@ -13,6 +14,8 @@ use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "package.json";
+/// Directory of a package's dependencies.
+const MODULES: &str = "node_modules";
 
 /// Maximum number of packages of a workspace that get their own steps.
 const MAX_MEMBERS: usize = 24;
@@ -36,6 +39,7 @@ enum PackageManager {
     Npm,
     Pnpm,
     Yarn,
+    Bun,
 }
 
 /// A parsed `package.json`.
@@ -56,7 +60,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
                 "{} was left out: its package manager is not supported",
                 crate::adopt::init::path_text::quoted(&join(dir, MANIFEST))
             ),
-            "npm, pnpm and yarn are supported; add its skills yourself",
+            "npm, pnpm, yarn and bun are supported; add its skills yourself",
         ));
         return None;
     };
@@ -74,6 +78,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
         return None;
     }
     facts.add_requirements(&mut project);
+    project.needs_paths = facts.needed_modules();
     facts.add_notes(&mut project);
     Some(project)
 }
@@ -88,12 +93,9 @@ struct NodeFacts<'a> {
 impl NodeFacts<'_> {
     fn add_skills(&self, project: &mut Project, notes: &mut Vec<InitNote>) {
         for (kind, names) in CHECK_SCRIPTS {
-            let mut steps = self.steps(kind, names, notes);
+            let steps = self.steps(kind, names, notes);
             if steps.is_empty() {
                 continue;
-            }
-            if let Some(install) = self.install_step() {
-                steps.insert(0, install);
             }
             let skill = SkillDraft::new(kind, skill_description(kind), steps);
             project.skills.push(match kind {
@@ -139,27 +141,27 @@ impl NodeFacts<'_> {
         }
     }
 
-    /// Returns the step that provides the dependencies. It uses those of the worktree if they exist. Otherwise, as
-    /// in a commit that `--rev` checks out, it installs them from the package manager's cache.
-    fn install_step(&self) -> Option<StepDraft> {
-        if !self.root.has_dependencies() && self.members.is_empty() {
-            return None;
+    /// Returns the directories of dependencies: that of the package, and those of the workspace's packages that exist.
+    /// The plug-and-play mode of yarn has none.
+    fn needed_modules(&self) -> Vec<DraftedPath> {
+        let is_plug_and_play = self.manager == PackageManager::Yarn && self.tree.has_file(&self.root.dir, ".pnp.cjs");
+        let has_modules = |package: &&NodePackage| self.tree.has_directory(&package.dir, MODULES);
+        let has_any = self.root.has_dependencies()
+            || has_modules(&self.root)
+            || self.members.iter().any(|member| member.has_dependencies() || has_modules(&member));
+        if is_plug_and_play || !has_any {
+            return Vec::new();
         }
-        let has_lock = self.manager.lockfiles().iter().any(|lock| self.tree.has_file(&self.root.dir, lock));
-        let command = match (self.manager, has_lock) {
-            (PackageManager::Npm, true) => "npm ci --offline --no-audit --no-fund",
-            (PackageManager::Npm, false) => "npm install --offline --no-audit --no-fund --no-package-lock",
-            (PackageManager::Pnpm, _) => "pnpm install --offline --frozen-lockfile",
-            (PackageManager::Yarn, _) => "yarn install --offline --frozen-lockfile",
+        let locks = self.manager.lockfiles().iter().filter(|lock| self.tree.has_file(&self.root.dir, lock));
+        let locks: Vec<String> = locks.map(|lock| join(&self.root.dir, lock)).collect();
+        let key = |package: &NodePackage| match locks.is_empty() {
+            true => vec![join(&package.dir, MANIFEST)],
+            false if package.dir == self.root.dir => Vec::new(),
+            false => locks.clone(),
         };
-        let plug_and_play = if self.manager == PackageManager::Yarn { "test -f .pnp.cjs || " } else { "" };
-        let script = format!("{plug_and_play}test -d node_modules || {command}");
-        let step = StepDraft::new("dependencies", &["sh", "-c", &script]);
-        Some(
-            step.with_comment(
-                "The worktree's own directory, or the cache of the package manager: there is no network.",
-            ),
-        )
+        let members = self.members.iter().filter(has_modules);
+        let all = std::iter::once(self.root).chain(members);
+        all.map(|package| DraftedPath { path: join(&package.dir, MODULES), key: key(package) }).collect()
     }
 
     fn add_requirements(&self, project: &mut Project) {
@@ -167,7 +169,9 @@ impl NodeFacts<'_> {
         let range = range.map(|range| {
             (range, format!("`engines` of {}", crate::adopt::init::path_text::quoted(&join(&self.root.dir, MANIFEST))))
         });
-        project.require(ProgramRequirement::on_path("node", &["node", "--version"]).with_range(range));
+        if self.manager != PackageManager::Bun {
+            project.require(ProgramRequirement::on_path("node", &["node", "--version"]).with_range(range));
+        }
         let word = self.manager.program();
         project.require(ProgramRequirement {
             argv: to_owned_strings(&[word, "--version"]),
@@ -178,14 +182,14 @@ impl NodeFacts<'_> {
     }
 
     fn add_notes(&self, project: &mut Project) {
-        if self.install_step().is_none() || self.tree.has_directory(&self.root.dir, "node_modules") {
+        if project.needs_paths.is_empty() || self.tree.has_directory(&self.root.dir, MODULES) {
             return;
         }
-        let at = crate::adopt::init::path_text::quoted(&join(&self.root.dir, "node_modules"));
+        let at = crate::adopt::init::path_text::quoted(&join(&self.root.dir, MODULES));
         let word = self.manager.program();
         project.notes.push(InitNote::new(
-            format!("{at} is missing: the steps install from the cache of {word}, which may be incomplete"),
-            format!("run `{word} install` first"),
+            format!("{at} is missing, which the steps need"),
+            format!("run `{word} install` before the first run"),
         ));
     }
 }
@@ -243,6 +247,7 @@ impl PackageManager {
             Self::Npm => "npm",
             Self::Pnpm => "pnpm",
             Self::Yarn => "yarn",
+            Self::Bun => "bun",
         }
     }
 
@@ -251,6 +256,7 @@ impl PackageManager {
             Self::Npm => &["package-lock.json", "npm-shrinkwrap.json"],
             Self::Pnpm => &["pnpm-lock.yaml"],
             Self::Yarn => &["yarn.lock"],
+            Self::Bun => &["bun.lock", "bun.lockb"],
         }
     }
 
@@ -281,6 +287,7 @@ impl PackageManager {
             Self::Yarn => {
                 &[COREPACK, EnvVariable { name: "YARN_ENABLE_TELEMETRY", value: "0", comment: "yarn reports nothing" }]
             }
+            Self::Bun => &[],
         }
     }
 }
@@ -315,15 +322,14 @@ fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option
 /// Returns the package manager according to the lockfile, or else `packageManager`, or else npm. `None` if the
 /// project uses an unsupported one.
 fn detect_manager(tree: &RepoScan, package: &NodePackage) -> Option<PackageManager> {
-    let all = [PackageManager::Npm, PackageManager::Pnpm, PackageManager::Yarn];
+    let all = [PackageManager::Npm, PackageManager::Pnpm, PackageManager::Yarn, PackageManager::Bun];
     let locked =
         all.into_iter().find(|manager| manager.lockfiles().iter().any(|lock| tree.has_file(&package.dir, lock)));
     let named = package.string_at(&["packageManager"]).map(|named| named.split('@').next().unwrap_or_default());
-    let is_bun = ["bun.lock", "bun.lockb"].iter().any(|lock| tree.has_file(&package.dir, lock));
     match (locked, named) {
         (Some(manager), _) => Some(manager),
         (None, Some(named)) => all.into_iter().find(|manager| manager.program() == named),
-        (None, None) => (!is_bun).then_some(PackageManager::Npm),
+        (None, None) => Some(PackageManager::Npm),
     }
 }
 

@@ -22,10 +22,21 @@ pub(super) struct Project {
     pub requirements: Vec<ProgramRequirement>,
     /// The environment variables that the steps need.
     pub env: Vec<EnvVariable>,
+    /// The ignored directories that the steps need.
+    pub needs_paths: Vec<DraftedPath>,
     /// The checks of the project.
     pub skills: Vec<SkillDraft>,
     /// Messages for the user.
     pub notes: Vec<InitNote>,
+}
+
+/// An ignored directory that steps need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DraftedPath {
+    /// The path, relative to the repository.
+    pub path: String,
+    /// The files that determine its content, relative to the repository; empty if a lock file is beside it.
+    pub key: Vec<String>,
 }
 
 /// A required program.
@@ -122,6 +133,7 @@ impl Project {
             files: Vec::new(),
             requirements: Vec::new(),
             env: Vec::new(),
+            needs_paths: Vec::new(),
             skills: Vec::new(),
             notes: Vec::new(),
         }

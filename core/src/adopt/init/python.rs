@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 use super::project::{
-    EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, VARYING_OUTPUT,
+    DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
+    VARYING_OUTPUT,
 };
 use super::repo_scan::{RepoScan, ancestors};
 use super::search_scope::is_venv_name;
@@ -14,7 +15,7 @@ use super::version_ranges;
 use crate::adopt::import::excluding_hook;
 use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
-use crate::model::plan::FILES_PLACEHOLDER;
+use crate::model::plan::{FILES_PLACEHOLDER, is_lock_file};
 
 const MANIFEST: &str = "pyproject.toml";
 
@@ -62,6 +63,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     }
     project.env.extend(ENV);
     facts.add_interpreter(&mut project);
+    project.needs_paths.extend(facts.needed_venv());
     Some(project)
 }
 
@@ -179,6 +181,22 @@ impl PythonFacts<'_> {
                 self.venv_hint(),
             ));
         }
+    }
+
+    /// Returns the virtual environment with the files that determine its content, if the steps use one.
+    fn needed_venv(&self) -> Option<DraftedPath> {
+        let path = self.interpreter.venv.clone()?;
+        let beside = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+        if self.tree.file_names(beside).any(|name| is_lock_file(name.as_bytes())) {
+            return Some(DraftedPath { path, key: Vec::new() });
+        }
+        let markers = MARKER_FILES.into_iter().filter(|name| self.tree.has_file(beside, name));
+        let mut key: Vec<String> = markers.map(|name| join(beside, name)).collect();
+        if key.is_empty() {
+            let own = MARKER_FILES.into_iter().filter(|name| self.tree.has_file(self.dir, name));
+            key = own.map(|name| join(self.dir, name)).collect();
+        }
+        Some(DraftedPath { path, key })
     }
 
     fn required_python(&self) -> (Option<String>, &'static str) {

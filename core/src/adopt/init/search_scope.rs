@@ -8,9 +8,10 @@ pub const MAX_MARKER_BYTES: u64 = 1 << 20;
 pub const MAX_MARKERS: usize = 512;
 
 /// The programs that a generated spec may use; the caller searches for them in `PATH`.
-pub const PROGRAMS: [&str; 21] = [
+pub const PROGRAMS: [&str; 22] = [
     "bash",
     "black",
+    "bun",
     "cargo",
     "cargo-clippy",
     "cargo-fmt",

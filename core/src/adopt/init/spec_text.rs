@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::project::{EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
+use super::project::{DraftedPath, EnvVariable, NamedSkill, ProgramRequirement, Project, StepDraft};
 use crate::adopt::import::files_field;
 use crate::adopt::init::path_text::{is_visible, join};
+use crate::model::names::SkillName;
 use crate::model::plan::Determinism;
-use crate::spec::{self, Diagnostic};
+use crate::spec::{self, Diagnostic, Skill, Spanned};
 
 const HEADER: &str = "\
 # The checks for changes to this repository. `proctor init` generated them from the files that it
@@ -71,7 +72,9 @@ pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String 
     text.push_str(PROFILES);
     text.push_str(&render_profiles(skills));
     text.push_str(SKILLS);
-    let written: Vec<String> = skills.iter().map(render_skill).collect();
+    // A missing tool of one language must not stop the skills of another.
+    let names_toolchain = toolchain_requirements(projects).len() > 1;
+    let written: Vec<String> = skills.iter().map(|named| render_skill(named, names_toolchain)).collect();
     text.push_str(&written.join("\n"));
     text
 }
@@ -130,7 +133,22 @@ fn render_profiles(skills: &[NamedSkill<'_>]) -> String {
     format!("{why}  quick:\n    include:\n{}  pr:\n    include:\n{}", list(quick), list(&all))
 }
 
-fn render_skill(named: &NamedSkill<'_>) -> String {
+/// Formats the ignored directories that the steps of a skill need.
+fn render_needed_paths(paths: &[DraftedPath]) -> String {
+    if paths.is_empty() {
+        return String::new();
+    }
+    let mut text = "    needs_paths: # ignored by git; a commit's steps see those of the worktree\n".to_owned();
+    for DraftedPath { path, key } in paths {
+        let _ = match key.is_empty() {
+            true => writeln!(text, "      - {}", quote_yaml(path)),
+            false => writeln!(text, "      - path: {}\n        key: {}", quote_yaml(path), flow_list(key)),
+        };
+    }
+    text
+}
+
+fn render_skill(named: &NamedSkill<'_>, names_toolchain: bool) -> String {
     let (skill, project) = (named.skill, named.project);
     let class = match skill.determinism {
         Determinism::D0 => "D0",
@@ -139,6 +157,9 @@ fn render_skill(named: &NamedSkill<'_>) -> String {
     };
     let mut text = format!("  {}:\n    description: {}\n", named.name, quote_yaml(&skill.description));
     let _ = writeln!(text, "    determinism: {class} # {}\n    tier: 1", skill.determinism_reason);
+    if names_toolchain {
+        let _ = writeln!(text, "    toolchains: [{}]", project.language);
+    }
     if !project.dir.is_empty() {
         let _ = writeln!(text, "    workdir: {}", quote_yaml(&project.dir));
     }
@@ -154,6 +175,7 @@ fn render_skill(named: &NamedSkill<'_>) -> String {
             false => format!("    caches: # {why}\n{}", render_list(6, &caches)),
         });
     }
+    text.push_str(&render_needed_paths(&project.needs_paths));
     text.push_str("    steps:\n");
     skill.steps.iter().for_each(|step| text.push_str(&render_step(step, &project.dir)));
     text
@@ -238,6 +260,9 @@ pub enum DraftError {
     /// The steps differ.
     #[error("its steps are others")]
     Steps,
+    /// The needed paths differ.
+    #[error("its needed paths are others")]
+    NeededPaths,
     /// The toolchain checks differ.
     #[error("its toolchain checks are others")]
     ToolchainChecks,
@@ -263,6 +288,16 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
     });
     if !written.eq(meant) {
         return Err(DraftError::Steps);
+    }
+    let paths = |(_, skill): (&Spanned<SkillName>, &Skill)| -> Vec<String> {
+        let written = skill.needs_paths.iter().flat_map(|list| &list.value);
+        written.map(|needed| needed.value.path().to_string()).collect()
+    };
+    let intended = |named: &NamedSkill<'_>| -> Vec<String> {
+        named.project.needs_paths.iter().map(|needed| needed.path.clone()).collect()
+    };
+    if !reading.spec.skills.iter().map(paths).eq(skills.iter().map(intended)) {
+        return Err(DraftError::NeededPaths);
     }
     let wanted: usize = toolchain_requirements(projects).values().map(Vec::len).sum();
     let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());

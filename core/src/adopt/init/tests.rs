@@ -127,13 +127,14 @@ fn a_pnpm_workspace() {
 }
 
 #[test]
-fn a_yarn_package_and_an_unknown_manager() {
+fn packages_of_yarn_and_bun_and_an_unknown_manager() {
     let scripts = r#"{ "packageManager": "yarn@4.1.0", "scripts": { "test": "jest" } }"#;
     let bun = r#"{ "scripts": { "test": "bun test" } }"#;
     insta::assert_snapshot!(render_skills(&scan_of(&[
         ("package.json", scripts),
         ("b/package.json", bun),
-        ("b/bun.lock", "")
+        ("b/bun.lock", ""),
+        ("c/package.json", r#"{ "packageManager": "other@1", "scripts": { "test": "x" } }"#),
     ])));
 }
 

@@ -14,7 +14,7 @@ use crate::model::plan::{Plan, ReadOnly};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::status::LastRun;
-use crate::record::unverified_inputs::UnverifiedInputs;
+use crate::record::unverified_inputs::{InputShown, UnverifiedInputs};
 use crate::spec;
 use crate::text::digest::SnapshotId;
 
@@ -359,26 +359,29 @@ impl GateFindings {
         self.add_finding(GateCode::InputsUnverified, message, hint);
     }
 
-    /// Adds the finding that the steps saw copies of ignored files, if there were any.
+    /// Adds the finding that the steps saw ignored or prepared files, if there were any.
     pub(super) fn inputs_unverified(&mut self, run: &RunId, inputs: &UnverifiedInputs) {
-        let mut paths: Vec<String> = inputs.copied().map(|input| input.path.clone()).collect();
-        let omitted_copied = inputs.omitted_copied();
-        let count = paths.len() as u64 + omitted_copied;
+        let mut paths: Vec<String> = inputs.visible().map(|input| input.path.clone()).collect();
+        let omitted_visible = inputs.omitted_visible();
+        let count = paths.len() as u64 + omitted_visible;
         if count == 0 {
             return;
         }
         let noun = if count == 1 { "ignored path" } else { "ignored paths" };
         let message = format!(
             "the steps of the last run, {run}, saw {count} {noun}, which the snapshot does not cover{}",
-            item_list_with_omitted(&quoted(&paths), omitted_copied)
+            item_list_with_omitted(&quoted(&paths), omitted_visible)
         );
-        let hint = format!(
-            "set `ignored: hidden` in `{}` and {}; or {}",
-            spec::PATH,
-            self.rerun_hint,
-            self.verify_commit_hint()
-        );
-        let omitted = paths.len().saturating_sub(MAX_LISTED_PATHS) as u64 + omitted_copied;
+        let hint = match inputs.visible().any(|input| input.shown == InputShown::Mounted) {
+            true => format!("remove `needs_paths` from `{}` and {}", spec::PATH, self.rerun_hint),
+            false => format!(
+                "set `ignored: hidden` in `{}` and {}; or {}",
+                spec::PATH,
+                self.rerun_hint,
+                self.verify_commit_hint()
+            ),
+        };
+        let omitted = paths.len().saturating_sub(MAX_LISTED_PATHS) as u64 + omitted_visible;
         paths.truncate(MAX_LISTED_PATHS);
         self.push(GateFinding { paths, omitted, ..GateFinding::new(GateCode::InputsUnverified, message, hint) });
     }

@@ -1,9 +1,11 @@
 //! A passed run without findings, and each change to it that causes one.
 
+mod attestations;
 mod bit_flips;
 mod cache_trust;
 mod external_ignores;
 mod partial_run;
+mod restricted_run;
 mod unverified_inputs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,6 +126,7 @@ impl GateScenario {
             source: Default::default(),
             tracked_drift: TrackedDrift { mode: ReadOnly::Tracked, changed_files: vec![] },
             spec_sha256: plan.spec_sha256.clone(),
+            spec_dir: plan.spec_dir.clone(),
             plan_sha256: plan.digest(),
             left_out: Vec::new(),
             scope: None,
@@ -148,6 +151,7 @@ impl GateScenario {
             profile: plan.profile.clone(),
             sandbox: SandboxMode::Strict,
             spec_sha256: plan.spec_sha256.clone(),
+            spec_dir: plan.spec_dir.clone(),
             plan_sha256: plan.digest(),
             left_out: Vec::new(),
             scope: None,
@@ -552,41 +556,6 @@ fn rejects_wrong_document_version_or_seal() {
     swapped.files.insert("verify/a.json".into(), other);
     swapped.write_run(&run);
     assert_eq!(swapped.finding_codes(), [GateCode::EvidenceUnreadable]);
-}
-
-#[test]
-fn attestation_reveals_consistent_forgery() {
-    let failed = GateScenario::new().with(|w| w.run.outcome = Verdict::Failed);
-    let truth = failed.write_documents();
-    let passed = GateScenario::new();
-    let mut forged = passed.write_documents();
-    forged.attestation.clone_from(&truth.attestation);
-    assert_eq!(forged.finding_codes(), [GateCode::RecordDiffers]);
-    let older = LastRun { run_id: run_id("r3"), ..truth.last_run() };
-    forged.attestation = Some(Attestation::new(failed.subject(), older).to_bytes());
-    assert_eq!(forged.finding_codes(), [GateCode::Superseded]);
-    let elsewhere = Subject { repository: "/s".into(), ..failed.subject() };
-    forged.attestation = Some(Attestation::new(elsewhere, forged.last_run()).to_bytes());
-    assert_eq!(forged.finding_codes(), [GateCode::RecordUnreadable]);
-    forged.attestation = Some(b"{}".to_vec());
-    assert_eq!(forged.finding_codes(), [GateCode::RecordUnreadable]);
-}
-
-#[test]
-fn accepts_unattested_run_only_if_caller_allows_it() {
-    let mut world = GateScenario::new();
-    let unknown = |world: &GateScenario| {
-        let mut laid = world.write_documents();
-        laid.attestation = None;
-        laid.evaluate()
-    };
-    let refused = unknown(&world);
-    assert_eq!((refused.findings[0].name, refused.exit_code), (GateCode::Unattested, 1));
-    world.requirements.unattested = UnattestedPolicy::Accept;
-    let accepted = unknown(&world);
-    assert!(accepted.pass && accepted.findings[0].accepted && !accepted.run.expect("one").attested);
-    world.requirements.max_tier = Tier::ONE;
-    assert_eq!(unknown(&world).exit_code, 1, "nothing else is accepted with it");
 }
 
 #[test]

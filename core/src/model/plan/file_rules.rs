@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rel_path::RelPath;
+
 /// The files that a step checks. A file is chosen if all rules accept it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +20,9 @@ pub struct FileRules {
     pub types_or: Vec<String>,
     /// Types of which the file must have none.
     pub exclude_types: Vec<String>,
+    /// The directory to which the patterns are relative, and below which files are chosen; absent for the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<RelPath>,
     /// Maximum number of batches of files that run at once, at least 1.
     pub parallel: u32,
 }

@@ -17,9 +17,9 @@ pub(super) fn write(html: &mut Html, drift: &DriftEvidence) {
     let found = &drift.found;
     if !found.is_empty() {
         html.class("div", "drift", |html| {
-            html.text_element("h4", "Changed, and must not");
+            html.text_element("h4", "Unexpected changes");
             let mut shown = 0;
-            for change in found.changes.iter().take(MAX_SHOWN_CHANGES) {
+            for change in found.changes_for_display().take(MAX_SHOWN_CHANGES) {
                 if html.is_full() {
                     break;
                 }

@@ -61,7 +61,7 @@ fn write_unsatisfied_check(html: &mut Html, check: &CheckEvidence) {
             html.class("pre", "command", |html| {
                 html.text(&format!("$ {}", page_text::command_line(&check.step.planned)));
             });
-            output_section::write(html, &check.step, InitialExcerpt::AroundFirstError, None);
+            output_section::write(html, &check.step, InitialExcerpt::AroundErrors, None);
         });
     });
 }

@@ -3,11 +3,13 @@
 use crate::model::outcome::Outcome;
 use crate::model::outcome_reason;
 use crate::record::evidence::StepEvidence;
+use crate::report::failure_hints::failure_hints;
 use crate::report::html::markup::Html;
 use crate::report::html::output_section::{self, InitialExcerpt};
 use crate::report::html::page_text::{self, count, duration, exact_duration, size};
 use crate::report::html::page_view::ShownStep;
 use crate::report::html::{drift_section, tool_reports_section};
+use crate::report::stream_texts::StreamTexts;
 
 /// Maximum number of earlier attempts that are listed.
 const MAX_ATTEMPTS: usize = 20;
@@ -63,12 +65,15 @@ fn write_body(html: &mut Html, step: &StepEvidence, shown: &ShownStep<'_>) {
     }
     html.class("pre", "command", |html| html.text(&format!("$ {}", page_text::command_line(&step.planned))));
     write_attempts(html, step);
-    let opening = if shown.is_reason() { InitialExcerpt::AroundFirstError } else { InitialExcerpt::Whole };
+    let opening = if shown.is_reason() { InitialExcerpt::AroundErrors } else { InitialExcerpt::Whole };
     drift_section::write(html, &step.drift);
     tool_reports_section::write(html, &shown.tool_reports);
     output_section::write(html, step, opening, shown.logs_command().as_deref());
+    for hint in failure_hints(step, &StreamTexts::default()) {
+        html.leaf("p", "note", &format!("Hint: {hint}."));
+    }
     html.class("details", "rest", |html| {
-        html.text_element("summary", "Conditions and use");
+        html.text_element("summary", "Limits, sandbox, resources");
         html.class("dl", "facts small", |html| write_conditions(html, shown));
     });
 }

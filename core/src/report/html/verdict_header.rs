@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decision::verdict::EXIT_USAGE;
+use crate::decision::verdict::{EXIT_USAGE, Verdict};
 use crate::model::outcome::Outcome;
 use crate::model::tier::{Tier, TierReason};
 use crate::record::evidence::{GitIdentity, TreeKind, TreeSource};
@@ -61,11 +61,19 @@ fn verdict_explanation(record: &RunRecord) -> String {
     let interrupted =
         record.cancelled_by.as_ref().map(|by| format!(" It was interrupted by {}.", page_text::truncated_name(by)));
     let meaning = match &record.finished {
-        Some(finished) if finished.exit_code == EXIT_USAGE => "Nothing ran, so the run is not a pass.",
-        Some(finished) => page_text::verdict_explanation(finished.verdict),
-        None => "The last event of this run is missing, so nothing here is a result.",
+        Some(finished) if finished.exit_code == EXIT_USAGE => "Nothing ran, so the run is not a pass.".to_owned(),
+        Some(finished) if finished.verdict == Verdict::Failed => failed_checks(record),
+        Some(finished) => page_text::verdict_explanation(finished.verdict).to_owned(),
+        None => "The last event of this run is missing, so nothing here is a result.".to_owned(),
     };
     format!("{meaning}{}", interrupted.unwrap_or_default())
+}
+
+/// Returns `1 of 5 checks failed.`
+fn failed_checks(record: &RunRecord) -> String {
+    let failed = record.steps().filter(|(_, step)| step.outcome.is_failure()).count();
+    let total: usize = record.skills.iter().map(|skill| skill.planned.len().max(skill.steps.len())).sum();
+    format!("{failed} of {} failed.", count(total, "check"))
 }
 
 /// Counts the steps by outcome, the most severe first; steps that were never reached count as skipped.
@@ -183,7 +191,7 @@ fn write_tier(html: &mut Html, view: &RunPageView<'_>, finished: &Finished) {
     html.text(match u8::from(finished.tier) {
         1 => " anyone may run it",
         2 => " needs trust",
-        _ => " people only",
+        _ => " needs a person",
     });
     let mut reasons: BTreeMap<TierReason, Vec<String>> = BTreeMap::new();
     for (path, reason) in view.steps.iter().flat_map(step_tier_reasons).chain(check_tier_reasons(view.record)) {

@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn redacts_all_texts_of_a_problem() {
-        let span = Span { start: 0, end: 1, line: 1, column: 1 };
+        let span = Span { start: 0, end: 1, line: 1, column: 1, file: 0 };
         let diagnostic = Diagnostic::error(Code::Empty, span, SECRET).label(span, SECRET).hint(SECRET);
         let (file, source) = (format!("/{SECRET}/spec"), format!("env: {{ KEY: {SECRET} }}"));
         let mut problem = Problem::new(ProblemType::InvalidSpec, SECRET).with_hint(SECRET);

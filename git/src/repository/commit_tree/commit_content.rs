@@ -42,16 +42,18 @@ pub enum HashedLeafKind {
 /// Computes the identity of a tree from all its files and links.
 pub type IdentifyTree = fn(Vec<HashedLeaf>) -> SnapshotId;
 
-/// Returns the identity of the commit's tree as a snapshot, and its spec.
+/// Returns the identity of the commit's tree as a snapshot, and the texts of the files at `paths`.
 pub(crate) fn read_content(
     history: &RepositoryHistory<'_>,
     commit: &str,
+    paths: &[RepoPath],
     identify: IdentifyTree,
 ) -> Result<CommitTreeContent, GitError> {
     let source = OpenCommit::open(history, commit)?;
     let plan = CheckoutPlan::for_commit(&source, &mut CheckoutBudget::default())?;
     let reader = CommitContentReader { source: &source };
-    Ok(CommitTreeContent { snapshot: reader.snapshot(&plan, identify)?, spec: reader.spec(&plan)? })
+    let texts = paths.iter().map(|path| reader.text(&plan, &path.0)).collect::<Result<_, _>>()?;
+    Ok(CommitTreeContent { snapshot: reader.snapshot(&plan, identify)?, texts })
 }
 
 /// Returns single files of a commit's tree. An element is `None` if the path does not exist, is not a regular file,
@@ -89,8 +91,8 @@ impl CommitContentReader<'_> {
         Ok(Some(identify(leaves)))
     }
 
-    fn spec(&self, plan: &CheckoutPlan) -> Result<Option<String>, GitError> {
-        match regular_file(plan, spec::PATH.as_bytes()) {
+    fn text(&self, plan: &CheckoutPlan, path: &[u8]) -> Result<Option<String>, GitError> {
+        match regular_file(plan, path) {
             Some((leaf, _)) if leaf.size <= spec::MAX_BYTES as u64 => {
                 Ok(String::from_utf8(self.source.blob(leaf)?.into_owned()).ok())
             }

@@ -63,7 +63,19 @@ const VERSION_SETTINGS: [(&str, &str); 3] =
     [(".pyenv/versions", "pip.conf"), (".nvm/versions/node", "etc/npmrc"), (".volta/tools/image/node", "etc/npmrc")];
 
 /// Settings below a home, which are masked if they contain a secret.
-const HOME_SETTINGS: [&str; 4] = [".cargo/config", ".cargo/config.toml", ".pyenv/.git/config", ".nvm/.git/config"];
+const HOME_SETTINGS: [&str; 11] = [
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".pyenv/.git/config",
+    ".nvm/.git/config",
+    ".asdf/.git/config",
+    ".rbenv/.git/config",
+    "miniconda3/.condarc",
+    "anaconda3/.condarc",
+    "miniforge3/.condarc",
+    "mambaforge/.condarc",
+    "micromamba/.condarc",
+];
 
 /// Returns whether a path is for credentials, or is inside such a path.
 pub(super) fn is_credential(path: &Path, home: &Path) -> bool {

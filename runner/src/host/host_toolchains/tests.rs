@@ -70,7 +70,7 @@ impl FixtureDir {
 }
 
 fn visible_mounts(found: &HostToolchains) -> Vec<(PathBuf, PathBuf)> {
-    let shown = found.mounts.iter().filter(|tool| tool.kind == ToolKind::ReadOnly);
+    let shown = found.mounts.iter().filter(|tool| tool.kind != ToolKind::Masked);
     shown.map(|tool| (tool.at.clone(), tool.source.clone())).collect()
 }
 
@@ -92,6 +92,78 @@ fn never_mounts_credentials() {
     assert_eq!(visible_mounts(&found), [(bin.clone(), bin)]);
     assert_eq!(masked_paths(&found), [""; 0].map(PathBuf::from));
     assert_eq!(found.env["CARGO_NET_OFFLINE"], "true");
+}
+
+/// The tools of version managers are visible, and their settings if they contain no secret.
+#[test]
+fn finds_tools_of_version_managers() {
+    let files = [
+        (".local/share/mise/installs/foo/1.0/bin/foo", ""),
+        (".config/mise/config.toml", "[tools]\nfoo = '1.0'"),
+        (".asdf/shims/foo", ""),
+        (".local/share/fnm/node-versions/v20/installation/bin/node", ""),
+        (".bun/bin/bun", ""),
+        (".deno/bin/deno", ""),
+        (".local/share/pypoetry/venv/bin/poetry", ""),
+        (".cache/pypoetry/virtualenvs/x-1/bin/python", ""),
+        ("miniconda3/envs/e/bin/python", ""),
+        ("miniconda3/.condarc", "channels: [https://conda.anaconda.org/t/tk-token/x]"),
+        (".linuxbrew/bin/brew", ""),
+    ];
+    let home = FixtureDir::with_files(&files);
+    home.link("run/multishell", &home.at(".local/share/fnm/node-versions/v20/installation"));
+    let dirs = [
+        ".local/share/mise/installs/foo/1.0/bin",
+        "run/multishell/bin",
+        "miniconda3/envs/e/bin",
+        ".cache/pypoetry/virtualenvs/x-1/bin",
+        "hidden/bin",
+    ];
+    let path = dirs.map(|dir| home.path_text(dir)).join(":");
+    let found = home.find_toolchains(&[("PATH", &path)], &[], None);
+    let shown: Vec<PathBuf> = visible_mounts(&found).into_iter().map(|(at, _)| at).collect();
+    for below in [
+        ".local/share/mise/installs",
+        ".config/mise/config.toml",
+        ".asdf",
+        ".local/share/fnm",
+        ".bun/bin",
+        ".deno/bin",
+        ".local/share/pypoetry/venv",
+        ".cache/pypoetry/virtualenvs",
+        "miniconda3",
+        ".linuxbrew/bin",
+    ] {
+        assert!(shown.contains(&home.at(below)), "{below}: {shown:?}");
+    }
+    assert_eq!(masked_paths(&found), [home.at("miniconda3/.condarc")]);
+    let expected = [
+        ".local/share/mise/installs/foo/1.0/bin",
+        ".local/share/fnm/node-versions/v20/installation/bin",
+        "miniconda3/envs/e/bin",
+        ".cache/pypoetry/virtualenvs/x-1/bin",
+    ];
+    assert_eq!(found.path[..4], expected.map(|below| home.path_text(below)));
+    for below in [".asdf/shims", ".bun/bin", ".deno/bin", ".linuxbrew/bin"] {
+        assert!(found.path.contains(&home.path_text(below)), "{below}: {:?}", found.path);
+    }
+    assert!(!found.path.contains(&home.path_text("hidden/bin")));
+    let secret = FixtureDir::with_files(&[(".config/mise/config.toml", "[env]\nAPI_TOKEN = 'x'")]);
+    assert_eq!(visible_mounts(&secret.find_toolchains(&[], &[], None)), []);
+}
+
+#[test]
+fn package_stores_are_mounted_as_such() {
+    let home = FixtureDir::with_files(&[
+        (".npm/_cacache/index-v5/x", ""),
+        (".cargo/registry/cache/x", ""),
+        (".cargo/bin/cargo", ""),
+        (".cache/uv/x", ""),
+    ]);
+    let found = home.find_toolchains(&[], &[], None);
+    let stores: Vec<&PathBuf> =
+        found.mounts.iter().filter(|tool| tool.kind == ToolKind::Store).map(|tool| &tool.at).collect();
+    assert_eq!(stores, [&home.at(".cache/uv"), &home.at(".cargo/registry"), &home.at(".npm/_cacache")]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::resource_needs::{RunSpaceNeeds, run_space_config};
 use super::warm_run_spaces::{WarmRunSpaces, WarmSpaceKey};
 use super::{ChangeMode, ContextSettings, Engine, PreparedTree};
 use crate::error::EngineError;
+use crate::host::repository::Repository;
 use crate::run::request::{CacheMode, ExecOutput, ExecRequest, JudgedCommand};
 use crate::run::run_context::StepTrace;
 use crate::step::layer_stack::StackedLayer;
@@ -92,10 +93,12 @@ impl Engine {
             if no_spec || !is_there() { None } else { Some(self.spec_cache.get_or_parse(&self.load_spec(repo)?)?) };
         let name = StepName::new(EXEC_STEP).map_err(|bad| EngineError::Internal(bad.to_string()))?;
         let planned = spec::adhoc_step(adhoc, name, spec.as_ref().map(|read| &read.spec), &self.config.operator);
-        planned.map_err(|diagnostics| {
+        let mut step = planned.map_err(|diagnostics| {
             let refused: Vec<String> = diagnostics.into_iter().map(|diagnostic| diagnostic.message).collect();
             EngineError::AboveCeiling(refused.join("; "))
-        })
+        })?;
+        step.relocate_below(&Repository::find(repo)?.spec_dir);
+        Ok(step)
     }
 
     /// Runs one command like a step, in a new session.

@@ -139,10 +139,11 @@ impl ScopeQuery {
         Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
     }
 
-    /// Returns the files of the tree that these paths name. A directory stands for the files in it.
+    /// Returns the files of the tree that these paths name. A directory stands for the files in it, and a path that does
+    /// not exist for a deleted file.
     fn named_paths(&self, named: &[String]) -> ScopePaths {
         let entries = &self.snapshot.entries;
-        let mut paths = BTreeSet::new();
+        let (mut paths, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for path in named.iter().filter_map(|path| RelPath::new(path.as_str()).ok()) {
             let bytes = path.as_str().as_bytes();
             match path.as_str() {
@@ -150,10 +151,16 @@ impl ScopeQuery {
                 _ if entries.contains(bytes) => {
                     paths.insert(bytes.to_vec());
                 }
-                _ => paths.extend(entries.below(bytes).map(|(path, _)| path)),
+                _ => {
+                    let before = paths.len();
+                    paths.extend(entries.below(bytes).map(|(path, _)| path));
+                    if paths.len() == before {
+                        deleted.insert(bytes.to_vec());
+                    }
+                }
             }
         }
-        ScopePaths { files: paths, deleted: BTreeSet::new() }
+        ScopePaths { files: paths, deleted }
     }
 
     /// Checks whether the paths are all that the steps check. Returns `false` for a large tree, or if that cannot be

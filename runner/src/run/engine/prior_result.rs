@@ -11,11 +11,11 @@ use std::sync::Arc;
 use proctor_core::decision::gate::GateRequirements;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::names::{ProfileName, RunId};
-use proctor_core::model::plan::{Determinism, Network, Plan, PlannedStep, ReadOnly};
+use proctor_core::model::plan::{Determinism, NeededPath, Network, Plan, PlannedStep, ReadOnly};
 use proctor_core::record::attestation::Attestation;
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::LastRun;
-use proctor_core::spec;
+use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::repo_path::RepoPath;
@@ -79,9 +79,11 @@ impl Engine {
     /// The repository or the commit cannot be read, or its spec is invalid.
     pub fn find_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
         let repository = self.open_repository(&request.repo)?;
-        let CommitTreeContent { snapshot, spec } = self.helper.content(repository.path(), &request.commit)?;
-        let (Some(snapshot), Some(spec)) = (snapshot, spec) else { return Ok(None) };
-        let plan = self.plan_commit(&request.commit.id, spec, request)?;
+        let spec = RepoPath(repository.spec_path().into_bytes());
+        let CommitTreeContent { snapshot, mut texts } =
+            self.helper.content(repository.path(), &request.commit, vec![spec])?;
+        let (Some(snapshot), Some(spec)) = (snapshot, texts.pop().flatten()) else { return Ok(None) };
+        let plan = self.plan_commit(&repository, spec, request)?;
         if !is_reusable(&plan) {
             return Ok(None);
         }
@@ -89,7 +91,12 @@ impl Engine {
             return Ok(None);
         };
         let Attestation { last_run, toolchain_env_sha256: then, .. } = then;
-        if last_run.source.is_worktree() {
+        if !last_run.source.is_worktree() {
+            let inputs: Vec<_> = last_run.unverified_inputs.iter().flat_map(|inputs| &inputs.entries).collect();
+            if !self.has_same_mounted_inputs(&repository, &plan, &inputs)? {
+                return Ok(None);
+            }
+        } else {
             let now = self.snapshots.take_without_storing(repository.path())?.now;
             if !self.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&last_run))? {
                 return Ok(None);
@@ -100,10 +107,22 @@ impl Engine {
         Ok((then.as_ref() == Some(&earlier.toolchain_env)).then_some(earlier))
     }
 
-    fn plan_commit(&self, commit: &str, spec: String, request: &PriorRunRequest) -> Result<Plan, EngineError> {
+    fn plan_commit(
+        &self,
+        repository: &Repository,
+        spec: String,
+        request: &PriorRunRequest,
+    ) -> Result<Plan, EngineError> {
         let bytes = spec.into_bytes();
-        let path = format!("{commit}:{}", spec::PATH).into();
-        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes };
+        let path = format!("{}:{}", request.commit.id, repository.spec_path()).into();
+        let directory = repository.spec_dir.clone();
+        let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory, included: Vec::new() };
+        let file = file.with_includes(repository.spec_path(), |path| {
+            let wanted = vec![RepoPath(path.as_bytes().to_vec())];
+            let content = self.helper.content(repository.path(), &request.commit, wanted);
+            let mut content = content.map_err(|_| IncludeError::Unreadable)?;
+            content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
+        })?;
         Ok(self.parse_and_resolve(&file, &request.demands.profile)?.plan)
     }
 
@@ -200,7 +219,17 @@ impl Engine {
 
     /// Returns the digest of the tools that a run over a tree finds; `None` if the search fails.
     pub(super) fn tree_tools_digest(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> Option<Sha256Hex> {
-        let user = StepUser::choose(self.launcher.host(), &tree.repository.facts).ok()?;
+        let found = self.search_tools(tree, sight, plan);
+        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
+        found.ok().map(|tools| self.toolchain_env(&tools))
+    }
+
+    /// Returns the digest of the programs that the commands of a plan find over a tree.
+    ///
+    /// # Errors
+    /// The search fails.
+    pub(super) fn search_tools(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> std::io::Result<Sha256Hex> {
+        let user = StepUser::choose(self.launcher.host(), &tree.repository.facts).map_err(std::io::Error::other)?;
         let search = ToolSearch {
             host_view: sight,
             repo: &tree.seen_at,
@@ -210,9 +239,7 @@ impl Engine {
             host: self.launcher.host(),
             reader: self.reader(user),
         };
-        let found = search.digest(plan);
-        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
-        found.ok().map(|tools| self.toolchain_env(&tools))
+        search.digest(plan)
     }
 
     fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
@@ -259,5 +286,7 @@ pub fn is_reusable(plan: &Plan) -> bool {
 /// Returns whether a step of a plan takes variables from the caller. Trace variables do not count: they differ in
 /// each run, and no result depends on them.
 pub fn takes_caller_env(plan: &Plan) -> bool {
-    planned_commands(plan).flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
+    let preparing = plan.skills.iter().flat_map(|skill| &skill.needs_paths).filter_map(NeededPath::prepare);
+    let commands = planned_commands(plan).chain(preparing);
+    commands.flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
 }

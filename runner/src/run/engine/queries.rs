@@ -13,7 +13,7 @@ use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::protocol::{NamedCommit, StagedIndex};
-use proctor_sandbox::{DoctorReport, RepoFacts, StepUser, setup_ops};
+use proctor_sandbox::{DoctorReport, StepUser, setup_ops};
 
 use super::prior_result::tool_search_error;
 use super::{Engine, MAX_RANGE};
@@ -23,6 +23,8 @@ use crate::host::probe::{ProbeConditions, SandboxProbe};
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::ToolSearch;
+use crate::host::worktree_watch::WorktreeWatch;
+use crate::run::preflight;
 use crate::run::prepared_tree::worktree_git_dirs;
 use crate::run::request::{RunRequest, SandboxPreview, SkillSelection};
 use crate::run::rerun;
@@ -52,7 +54,9 @@ impl Engine {
     /// # Errors
     /// The repository cannot be read or does not belong to the required owner.
     pub fn is_approved(&self, repo: &Path, changeset: &ChangesetId) -> Result<bool, EngineError> {
-        Ok(documents::is_approved(&self.open_repository(repo)?, changeset)?)
+        let repository = self.open_repository(repo)?;
+        preflight::require_changeset_at_top(&repository, changeset)?;
+        Ok(documents::is_approved(&repository, changeset)?)
     }
 
     /// Returns the part of a repository's whole plan that a run with [`SkillSelection::NotPassed`] would execute now.
@@ -76,6 +80,14 @@ impl Engine {
         }
         let (part, rerun) = rerun::select_not_passed(plan, repository.record_name(), (&self.state, &self.state_path))?;
         Ok((part, Some(rerun)))
+    }
+
+    /// Starts to watch the files of a worktree that git does not ignore.
+    ///
+    /// # Errors
+    /// The worktree cannot be listed, or the kernel allows no more watches.
+    pub fn watch_worktree(&self, repo: &Path) -> Result<WorktreeWatch, EngineError> {
+        WorktreeWatch::start(self.helper.clone(), repo)
     }
 
     /// Answers whether a tree is verified, without running anything.
@@ -195,11 +207,12 @@ impl Engine {
         skill: &PlannedSkill,
         step: &PlannedStep,
     ) -> Result<SandboxPreview, EngineError> {
-        let facts = RepoFacts::read(repo)?;
+        let repository = self.open_repository(repo)?;
+        let facts = repository.facts.clone();
         let user = StepUser::choose(self.launcher.host(), &facts)?;
         let snapshot = self.snapshots.take(&facts.path)?;
         let trust = TrustScopes::new(&TreeSource::SHARED, &snapshot.git, &snapshot.git.common_dir);
-        let caches = self.preview_caches(&facts, skill, user, trust)?;
+        let caches = self.preview_caches(&repository, skill, user, trust)?;
         let sight = self.host_view(&facts.path, user, self.config.operator.may_miss.clone())?;
         let place = TreePaths { repo: facts.path, checkout: None, git: worktree_git_dirs(&snapshot.git) };
         let (policy, environment) = sight.policy(place, step, caches);

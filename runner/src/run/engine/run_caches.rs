@@ -10,9 +10,9 @@ use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{Plan, PlannedSkill, RelPath};
 use proctor_core::record::evidence::StepEvidence;
 use proctor_core::text::redact::Redactor;
-use proctor_sandbox::{CacheMount, CacheSource, RepoFacts, RunSpace, StepUser};
+use proctor_sandbox::{CacheMount, CacheSource, RunSpace, StepUser};
 
-use super::Engine;
+use super::{Engine, needed_paths};
 use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::run::request::CacheMode;
@@ -24,9 +24,9 @@ use crate::store::caches::{CacheScope, CacheStore, SKILL_CACHES_DIR};
 use crate::store::private_copies::PrivateTree;
 
 impl Engine {
-    /// Returns the directory of the caches, and creates it; `None` if the plan has no caches.
+    /// Returns the directory of the caches, and creates it; `None` if the plan has no caches and needs no paths.
     pub(super) fn ensure_cache_dir(&self, plan: &Plan) -> Result<Option<PathBuf>, StoreError> {
-        if plan.skills.iter().all(|skill| skill.caches.is_empty()) {
+        if plan.skills.iter().all(|skill| skill.caches.is_empty()) && !needed_paths::needs_paths(plan) {
             return Ok(None);
         }
         self.state.ensure(SKILL_CACHES_DIR, 0o700)?;
@@ -43,7 +43,7 @@ impl Engine {
     ) -> Result<RunCaches, EngineError> {
         let user = space.step_user(self.launcher.host(), &repository.facts)?;
         Ok(RunCaches {
-            scopes: self.cache_scopes(seen_at, user, trust),
+            scopes: self.cache_scopes(&repository.spec_root(seen_at), user, trust),
             mode: wanted,
             form: space.cache_form().clone(),
             max_bytes: self.config.operator.daemon.retention.caches.max_bytes_per_run,
@@ -55,9 +55,9 @@ impl Engine {
         })
     }
 
-    fn cache_scopes(&self, seen_at: &Path, user: StepUser, trust: TrustScopes) -> CacheScopes {
+    fn cache_scopes(&self, spec_root: &Path, user: StepUser, trust: TrustScopes) -> CacheScopes {
         let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-        let repository = display_path(seen_at.as_os_str().as_encoded_bytes());
+        let repository = display_path(spec_root.as_os_str().as_encoded_bytes());
         CacheScopes { caller, owner: user.cache_owner().0, repository, trust }
     }
 
@@ -96,7 +96,7 @@ impl Engine {
     /// Returns the caches as a run of the worktree would mount them, for `explain`. Creates no cache.
     pub(super) fn preview_caches(
         &self,
-        facts: &RepoFacts,
+        repository: &Repository,
         skill: &PlannedSkill,
         user: StepUser,
         trust: TrustScopes,
@@ -105,7 +105,8 @@ impl Engine {
             return Ok(vec![]);
         }
         let store = CacheStore::open(&self.state, &self.state_path)?;
-        let CacheScopes { caller, owner, repository, trust } = self.cache_scopes(&facts.path, user, trust);
+        let CacheScopes { caller, owner, repository, trust } =
+            self.cache_scopes(&repository.spec_root(repository.path()), user, trust);
         let mount = |(number, at): (usize, &RelPath)| {
             let (skill, path, trust_scope) = (skill.name.to_string(), at.to_string(), trust.own.clone());
             let scope = CacheScope { caller, owner, repository: repository.clone(), skill, path, trust_scope };

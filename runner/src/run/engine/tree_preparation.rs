@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::model::plan::{Ignored, Limit, Plan, RelPath};
+use proctor_core::model::plan::{Ignored, Limit, Plan, PlannedSkill, RelPath};
 use proctor_core::record::evidence::{TreeKind, TreeSource};
 use proctor_core::spec::TreeSettings;
 use proctor_core::text::digest::Sha256Hex;
@@ -90,7 +90,7 @@ impl Engine {
             state_path: self.state_path.clone(),
             launcher: Arc::clone(&self.launcher),
             settings: self.config.operator.tree,
-            excluded: plan.map(common_caches).unwrap_or_default(),
+            excluded: plan.map(common_mounts).unwrap_or_default(),
             hides_ignored: plan.is_some_and(|plan| plan.ignored == Ignored::Hidden),
             rights: preflight::step_rights(user),
         })
@@ -163,11 +163,14 @@ impl OwnedTreeResources {
     }
 }
 
-/// Returns the caches that every skill of a plan has: they cover these paths in each step.
-fn common_caches(plan: &Plan) -> Vec<RelPath> {
+/// Returns the caches and prepared paths that every skill of a plan has: they cover these paths in each step.
+fn common_mounts(plan: &Plan) -> Vec<RelPath> {
+    let mounts = |skill: &PlannedSkill| -> Vec<RelPath> {
+        let prepared = skill.needs_paths.iter().filter(|needed| needed.prepare().is_some()).map(|needed| &needed.path);
+        skill.caches.iter().chain(prepared).cloned().collect()
+    };
     let Some((first, others)) = plan.skills.split_first() else { return Vec::new() };
-    let is_in_all = |cache: &&RelPath| others.iter().all(|skill| skill.caches.contains(cache));
-    first.caches.iter().filter(is_in_all).cloned().collect()
+    mounts(first).into_iter().filter(|path| others.iter().all(|skill| mounts(skill).contains(path))).collect()
 }
 
 fn limit_or_max(limit: Limit) -> u64 {

@@ -1,5 +1,5 @@
 //! Limits the caches: removes those that are unused for too long, then the least recently used ones beyond a size.
-//! A layer that no base names is removed once no run uses it.
+//! A layer that no base names is removed once no run uses it. The same bounds apply to prepared paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -13,6 +13,7 @@ use proctor_core::spec::CacheRetention;
 use rustix::fs::{self, FlockOperation};
 
 use super::cache_manifest::CacheManifest;
+use super::prepared::{self, StoredPath};
 use super::{
     BASE_FILE, CACHE_RUNS_DIR, CacheScope, CacheStore, LAYERS_DIR, MAX_FILE, SCOPE_FILE, SCOPES_DIR, SKILL_CACHES_DIR,
     cache_layer, remove_directory,
@@ -22,14 +23,23 @@ use crate::store::directory::Directory;
 use crate::store::freed_bytes::remove_and_count;
 use crate::store::gc_extent::GcExtent;
 
-/// One stored cache.
+/// One stored cache or prepared path.
 #[derive(Clone)]
 struct StoredCache {
-    key: String,
+    key: StoreKey,
     repository: String,
     last_used: SystemTime,
     /// The layers, with their sizes in bytes.
     layers: BTreeMap<String, u64>,
+}
+
+/// The place of a stored cache or prepared path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum StoreKey {
+    /// A scope with a base.
+    Scope(String),
+    /// A prepared path.
+    Path(String),
 }
 
 /// Removes old and excess caches as of `now`, or all caches, and what killed runs left behind. Keeps everything
@@ -51,6 +61,7 @@ pub(crate) fn evict(
     }
     let store = CacheStore::open(&state_directory, state)?;
     remove_abandoned_runs(&store, freed)?;
+    prepared::remove_abandoned_paths(&store, |parent, at, name| remove_measured((parent, &at), name, freed))?;
     let kept = stored_caches(&store)?;
     let keys = match extent {
         GcExtent::Excess => excess_keys(kept, bounds, now),
@@ -61,14 +72,22 @@ pub(crate) fn evict(
         }
     };
     for key in keys {
-        remove_cache(&store, &key, freed);
+        match key {
+            StoreKey::Scope(key) => remove_cache(&store, &key, freed),
+            StoreKey::Path(name) => remove_prepared(&store, &name, freed),
+        }
     }
     remove_unnamed_layers(&store, freed)
 }
 
 /// Returns whether a run holds a layer of a cache.
 fn is_in_use(store: &CacheStore, cache: &StoredCache) -> bool {
-    cache.layers.keys().any(|id| layer_exists(store, id) && try_lock_layer(store, id).is_none())
+    match &cache.key {
+        StoreKey::Scope(_) => {
+            cache.layers.keys().any(|id| layer_exists(store, id) && try_lock_layer(store, id).is_none())
+        }
+        StoreKey::Path(name) => prepared::is_path_in_use(store, name),
+    }
 }
 
 fn layer_exists(store: &CacheStore, id: &str) -> bool {
@@ -92,9 +111,28 @@ fn remove_abandoned_runs(store: &CacheStore, freed: &mut Freed) -> Result<(), St
     Ok(())
 }
 
+/// Returns the size of the caches of each repository. A layer that several repositories share counts for each.
+///
+/// # Errors
+/// A directory in the state directory cannot be listed.
+pub(crate) fn bytes_by_repository(state: &Path) -> Result<BTreeMap<String, u64>, StoreError> {
+    let directory = Directory::open(state)?;
+    if let Err(StoreError::Io { source, .. }) = directory.descend(SKILL_CACHES_DIR)
+        && source.kind() == io::ErrorKind::NotFound
+    {
+        return Ok(BTreeMap::new());
+    }
+    let mut layers: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for cache in stored_caches(&CacheStore::open(&directory, state)?)? {
+        layers.entry(cache.repository).or_default().extend(cache.layers);
+    }
+    Ok(layers.into_iter().map(|(repository, layers)| (repository, layers.values().sum())).collect())
+}
+
 fn stored_caches(store: &CacheStore) -> Result<Vec<StoredCache>, StoreError> {
     let keys = store.scopes.names()?;
-    Ok(keys.into_iter().filter_map(|key| read_cache(store, key).ok()).collect())
+    let paths = prepared::stored_paths(store)?.into_iter().map(StoredCache::from);
+    Ok(keys.into_iter().filter_map(|key| read_cache(store, key).ok()).chain(paths).collect())
 }
 
 /// Reads a stored cache. An unreadable scope or base counts as unused since 1970 and without layers.
@@ -106,7 +144,7 @@ fn read_cache(store: &CacheStore, key: String) -> Result<StoredCache, StoreError
     let layers = base.map(|base| base.layers).unwrap_or_default();
     let written = directory.modified_at(SCOPE_FILE)?.and_then(|(seconds, _)| u64::try_from(seconds).ok()).unwrap_or(0);
     Ok(StoredCache {
-        key,
+        key: StoreKey::Scope(key),
         repository: scope.map(|scope| scope.repository).unwrap_or_default(),
         last_used: SystemTime::UNIX_EPOCH + Duration::from_secs(written),
         layers: layers.into_iter().map(|layer| (layer.id, layer.bytes)).collect(),
@@ -115,7 +153,7 @@ fn read_cache(store: &CacheStore, key: String) -> Result<StoredCache, StoreError
 
 /// Returns the keys of the caches to remove. A layer that several caches share counts once, for the most recently
 /// used one.
-fn excess_keys(mut kept: Vec<StoredCache>, bounds: &CacheRetention, now: SystemTime) -> Vec<String> {
+fn excess_keys(mut kept: Vec<StoredCache>, bounds: &CacheRetention, now: SystemTime) -> Vec<StoreKey> {
     kept.sort_by(|a, b| (b.last_used, &a.key).cmp(&(a.last_used, &b.key)));
     let (mut counted, mut all) = (BTreeSet::new(), 0u64);
     let mut of_repository: BTreeMap<String, u64> = BTreeMap::new();
@@ -149,6 +187,25 @@ fn remove_cache(store: &CacheStore, key: &str, freed: &mut Freed) {
             remove_measured((&store.scopes, &store.path.join(SCOPES_DIR)), key, freed);
         }
         Err(error) => tracing::debug!(%error, key, "a cache stays"),
+    }
+}
+
+/// Removes a prepared path, unless a run uses it.
+fn remove_prepared(store: &CacheStore, name: &str, freed: &mut Freed) {
+    let removed = prepared::remove_path(store, name, |parent, at, name| remove_measured((parent, &at), name, freed));
+    match removed {
+        Ok(true) => freed.number += 1,
+        Ok(false) => freed.in_use += 1,
+        Err(error) => tracing::debug!(%error, name, "a prepared path stays"),
+    }
+}
+
+impl From<StoredPath> for StoredCache {
+    fn from(path: StoredPath) -> Self {
+        let StoredPath { name, repository, last_used, bytes } = path;
+        // A prepared path shares its content with no other one.
+        let layers = BTreeMap::from([(format!("path {name}"), bytes)]);
+        Self { key: StoreKey::Path(name), repository, last_used, layers }
     }
 }
 
@@ -196,7 +253,7 @@ mod tests {
 
     fn stored_cache(key: &str, repository: &str, used: u64, layers: &[(&str, u64)]) -> StoredCache {
         StoredCache {
-            key: key.to_owned(),
+            key: StoreKey::Scope(key.to_owned()),
             repository: repository.to_owned(),
             last_used: SystemTime::UNIX_EPOCH + Duration::from_secs(used),
             layers: layers.iter().map(|(id, bytes)| ((*id).to_owned(), *bytes)).collect(),
@@ -204,7 +261,11 @@ mod tests {
     }
 
     fn removed_keys(kept: Vec<StoredCache>) -> Vec<String> {
-        let mut keys = excess_keys(kept, &bounds(), SystemTime::UNIX_EPOCH + Duration::from_secs(2_000));
+        let keys = excess_keys(kept, &bounds(), SystemTime::UNIX_EPOCH + Duration::from_secs(2_000));
+        let text = |key| match key {
+            StoreKey::Scope(key) | StoreKey::Path(key) => key,
+        };
+        let mut keys: Vec<String> = keys.into_iter().map(text).collect();
         keys.sort();
         keys
     }
@@ -219,6 +280,17 @@ mod tests {
         assert_eq!(removed_keys(same), ["c"], "more than one repository may have");
         let much = [fits(), vec![stored_cache("c", "t", 1_850, &[("3", 35)])]].concat();
         assert_eq!(removed_keys(much), ["b"], "more than all may have");
+    }
+
+    #[test]
+    fn counts_prepared_paths_with_the_caches() {
+        let used = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let path = |name: &str, seconds, bytes| {
+            StoredCache::from(StoredPath { name: name.into(), repository: "r".into(), last_used: used(seconds), bytes })
+        };
+        assert_eq!(removed_keys(vec![stored_cache("a", "r", 1_900, &[("1", 30)]), path("b", 1_800, 20)]), [""; 0]);
+        assert_eq!(removed_keys(vec![stored_cache("a", "r", 1_900, &[("1", 30)]), path("b", 1_800, 21)]), ["b"]);
+        assert_eq!(removed_keys(vec![path("old", 999, 1)]), ["old"]);
     }
 
     #[test]

@@ -17,6 +17,10 @@ impl NamespaceSetup<'_> {
         let clone = match kind {
             CloneKind::Git { mapped } => Some(self.clone_git(source, mapped)?),
             CloneKind::Tool { rights } => self.clone_tool(source, rights)?,
+            CloneKind::Store { rights } => {
+                self.stores.insert(at.to_owned());
+                self.clone_tool(source, rights)?
+            }
             CloneKind::Cache => Some(self.clone_cache(source)?),
             CloneKind::Original { mapped } => Some(self.clone_original(source, mapped)?),
             CloneKind::Mask { rights } => self.clone_mask(source, rights)?,
@@ -66,7 +70,8 @@ impl NamespaceSetup<'_> {
             self.record_git();
         }
         if *inside == MountPointParent::Root {
-            self.shown_mounts.push((at.to_owned(), clone));
+            let shown = if self.stores.contains(at) { self.stack_store(at, clone) } else { clone };
+            self.shown_mounts.push((at.to_owned(), shown));
         }
         Ok(())
     }

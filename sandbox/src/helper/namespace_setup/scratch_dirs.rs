@@ -96,7 +96,8 @@ impl NamespaceSetup<'_> {
         }
         let hidden: Vec<&Path> =
             self.hidden.iter().map(|(at, _)| at.as_path()).filter(|at| *at != Path::new("/dev")).collect();
-        self.enforcement.record_enforced(control, format!("empty directories over {}", format_paths(&hidden)));
+        let stores = self.read_only_stores_note();
+        self.enforcement.record_enforced(control, format!("empty directories over {}{stores}", format_paths(&hidden)));
         if self.request.frame.git.worktree_git.is_none() && self.request.frame.git.common.is_none() {
             self.enforcement.record_not_requested(Control::GitReadOnly, "the tree is under no git");
         }

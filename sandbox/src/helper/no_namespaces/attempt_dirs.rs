@@ -248,7 +248,7 @@ fn make_scratch(request: &SandboxRequest, dir: &OwnedFd) -> io::Result<()> {
     create_dir(dir, TMP, owner)?;
     let home = create_dir(dir, HOME, owner)?;
     let is_there = |tool: &&ToolMount| open_with_rights(&tool.source, tool.rights, request.user).is_ok();
-    for tool in frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly).filter(is_there) {
+    for tool in frame.tools.iter().filter(|tool| tool.kind != ToolKind::Masked).filter(is_there) {
         let Ok(below) = tool.at.strip_prefix(&frame.home) else { continue };
         let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else { continue };
         let Ok(parent) = mounts::ensure_dir_beneath(home.as_fd(), parent, owner) else { continue };

@@ -90,8 +90,7 @@ fn record_absent_git(request: &HostDirSandboxRequest, enforcement: &mut Enforcem
 fn build_rules(request: &HostDirSandboxRequest, paths: &AttemptPaths) -> Vec<(PathBuf, FileRights)> {
     let frame = &request.sandbox.frame;
     let hidden: Vec<PathBuf> = request.hidden.iter().map(|path| resolve_path(path)).collect();
-    let tools =
-        frame.tools.iter().filter(|tool| tool.kind == ToolKind::ReadOnly).map(|tool| resolve_path(&tool.source));
+    let tools = frame.tools.iter().filter(|tool| tool.kind != ToolKind::Masked).map(|tool| resolve_path(&tool.source));
     let mut read = Vec::new();
     for dir in SYSTEM_DIRS.into_iter().map(PathBuf::from).chain(tools) {
         collect_readable(&dir, &hidden, &mut read);

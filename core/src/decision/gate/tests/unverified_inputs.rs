@@ -7,7 +7,16 @@ use crate::record::evidence::TreeSource;
 use crate::record::unverified_inputs::{InputKind, InputShown, UnverifiedInput, UnverifiedInputs};
 
 fn input(path: &str, shown: InputShown) -> UnverifiedInput {
-    UnverifiedInput { path: path.into(), kind: InputKind::File, files: 1, bytes: 3, sha256: None, shown, reason: None }
+    UnverifiedInput {
+        path: path.into(),
+        kind: InputKind::File,
+        files: 1,
+        bytes: 3,
+        sha256: None,
+        shown,
+        prepared: None,
+        reason: None,
+    }
 }
 
 /// Returns the world of an unmodified run with this source and these recorded inputs.

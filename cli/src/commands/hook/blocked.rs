@@ -1,0 +1,73 @@
+//! Explains why a hook blocks a push or a commit: a headline and one hint.
+
+use std::path::Path;
+
+use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_core::model::outcome_reason::{check_headline, missing_program};
+use proctor_core::record::run_record::RunRecord;
+
+use crate::text::{count, escape_line};
+
+/// Maximum number of causes that a headline names.
+const MAX_CAUSES: usize = 3;
+
+/// The reason why a tree is not verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BlockedReason {
+    /// The reason in one line, without a period.
+    pub message: String,
+    /// What to do about the cause, if that is known.
+    pub hint: Option<String>,
+}
+
+impl BlockedReason {
+    /// Returns the reason for a tree that could not be run.
+    pub(super) fn not_run() -> Self {
+        Self { message: "nothing verified".to_owned(), hint: None }
+    }
+
+    /// Returns the reason for a run with this exit code. `repo` is the repository with its worktree.
+    pub(super) fn for_run(record: &RunRecord, code: u8, repo: &Path) -> Self {
+        let failed = record.steps().filter(|(_, step)| step.outcome.is_failure()).count();
+        let total: usize = record.skills.iter().map(|skill| skill.planned.len()).sum();
+        let plain = |message: String| Self { message, hint: None };
+        if code == EXIT_INTERRUPTED {
+            return plain("interrupted".to_owned());
+        }
+        if failed > 0 {
+            return plain(format!("{failed} of {} failed", count(total, "step")));
+        }
+        if let Some(ignored) = worktree_only_directory(record, repo) {
+            let directory = escape_line(&ignored);
+            return Self {
+                message: format!("nothing verified; {directory} is not part of a commit"),
+                hint: Some(format!(
+                    "a commit is checked out without ignored files: put the tools in PATH, or create {directory} in a step"
+                )),
+            };
+        }
+        let mut causes: Vec<String> = record
+            .checks
+            .iter()
+            .filter(|check| !check.satisfied)
+            .map(|check| escape_line(&check_headline(check)))
+            .collect();
+        causes.dedup();
+        let more = causes.len().saturating_sub(MAX_CAUSES);
+        causes.truncate(MAX_CAUSES);
+        causes.extend((more > 0).then(|| format!("{more} more")));
+        match causes.is_empty() {
+            true => plain("no reliable result".to_owned()),
+            false => plain(format!("nothing verified; {}", causes.join("; "))),
+        }
+    }
+}
+
+/// Returns the top directory of a missing tool that the worktree has, such as `.venv`.
+fn worktree_only_directory(record: &RunRecord, repo: &Path) -> Option<String> {
+    let programs = record.checks.iter().filter_map(missing_program);
+    let relative = programs.filter(|program| !program.starts_with('/') && program.contains('/'));
+    let mut present = relative.filter(|program| repo.join(program).symlink_metadata().is_ok());
+    let first = present.next()?.trim_start_matches("./").split('/').next()?;
+    (!first.is_empty() && first != "..").then(|| first.to_owned())
+}

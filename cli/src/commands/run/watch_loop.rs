@@ -1,0 +1,184 @@
+//! Implements `proctor run --watch`: runs again whenever files of the worktree change.
+
+use std::collections::BTreeSet;
+
+use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
+use proctor_core::model::drift::display_path;
+use proctor_core::model::run_scope::ScopeRequest;
+use proctor_runner::{WorktreeChanges, WorktreeWatch};
+use tokio_util::sync::CancellationToken;
+
+use super::run_watcher::AppliedPaths;
+use super::{CommandRuns, RunFormat, TreeSelection, print_result};
+use crate::engine::engine_error;
+use crate::error::CliError;
+use crate::interrupt::Interrupts;
+use crate::screen::Screen;
+use crate::style::{DIM, paint};
+use crate::text::escape_line;
+
+/// Maximum number of changed paths that a line names.
+const MAX_NAMED_PATHS: usize = 3;
+
+/// The files that the next run has to check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PendingFiles {
+    /// All files of the request.
+    All,
+    /// The files that have changed since the last pass.
+    Only(BTreeSet<String>),
+}
+
+impl PendingFiles {
+    /// Adds changes. A path that is not text, or a loss of events, makes the next run check everything.
+    fn add(&mut self, changes: &WorktreeChanges) {
+        let texts: Option<Vec<String>> =
+            changes.paths.iter().map(|path| std::str::from_utf8(path).ok().map(str::to_owned)).collect();
+        match (self, texts) {
+            (Self::Only(files), Some(texts)) if !changes.is_incomplete => files.extend(texts),
+            (pending, _) => *pending = Self::All,
+        }
+    }
+
+    /// Returns the request for the next run.
+    fn scope(&self, requested: &ScopeRequest) -> ScopeRequest {
+        match self {
+            Self::Only(files) if requested.files.is_none() && requested.changed_since.is_none() => {
+                ScopeRequest { files: Some(files.iter().cloned().collect()), ..requested.clone() }
+            }
+            _ => requested.clone(),
+        }
+    }
+}
+
+impl CommandRuns<'_> {
+    /// Runs the worktree, and again after each change, until a signal arrives.
+    pub(super) async fn watch(&mut self, mut watch: WorktreeWatch, screen: &mut Screen) -> Result<u8, CliError> {
+        let requested = self.scope.clone();
+        let mut pending = PendingFiles::All;
+        loop {
+            self.scope = pending.scope(&requested);
+            let (passed, mut changes) = self.run_until_change(&mut watch, screen).await?;
+            if passed {
+                pending = PendingFiles::Only(BTreeSet::new());
+            }
+            if self.interrupts.first_signal().is_some() {
+                return Ok(EXIT_INTERRUPTED);
+            }
+            if is_empty(&changes) {
+                screen.out(&format!("{}\n", paint(DIM, "waiting for changes; Ctrl-C ends")));
+                changes = tokio::select! {
+                    changes = watch.next_changes() => changes.map_err(engine_error)?,
+                    _ = self.interrupts.next() => return Ok(EXIT_INTERRUPTED),
+                };
+            }
+            screen.out(&format!("{}\n", paint(DIM, change_line(&changes))));
+            pending.add(&changes);
+        }
+    }
+
+    /// Runs the worktree and shows the result. A change ends the run, whose result would not count. Returns whether
+    /// the run passed, and the changes during the run that it did not make itself.
+    async fn run_until_change(
+        &mut self,
+        watch: &mut WorktreeWatch,
+        screen: &mut Screen,
+    ) -> Result<(bool, WorktreeChanges), CliError> {
+        let cancel = CancellationToken::new();
+        self.cancel = cancel.clone();
+        self.interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
+        let applied = AppliedPaths::default();
+        self.applied = applied.clone();
+        let mut changes = WorktreeChanges::default();
+        let outcome = {
+            let run = self.run_with_progress(TreeSelection::Worktree, screen);
+            tokio::pin!(run);
+            loop {
+                tokio::select! {
+                    outcome = &mut run => break outcome,
+                    found = watch.next_changes(), if !cancel.is_cancelled() => {
+                        add_foreign(&mut changes, found.map_err(engine_error)?, &applied);
+                        if !is_empty(&changes) {
+                            cancel.cancel();
+                        }
+                    }
+                }
+            }
+        };
+        let is_superseded = !is_empty(&changes) && self.interrupts.first_signal().is_none();
+        match outcome {
+            Ok(_) if is_superseded => Ok((false, changes)),
+            Ok((record, report)) => {
+                let text = self.report_text(&record, screen.layout()).await;
+                print_result(RunFormat::Human, &record, &report, &text, screen)?;
+                Ok((report.verdict == Verdict::Passed, changes))
+            }
+            Err(_) if is_superseded => Ok((false, changes)),
+            // The next change may repair the reason, such as an invalid spec.
+            Err(error) => {
+                screen.err(&error.render());
+                Ok((false, changes))
+            }
+        }
+    }
+}
+
+fn is_empty(changes: &WorktreeChanges) -> bool {
+    changes.paths.is_empty() && !changes.is_incomplete
+}
+
+/// Adds the changes that no step of the run made.
+fn add_foreign(changes: &mut WorktreeChanges, found: WorktreeChanges, applied: &AppliedPaths) {
+    changes.paths.extend(found.paths.into_iter().filter(|path| !applied.contains(&display_path(path))));
+    changes.is_incomplete |= found.is_incomplete;
+}
+
+fn change_line(changes: &WorktreeChanges) -> String {
+    let named: Vec<String> =
+        changes.paths.iter().take(MAX_NAMED_PATHS).map(|path| escape_line(&display_path(path))).collect();
+    match changes.paths.len().saturating_sub(MAX_NAMED_PATHS) {
+        _ if changes.is_incomplete => "many files have changed".to_owned(),
+        0 => format!("changed: {}", named.join(", ")),
+        more => format!("changed: {} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(paths: &[&[u8]]) -> WorktreeChanges {
+        WorktreeChanges { paths: paths.iter().map(|path| path.to_vec()).collect(), is_incomplete: false }
+    }
+
+    #[test]
+    fn checks_only_changed_files_after_pass() {
+        let requested = ScopeRequest { selected: vec!["s".to_owned()], ..ScopeRequest::default() };
+        let mut pending = PendingFiles::All;
+        pending.add(&changes(&[b"a"]));
+        assert_eq!(pending.scope(&requested), requested, "nothing has passed yet");
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&changes(&[b"b", b"a"]));
+        pending.add(&changes(&[b"c"]));
+        let files = Some(["a", "b", "c"].map(str::to_owned).to_vec());
+        assert_eq!(pending.scope(&requested), ScopeRequest { files, ..requested.clone() });
+        let own = ScopeRequest { changed_since: Some("main".to_owned()), ..ScopeRequest::default() };
+        assert_eq!(pending.scope(&own), own, "the request restricts the files itself");
+    }
+
+    #[test]
+    fn lost_events_and_odd_names_check_everything() {
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&changes(&[b"\xff"]));
+        assert_eq!(pending, PendingFiles::All);
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&WorktreeChanges { is_incomplete: true, ..changes(&[]) });
+        assert_eq!(pending, PendingFiles::All);
+    }
+
+    #[test]
+    fn names_few_paths() {
+        assert_eq!(change_line(&changes(&[b"a", b"b"])), "changed: a, b");
+        assert_eq!(change_line(&changes(&[b"a", b"b", b"c", b"d", b"e"])), "changed: a, b, c and 2 more");
+    }
+}

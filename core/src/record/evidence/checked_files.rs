@@ -1,0 +1,17 @@
+//! Records the files that a step checked.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::digest::Sha256Hex;
+
+/// The files that a step checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckedFiles {
+    /// The number of files.
+    pub count: u64,
+    /// The sha256 of the sorted paths, relative to the working directory, each followed by a NUL byte.
+    pub sha256: Sha256Hex,
+    /// The number of processes to which the files were passed; 0 if the command does not contain `{files}`.
+    pub batches: u32,
+}

@@ -1,0 +1,412 @@
+//! Makes the paths available that skills need and that no commit contains: copies them from the worktree, or has a
+//! command write them.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
+use proctor_core::model::drift::display_path;
+use proctor_core::model::plan::{Ignored, NeededPath, PathSource, Plan, PlannedSkill, PlannedStep};
+use proctor_core::model::tier::Tier;
+use proctor_core::record::unverified_inputs::{InputShown, UnverifiedInput};
+use proctor_core::text::canonical;
+use proctor_core::text::digest::Sha256Hex;
+use proctor_sandbox::{CACHE_UPPER, CacheForm, StepUser};
+use serde::Serialize;
+
+use super::Engine;
+use crate::error::{EngineError, one_line};
+use crate::host::environment::{self, VariableOrigin};
+use crate::host::repository::Repository;
+use crate::run::dispatch;
+use crate::run::path_keys::{self, KeyFiles};
+use crate::run::preflight;
+use crate::run::run_context::RunContext;
+use crate::step::needed_paths::PathState;
+use crate::step::path_preparation;
+use crate::store::StoreError;
+use crate::store::caches::prepared::{
+    CommandRecord, HeldPath, NewPath, PathOrigin, PathRecord, PathScope, ReaderRights, source_state,
+};
+use crate::store::caches::{CacheStore, SkillCacheError};
+use crate::store::directory::Directory;
+
+/// Maximum number of attempts to copy a directory that changes.
+const MAX_COPIES: u32 = 3;
+/// Version of the digest of a command's inputs.
+const INPUTS_VERSION: u32 = 1;
+/// File that names the distribution of the host.
+const OS_RELEASE: &str = "/etc/os-release";
+
+/// Everything that determines the result of a preparing command, as far as it is known.
+#[derive(Serialize)]
+struct PreparationInputs<'a> {
+    version: u32,
+    path: &'a str,
+    command: &'a PlannedStep,
+    /// The environment of the command, without the values of the caller's variables.
+    env: BTreeMap<&'a str, &'a str>,
+    files: KeyFiles,
+    platform: [String; 2],
+    tools: Sha256Hex,
+}
+
+impl Engine {
+    /// Makes the needed paths of all skills available that may run with `max_tier`. Returns the reasons why some of them
+    /// are not.
+    pub(super) async fn provide_needed_paths(
+        &self,
+        context: &Arc<RunContext>,
+        plan: &Plan,
+        max_tier: Tier,
+    ) -> Vec<InconclusiveDetail> {
+        let skills = plan.skills.iter().filter(|skill| dispatch::needed_tier(skill) <= max_tier);
+        let mut wanted: Vec<&NeededPath> = Vec::new();
+        for needed in skills.flat_map(|skill| &skill.needs_paths) {
+            if !wanted.contains(&needed) {
+                wanted.push(needed);
+            }
+        }
+        let mut states = Vec::new();
+        for needed in wanted {
+            let state = self.provide_path(context, plan, needed).await;
+            states.push((needed.clone(), state));
+        }
+        let doubt = |(_, state): &(NeededPath, PathState)| match state {
+            PathState::Unavailable(reason) => Some(InconclusiveReason::NeededPath.with_message(reason.clone())),
+            PathState::InTree | PathState::Stored(_) => None,
+        };
+        let doubts = states.iter().filter_map(doubt).collect();
+        context.needed_paths.set(states);
+        doubts
+    }
+
+    async fn provide_path(&self, context: &Arc<RunContext>, plan: &Plan, needed: &NeededPath) -> PathState {
+        let path = &needed.path;
+        if context.cancel.is_cancelled() {
+            return PathState::Unavailable(format!("`{path}` was not prepared: the run was cancelled"));
+        }
+        let is_in_tree = context.tree.source.is_worktree()
+            && (plan.ignored == Ignored::Worktree || context.tree.private_copy.is_none());
+        if is_in_tree && needed.source == PathSource::Worktree {
+            return state_in_tree(context, needed);
+        }
+        if let Some(hidden) = context.tree.snapshot.first_covered_in(path) {
+            let hidden = display_path(&hidden);
+            return PathState::Unavailable(format!(
+                "`{path}` of `needs_paths` would hide `{hidden}`, a part of the tree"
+            ));
+        }
+        match &needed.source {
+            PathSource::Worktree => {
+                let (shared, needed) = (Arc::clone(context), needed.clone());
+                let rights = self.worktree_rights(&context.tree.worktree);
+                let work = tokio::task::spawn_blocking(move || provide_from_worktree(&shared, &needed, rights?));
+                match work.await {
+                    Ok(Ok(held)) => PathState::Stored(Box::new(held)),
+                    Ok(Err(reason)) => PathState::Unavailable(reason),
+                    Err(error) => PathState::Unavailable(format!("`{path}` cannot be copied: {error}")),
+                }
+            }
+            PathSource::Prepare { run } => match self.prepare_path(context, plan, needed, run).await {
+                Ok(held) => PathState::Stored(Box::new(held)),
+                Err(reason) => PathState::Unavailable(reason),
+            },
+        }
+    }
+
+    /// Returns the rights with which the worktree must be readable, if they are not our own.
+    fn worktree_rights(&self, worktree: &Repository) -> Result<Option<ReaderRights>, String> {
+        let user = StepUser::choose(self.launcher.host(), &worktree.facts).map_err(|error| one_line(&error))?;
+        Ok(preflight::step_rights(user).map(|rights| ReaderRights { uid: rights.uid, gid: rights.gid }))
+    }
+
+    /// Finds the stored result of a preparing command, or runs the command.
+    async fn prepare_path(
+        &self,
+        context: &Arc<RunContext>,
+        plan: &Plan,
+        needed: &NeededPath,
+        command: &PlannedStep,
+    ) -> Result<HeldPath, String> {
+        let (path, cmd) = (&needed.path, &command.cmd);
+        let (key, inputs) = self.preparation_key(context, plan, needed, command)?;
+        let trust = &context.caches.scopes.trust;
+        let scope_in = |trust_scope: &String| {
+            let origin = PathOrigin::Command { trust_scope: trust_scope.clone(), inputs: inputs.clone() };
+            path_scope(context, needed, origin)
+        };
+        let scopes: Vec<PathScope> = std::iter::once(&trust.own).chain(&trust.fallbacks).map(scope_in).collect();
+        let (shared, candidates) = (Arc::clone(context), scopes.clone());
+        let found = tokio::task::spawn_blocking(move || find_stored(&shared, &candidates)).await;
+        let found = found.map_err(|error| format!("`{path}` cannot be looked for: {error}"))?;
+        if let Some(held) = found.map_err(|error| format!("`{path}` cannot be looked for: {}", one_line(&error)))? {
+            return Ok(held);
+        }
+        tracing::info!(%path, %cmd, "preparing a path");
+        let failed = |reason: String| format!("`{cmd}`, which prepares `{path}`, {reason}");
+        let (_, room) =
+            context.caches.create_room().map_err(|error| failed(format!("cannot run: {}", one_line(&error))))?;
+        path_preparation::run(context, command, path, &room).await.map_err(failed)?;
+        let mut text = cmd.to_string();
+        context.redactor().redact_in_place(&mut text);
+        let record = CommandRecord { cmd: text, key, network: command.network, at: context.clock.now_text() };
+        let scope = scopes.into_iter().next().ok_or_else(|| failed("has no scope".to_owned()))?;
+        let shared = Arc::clone(context);
+        let stored = tokio::task::spawn_blocking(move || {
+            let (store, _) = shared.caches.opened_store()?;
+            let is_empty = Directory::open(&room.join(CACHE_UPPER))?.entries(1)?.is_empty();
+            if is_empty {
+                return Ok(None);
+            }
+            let new = NewPath {
+                scope,
+                source: None,
+                command: Some(record),
+                room: &room,
+                is_overlay: matches!(shared.caches.form, CacheForm::Layers),
+                owner: shared.caches.committed_owner(),
+                max_bytes: shared.caches.max_bytes,
+            };
+            store.store_path(new).map(Some)
+        });
+        match stored.await {
+            Ok(Ok(Some(held))) => Ok(held),
+            Ok(Ok(None)) => Err(failed(format!("wrote nothing to `{path}`"))),
+            Ok(Err(error)) => Err(failed(format!("has a result that cannot be stored: {}", one_line(&error)))),
+            Err(error) => Err(failed(format!("has a result that cannot be stored: {error}"))),
+        }
+    }
+
+    /// Returns the digest of the known inputs of a preparing command without the caller's values, which may be secret,
+    /// and the digest with them.
+    fn preparation_key(
+        &self,
+        context: &RunContext,
+        plan: &Plan,
+        needed: &NeededPath,
+        command: &PlannedStep,
+    ) -> Result<(Sha256Hex, Sha256Hex), String> {
+        let path = &needed.path;
+        let files = path_keys::of_tree(&context.tree.snapshot, needed)
+            .and_then(|files| path_keys::require_key(needed, &files).map(|()| files))
+            .map_err(|error| format!("`{path}` cannot be prepared: {error}"))?;
+        let alone = plan_of_command(plan, command);
+        let tools = self
+            .search_tools(&context.tree, &context.host_view, &alone)
+            .map_err(|error| format!("`{path}` cannot be prepared: its tools cannot be looked for: {error}"))?;
+        let environment = environment::build(command, &context.host_view.environment_inputs);
+        let mut env = BTreeMap::new();
+        let mut of_caller = BTreeMap::new();
+        for (name, (value, origin)) in &environment {
+            match origin {
+                VariableOrigin::Caller => {
+                    of_caller.insert(name.as_str(), value.as_str());
+                    env.insert(name.as_str(), "");
+                }
+                _ => {
+                    env.insert(name.as_str(), value.as_str());
+                }
+            }
+        }
+        let inputs = PreparationInputs {
+            version: INPUTS_VERSION,
+            path: path.as_str(),
+            command,
+            env,
+            files,
+            platform: platform(),
+            tools,
+        };
+        let key = Sha256Hex::digest(&canonical::to_vec(&inputs));
+        let with_caller = Sha256Hex::digest(&canonical::to_vec(&(key.as_str(), of_caller)));
+        Ok((key, with_caller))
+    }
+
+    /// Returns whether a run of this repository would show its steps the same stored paths as an earlier run, which
+    /// recorded `inputs`. The caller has compared the tree, the plan and the tools.
+    pub(super) fn has_same_mounted_inputs(
+        &self,
+        repository: &Repository,
+        plan: &Plan,
+        inputs: &[&UnverifiedInput],
+    ) -> Result<bool, EngineError> {
+        let paths: std::collections::BTreeSet<&str> =
+            plan.skills.iter().flat_map(|skill| &skill.needs_paths).map(|needed| needed.path.as_str()).collect();
+        let mounted: Vec<_> = inputs.iter().filter(|input| input.shown == InputShown::Mounted).collect();
+        let recorded: std::collections::BTreeSet<&str> = mounted.iter().map(|input| input.path.as_str()).collect();
+        if paths != recorded {
+            return Ok(false);
+        }
+        if mounted.is_empty() {
+            return Ok(true);
+        }
+        let store = CacheStore::open(&self.state, &self.state_path)?;
+        let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let at = display_path(repository.path().as_os_str().as_encoded_bytes());
+        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
+        let rights = preflight::step_rights(user).map(|rights| ReaderRights { uid: rights.uid, gid: rights.gid });
+        let is_same = |input: &UnverifiedInput| {
+            let sha256 = input.sha256.as_ref()?;
+            let stored = (caller, at.as_str(), input.path.as_str());
+            if let Some(prepared) = &input.prepared {
+                let has_key =
+                    |record: &PathRecord| record.command.as_ref().map(|command| &command.key) == Some(&prepared.key);
+                return Some(store.has_path(stored, |record| has_key(record) && record.content.sha256 == *sha256));
+            }
+            let source = Directory::open(repository.path()).ok()?.descend(&input.path).ok()?;
+            let state = source_state(source.as_fd(), rights).ok()?;
+            let is_copy = |record: &PathRecord| record.source.as_ref() == Some(&state);
+            Some(store.has_path(stored, |record| is_copy(record) && record.content.sha256 == *sha256))
+        };
+        Ok(mounted.into_iter().all(|input| is_same(input).unwrap_or(false)))
+    }
+}
+
+/// Returns whether any skill of a plan needs a path.
+pub(super) fn needs_paths(plan: &Plan) -> bool {
+    plan.skills.iter().any(|skill| !skill.needs_paths.is_empty())
+}
+
+/// Returns a plan whose only command is `command`, for the search for its tools.
+fn plan_of_command(plan: &Plan, command: &PlannedStep) -> Plan {
+    let skill = plan.skills.first().map(|skill| PlannedSkill {
+        steps: vec![command.clone()],
+        needs_paths: vec![],
+        caches: vec![],
+        ..skill.clone()
+    });
+    Plan { skills: skill.into_iter().collect(), toolchain: vec![], ..plan.clone() }
+}
+
+fn platform() -> [String; 2] {
+    let release = std::fs::read(OS_RELEASE).unwrap_or_default();
+    [std::env::consts::ARCH.to_owned(), Sha256Hex::digest(&release).as_str().to_owned()]
+}
+
+fn path_scope(context: &RunContext, needed: &NeededPath, origin: PathOrigin) -> PathScope {
+    let scopes = &context.caches.scopes;
+    PathScope {
+        caller: scopes.caller,
+        owner: scopes.owner,
+        repository: scopes.repository.clone(),
+        path: needed.path.to_string(),
+        origin,
+    }
+}
+
+fn find_stored(context: &RunContext, scopes: &[PathScope]) -> Result<Option<HeldPath>, SkillCacheError> {
+    let (store, _) = context.caches.opened_store()?;
+    for scope in scopes {
+        if let Some(held) = store.find_path(scope, None)? {
+            return Ok(Some(held));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the state of a path that a run of the worktree shows among the ignored files.
+fn state_in_tree(context: &RunContext, needed: &NeededPath) -> PathState {
+    let path = &needed.path;
+    match context.tree.repository.path().join(path.as_str()).symlink_metadata() {
+        Ok(_) => PathState::InTree,
+        Err(_) => PathState::Unavailable(format!("`{path}` is not in the worktree; create it, and run again")),
+    }
+}
+
+/// Copies a path from the worktree, if its key files are those of the verified tree. Uses the stored copy if the path
+/// has not changed since.
+fn provide_from_worktree(
+    context: &RunContext,
+    needed: &NeededPath,
+    rights: Option<ReaderRights>,
+) -> Result<HeldPath, String> {
+    let (path, worktree) = (&needed.path, &context.tree.worktree);
+    let missing = |reason: String| format!("`{path}` is not part of a commit, and {reason}");
+    if let CacheForm::Empty { reason } = &context.caches.form {
+        return Err(missing(format!("the worktree's cannot be shown: {reason}")));
+    }
+    let source = open_in_worktree(worktree, needed).map_err(missing)?;
+    let in_tree = path_keys::of_tree(&context.tree.snapshot, needed).map_err(|error| missing(error.to_string()))?;
+    let on_disk = path_keys::of_worktree(worktree, needed).map_err(|error| missing(one_line(&error)))?;
+    match path_keys::differences(&in_tree, &on_disk).as_slice() {
+        [] => path_keys::require_key(needed, &in_tree).map_err(|error| missing(error.to_string()))?,
+        [one] => return Err(missing(format!("`{one}` differs from the worktree's"))),
+        [one, others @ ..] => {
+            return Err(missing(format!("`{one}` and {} more files differ from the worktree's", others.len())));
+        }
+    }
+    copy_from_worktree(context, needed, &source, rights).map_err(|error| missing(one_line(&error)))
+}
+
+/// Opens a directory of the worktree, without following a link.
+fn open_in_worktree(worktree: &Repository, needed: &NeededPath) -> Result<Directory, String> {
+    let opened = Directory::open(worktree.path()).and_then(|top| top.descend(needed.path.as_str()));
+    opened.map_err(|error| match &error {
+        StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            "the worktree has none".to_owned()
+        }
+        StoreError::Io { source, .. } if source.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            "the worktree's is a symbolic link".to_owned()
+        }
+        StoreError::Symlink { .. } => "the worktree's is a symbolic link".to_owned(),
+        StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotADirectory => {
+            "the worktree's is not a directory".to_owned()
+        }
+        _ => one_line(&error),
+    })
+}
+
+/// The reason why a directory of the worktree cannot be copied.
+#[derive(Debug, thiserror::Error)]
+enum WorktreeCopyError {
+    /// The directory cannot be read, or the copy cannot be written.
+    #[error("the worktree's cannot be copied: {0}")]
+    Copy(#[from] SkillCacheError),
+    /// Another program writes to the directory.
+    #[error("the worktree's changes while it is copied")]
+    Changes,
+}
+
+impl From<StoreError> for WorktreeCopyError {
+    fn from(error: StoreError) -> Self {
+        Self::Copy(error.into())
+    }
+}
+
+fn copy_from_worktree(
+    context: &RunContext,
+    needed: &NeededPath,
+    source: &Directory,
+    rights: Option<ReaderRights>,
+) -> Result<HeldPath, WorktreeCopyError> {
+    let scope = path_scope(context, needed, PathOrigin::Worktree);
+    for _ in 0..MAX_COPIES {
+        let state = source_state(source.as_fd(), rights)?;
+        let (store, room) = context.caches.create_room()?;
+        if let Some(held) = store.find_path(&scope, Some(&state))? {
+            return Ok(held);
+        }
+        let opened = source.as_fd().try_clone_to_owned().map_err(|source| SkillCacheError::Entry {
+            action: "open",
+            path: needed.path.to_string(),
+            source,
+        })?;
+        CacheStore::copy_directory(opened, &room, context.caches.copies_owner())?;
+        if source_state(source.as_fd(), rights)? != state {
+            continue;
+        }
+        let new = NewPath {
+            scope,
+            source: Some(state),
+            command: None,
+            room: &room,
+            is_overlay: false,
+            owner: None,
+            max_bytes: context.caches.max_bytes,
+        };
+        return Ok(store.store_path(new)?);
+    }
+    Err(WorktreeCopyError::Changes)
+}
