@@ -77,12 +77,12 @@ impl FileSelection {
             Some((first, rest)) => rest.iter().try_fold(first.clone(), |patterns, group| combine(&patterns, group))?,
         };
         Ok(FileRules {
-            base: None,
             include: include.iter().map(PathPattern::to_spec_pattern).collect(),
             exclude: self.exclude.clone(),
             types: self.types.clone(),
             types_or: self.types_or.clone(),
             exclude_types: self.exclude_types.clone(),
+            base: None,
             parallel: 1,
         })
     }
@@ -95,7 +95,7 @@ fn combine(one: &[PathPattern], other: &[PathPattern]) -> Result<Vec<PathPattern
 
 /// Returns whether the rules choose every file.
 pub(super) fn chooses_everything(rules: &FileRules) -> bool {
-    let FileRules { include, exclude, types, types_or, exclude_types, parallel: _, base: _ } = rules;
+    let FileRules { include, exclude, types, types_or, exclude_types, base: _, parallel: _ } = rules;
     [include, exclude, types, types_or, exclude_types].iter().all(|list| list.is_empty())
 }
 
