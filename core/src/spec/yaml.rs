@@ -31,6 +31,8 @@ pub(super) const MAX_DEPTH: usize = 64;
 pub(super) const MAX_NODES: usize = 100_000;
 /// Maximum number of bytes of text that all aliases of a file may repeat together.
 const MAX_ALIAS_BYTES: usize = 4 * MAX_BYTES;
+/// Maximum number of anchors in a file.
+const MAX_ANCHORS: usize = 1_000;
 
 /// The kind of file to parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -437,6 +439,10 @@ impl<'a, 'r> YamlTreeBuilder<'a, 'r> {
             return Ok(());
         }
         let node = node();
+        if self.anchored.len() >= MAX_ANCHORS {
+            let problem = format!("the {} has more than {MAX_ANCHORS} anchors", self.kind.noun());
+            return Err(self.stop(Diagnostic::error(Code::Alias, node.span, problem).hint("use fewer anchors")));
+        }
         let nodes = node.measure_within(usize::MAX, usize::MAX, usize::MAX).map_or(0, |(nodes, _)| nodes);
         self.count_nodes(nodes, node.span)?;
         self.anchored.insert(anchor, node);

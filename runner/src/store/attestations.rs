@@ -149,8 +149,8 @@ pub fn recorded_runs(state: &Path) -> Result<Vec<Attestation>, StoreError> {
         let records = records_by_age(&directory)?;
         runs.extend(records.iter().filter_map(|(_, name)| Attestation::parse(&directory.read(name, MAX_BYTES).ok()??)));
     }
-    // A run id begins with the time of the run.
-    runs.sort_by(|one, other| other.last_run.run_id.as_str().cmp(one.last_run.run_id.as_str()));
+    let age = |run: &Attestation| (run.last_run.timestamp.clone(), run.last_run.run_id.clone());
+    runs.sort_by_key(|run| std::cmp::Reverse(age(run)));
     Ok(runs)
 }
 

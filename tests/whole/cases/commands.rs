@@ -253,14 +253,17 @@ fn repo_option_selects_repository(env: &TestEnvironment) {
 
 fn recorded_runs_are_found_without_daemon(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("echo seen; test ! -e src/bad"));
+    let state = env.state_dir();
+    let in_state =
+        |arguments: &[&str]| repo.proctor(&[arguments, &["--state-dir", state.to_str().expect("UTF-8")]].concat());
     let runs = |arguments: &[&str]| -> Vec<Value> {
-        let listed = repo.proctor(&[&["runs", "--format", "json"], arguments].concat()).exits(0);
+        let listed = in_state(&[&["runs", "--format", "json"], arguments].concat()).exits(0);
         serde_json::from_str(&listed.stdout).unwrap_or_else(|error| panic!("{error}: {listed}"))
     };
     assert_eq!(runs(&[]), [] as [Value; 0]);
-    repo.proctor(&["logs", "last"]).exits(2).prints_to_stderr(&["no run of", "is recorded", "proctor run"]);
+    in_state(&["logs", "last"]).exits(2).prints_to_stderr(&["no run of", "is recorded", "proctor run"]);
     let unknown =
-        repo.proctor(&["report", "20260101T000000Z-00000000"]).exits(2).prints_to_stderr(&["is recorded neither"]);
+        in_state(&["report", "20260101T000000Z-00000000"]).exits(2).prints_to_stderr(&["is recorded neither"]);
     assert!(!unknown.stderr.contains("daemon's socket"), "{unknown}");
     repo.run().exits(0);
     repo.write("src/bad", "x");
@@ -271,16 +274,16 @@ fn recorded_runs_are_found_without_daemon(env: &TestEnvironment) {
     assert_eq!((&listed[0]["changeset_id"], &listed[1]["changeset_id"]), (&Value::Null, &CHANGESET.into()));
     assert_eq!(runs(&["--all"]), listed);
     let id = listed[0]["run_id"].as_str().expect("an id");
-    let used: Value = serde_json::from_str(&repo.proctor(&["du", "--format", "json"]).exits(0).stdout).expect("JSON");
+    let used: Value = serde_json::from_str(&in_state(&["du", "--format", "json"]).exits(0).stdout).expect("JSON");
     let kinds = used["kinds"].as_array().expect("kinds").iter().map(|kind| kind["kind"].as_str().expect("a kind"));
     assert!(kinds.collect::<Vec<_>>().contains(&"runs"), "{used}");
-    repo.proctor(&["du"]).exits(0).prints(&["runs", " in "]);
-    repo.proctor(&["runs"]).exits(0).prints(&["VERDICT", id, "failed"]);
-    repo.proctor(&["logs", "last"]).exits(0).prints(&["seen"]);
-    repo.proctor(&["report", "last"]).exits(0).prints(&["failed", "exit code 1"]);
-    let page = repo.proctor(&["report", "last", "--format", "html"]).exits(0);
+    in_state(&["du"]).exits(0).prints(&["runs", " in "]);
+    in_state(&["runs"]).exits(0).prints(&["VERDICT", id, "failed"]);
+    in_state(&["logs", "last"]).exits(0).prints(&["seen"]);
+    in_state(&["report", "last"]).exits(0).prints(&["failed", "exit code 1"]);
+    let page = in_state(&["report", "last", "--format", "html"]).exits(0);
     assert!(page.stdout.contains("<html") && page.stdout.contains(id), "{page}");
-    let record: Value = serde_json::from_str(&repo.proctor(&["report", id, "--format", "json"]).exits(0).stdout)
+    let record: Value = serde_json::from_str(&in_state(&["report", id, "--format", "json"]).exits(0).stdout)
         .expect("the record of a run");
     assert_eq!((&record["finished"]["exit_code"], &record["started"]["run_id"]), (&1.into(), &id.into()));
 }

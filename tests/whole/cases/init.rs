@@ -333,7 +333,7 @@ fn missing_tool_is_inconclusive(env: &TestEnvironment) {
         "the toolchain check of `python` fails",
         "hint: install it",
     ]);
-    run_with_long_time_limit(env, &repo, &[]).exits(5).prints(&["black --version"]);
+    run_with_long_time_limit(env, &repo, &[]).exits(5).prints(&["missing tool: python (`black`)"]);
 }
 
 fn existing_spec_is_kept_without_force(env: &TestEnvironment) {

@@ -184,8 +184,8 @@ fn leftover_processes_fail_step(env: &TestEnvironment) {
     let repo =
         env.repo(&TestSpec::from_steps([TestStep::sh("it", LEAVE_PROCESSES_SCRIPT)]).with_default("leaks: fail"));
     let run = repo.run().exits(1);
-    let run = run.prints(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail); exit code 0", "wait for them"]);
-    run.prints_to_stderr(&["failed verify.it/it: it left 2 processes behind"]);
+    let run = run.prints(&["left 2 processes behind: `sleep` (pid ", "(leaks: fail; exit 0, ", "wait for them"]);
+    run.prints_to_stderr(&["FAIL verify.it/it"]);
     let step = repo.step("it");
     assert_eq!((&step["outcome"], &step["exit_code"]), (&json!("failed"), &json!(0)), "{step:#}");
     repo.proctor(&["gate", "--changeset", CHANGESET]).exits(1);
@@ -205,7 +205,7 @@ fn leftover_processes_fail_step(env: &TestEnvironment) {
     let check = format!("toolchains: {{ tool: {{ required: [{{ cmd: [sh, -c, {LEAVE_PROCESSES_SCRIPT:?}] }}] }} }}");
     let checked =
         env.repo_at("checked", &TestSpec::from_script("true").with_top_level(&check).with_default("leaks: fail"));
-    checked.run().exits(5).prints(&["left 2 processes behind", "no skill was started"]);
+    checked.run().exits(5).prints(&["left 2 processes behind", "a toolchain check failed"]);
 }
 
 fn leftover_processes_over_http(env: &TestEnvironment) {

@@ -291,7 +291,7 @@ fn unverifiable_requests_are_errors(env: &TestEnvironment) {
             assert_eq!(answer["isError"], true, "{answer}");
             assert!(!answer_text(answer).contains("PASSED"), "{answer}");
         }
-        assert!(answer_text(&results.answers[0]).contains("profiles"), "it says what is meant: {}", results.answers[0]);
+        assert!(answer_text(&results.answers[0]).contains("`profils`"), "it names the mistake: {}", results.answers[0]);
         assert_starts_with(
             &results.answers[9],
             "INCONCLUSIVE (not verified): verify.it/it did not run: its program does not exist\n",

@@ -154,7 +154,7 @@ fn each_error_is_reported_with_position(env: &TestEnvironment) {
         ("name: it", "name: it, env_allowlist: [lower]", "lower"),
         ("name: it", "name: it, name: twice", "name"),
         ("version: 1", "version: 2", "version"),
-        ("skills:", "skills: &anchor", "anchor"),
+        ("skills:", "skills: *unknown", "unknown"),
         ("version: 1", "version: !!int 1", "tag"),
         ("version: 1", "version: 1\n---\nversion: 1", "document"),
     ];

@@ -29,7 +29,7 @@ fn missing_tool_blocks_its_users(env: &TestEnvironment) {
     };
     let repo = env.repo(&spec("true"));
     let run = repo.run().exits(5);
-    assert!(run.all_output().contains("the skills that use it were not started"), "{run}");
+    assert!(run.all_output().contains("missing tool: swift (`no-such-swift`)"), "{run}");
     let outcome = |name: &str| repo.evidence(name)["summary"]["outcome"].clone();
     assert_eq!(["a", "b", "c"].map(outcome), ["skipped", "passed", "passed"]);
     assert_eq!(repo.evidence("a")["steps"][0]["termination"]["reason"], "missing tool: swift");

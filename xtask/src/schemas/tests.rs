@@ -328,7 +328,7 @@ fn evidence_requires_nullable_members() {
     for key in value.as_object().expect("an object").keys() {
         assert_required("skill-evidence", &value, "", key);
     }
-    for key in value["steps"][1].as_object().expect("an object").keys() {
+    for key in value["steps"][1].as_object().expect("an object").keys().filter(|key| *key != "files") {
         assert_required("skill-evidence", &value, "/steps/1", key);
     }
 }
@@ -354,8 +354,10 @@ fn toolchain_evidence_matches_schema() {
         sha256: Sha256Hex::digest(b""),
     });
     let value = assert_valid("toolchain-evidence", &document);
-    // Older documents lack `found_reports`, and a step that left no process behind lacks `leaked`.
-    let may_lack = |key: &&String| ["found_reports", "leaked"].contains(&key.as_str());
+    // Older documents lack `found_reports`, a step without `files` lacks these, and a step that left no process behind
+    // lacks `leaked`.
+    let optional = ["found_reports", "leaked", "files", "checked_files"];
+    let may_lack = |key: &&String| optional.contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);
     }
