@@ -630,7 +630,7 @@ class ScopeRequest(TypedDict, total=False):
     # A revision. Steps with `files` are restricted to the files that differ between the verified tree and the merge
     # base of this revision and the verified commit; no restriction if absent.
     changed_since: Optional[str]
-    # Paths relative to the repository, to which steps with `files` are restricted; no restriction if absent. A
+    # Paths relative to the top of the worktree, to which steps with `files` are restricted; no restriction if absent. A
     # directory stands for the files in it. Not together with `changed_since`.
     files: Optional[list[str]]
     # If true, the `fix` command of each step runs before the step, and its changes are applied to the worktree.

@@ -57,8 +57,8 @@ pub struct ScopeRequest {
     /// of this revision and the verified commit; no restriction if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_since: Option<String>,
-    /// Paths relative to the repository, to which steps with `files` are restricted; no restriction if absent. A directory
-    /// stands for the files in it. Not together with `changed_since`.
+    /// Paths relative to the top of the worktree, to which steps with `files` are restricted; no restriction if absent. A
+    /// directory stands for the files in it. Not together with `changed_since`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<Vec<String>>,
     /// If true, the `fix` command of each step runs before the step, and its changes are applied to the worktree.

@@ -28,6 +28,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::run_of_changed_files_does_not_count_for_all_in_reftables", changed_files_do_not_count_for_all)
         .with_reftables(),
     case("files::watch_runs_again_after_each_change", watch_runs_again),
+    case("files::paths_work_below_a_directory_with_its_own_spec", paths_below_own_spec),
     dry_case("files::contradictory_restrictions_are_refused", refuses_contradictions),
 ];
 
@@ -285,6 +286,24 @@ fn watch_runs_again(env: &TestEnvironment) {
     fixing.signal(Signal::INT);
     let fixed = env.finish(fixing).exits(130);
     assert_eq!(fixed.stdout.matches("partial run").count(), 1, "{fixed}");
+}
+
+fn paths_below_own_spec(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    let spec = TestSpec::new([TestSkill::new("s", [file_step("it", &["files: { types: [python] }"])])]);
+    repo.write("svc/a/spec/verification.yaml", spec.to_yaml(env.marker()));
+    repo.write("svc/a/src/q.py", "q\n");
+    repo.write("svc/a/src/r.py", "r\n");
+    repo.commit();
+    repo.write("svc/a/src/q.py", "changed\n");
+    let checked = |arguments: &[&str]| {
+        let words = [&["run", "--format", "json"], arguments].concat();
+        let finished = env.finish(env.start_in(&repo.file("svc/a/src"), &words)).exits(0);
+        lines(first_step(&serde_json::from_str(&finished.stdout).expect("JSON")))
+    };
+    assert_eq!(checked(&[]), ["2 files", "[src/q.py]", "[src/r.py]"]);
+    assert_eq!(checked(&["--changed"]), ["1 files", "[src/q.py]"]);
+    assert_eq!(checked(&["--files", "r.py", "../../../src/a.py"]), ["1 files", "[src/r.py]"]);
 }
 
 fn refuses_contradictions(env: &TestEnvironment) {

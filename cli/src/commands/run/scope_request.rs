@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::run_scope::ScopeRequest;
+use proctor_runner::WorktreePlace;
 
 use crate::args::ScopeArgs;
 use crate::error::CliError;
@@ -13,7 +14,9 @@ use crate::installation::show;
 /// # Errors
 /// A file is outside the repository, or its path is not valid text.
 pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<ScopeRequest, CliError> {
-    let files = args.files.as_ref().map(|files| files.iter().map(|file| path_in_repo(file, repo, cwd)).collect());
+    // The spec may be in a subdirectory of the worktree.
+    let top = WorktreePlace::find(repo).map_or_else(|_| repo.to_path_buf(), |place| place.top);
+    let files = args.files.as_ref().map(|files| files.iter().map(|file| path_in_repo(file, &top, cwd)).collect());
     Ok(ScopeRequest {
         selected: args.selected.clone(),
         changed_since: args.changed.clone(),
@@ -22,7 +25,7 @@ pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<Sco
     })
 }
 
-/// Returns the path of a file relative to the repository. The file need not exist.
+/// Returns the path of a file relative to the top of the worktree. The file need not exist.
 fn path_in_repo(file: &Path, repo: &Path, cwd: &Path) -> Result<String, CliError> {
     let absolute = without_dots(&cwd.join(file));
     let outside = |problem: &str| CliError::Usage {

@@ -20,7 +20,7 @@ use super::{Engine, MAX_RANGE};
 use crate::error::{EngineError, MissingControl};
 use crate::gate::GateRequest;
 use crate::host::probe::{ProbeConditions, SandboxProbe};
-use crate::host::repository::Repository;
+use crate::host::repository::{Repository, WorktreePlace};
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::ToolSearch;
 use crate::host::worktree_watch::WorktreeWatch;
@@ -87,7 +87,8 @@ impl Engine {
     /// # Errors
     /// The worktree cannot be listed, or the kernel allows no more watches.
     pub fn watch_worktree(&self, repo: &Path) -> Result<WorktreeWatch, EngineError> {
-        WorktreeWatch::start(self.helper.clone(), repo)
+        let top = WorktreePlace::find(repo).map_or_else(|_| repo.to_path_buf(), |place| place.top);
+        WorktreeWatch::start(self.helper.clone(), &top)
     }
 
     /// Answers whether a tree is verified, without running anything.
