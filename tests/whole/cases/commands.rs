@@ -280,7 +280,7 @@ fn recorded_runs_are_found_without_daemon(env: &TestEnvironment) {
     in_state(&["du"]).exits(0).prints(&["runs", " in "]);
     in_state(&["runs"]).exits(0).prints(&["VERDICT", id, "failed"]);
     in_state(&["logs", "last"]).exits(0).prints(&["seen"]);
-    in_state(&["report", "last"]).exits(0).prints(&["failed", "exit code 1"]);
+    in_state(&["report", "last"]).exits(0).prints(&["failed", "exit 1"]);
     let page = in_state(&["report", "last", "--format", "html"]).exits(0);
     assert!(page.stdout.contains("<html") && page.stdout.contains(id), "{page}");
     let record: Value = serde_json::from_str(&in_state(&["report", id, "--format", "json"]).exits(0).stdout)
