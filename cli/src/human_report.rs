@@ -238,10 +238,11 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
 /// Renders remarks that had no influence on the verdict.
 fn notes(record: &RunRecord) -> String {
     let mut text = missing_controls_warning(record);
-    if let Some(sentence) = record.rerun_sentence() {
+    // The last line names the scope.
+    if let Some(sentence) = record.selection_sentence().filter(|_| record.scope().is_none()) {
         let line = escape_line(&sentence);
         let note = || format!("{} {line}\n", paint(DIM, "note:"));
-        text.push_str(&if record.partial_rerun().is_some() { style::warning(&line) } else { note() });
+        text.push_str(&if record.is_partial() { style::warning(&line) } else { note() });
     }
     if record.scope().is_none() {
         for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::NoFiles) {

@@ -74,7 +74,7 @@ impl RunReportFormat {
 impl ReportInput<'_> {
     /// Returns whether a run left out skills of its profile; the verdict then covers only the other skills.
     pub fn is_partial(&self) -> bool {
-        self.runs.iter().filter_map(ReportedRun::record).any(|record| record.partial_rerun().is_some())
+        self.runs.iter().filter_map(ReportedRun::record).any(|record| record.is_partial())
     }
 
     /// Returns the combined verdict of all runs: passed if every run passed and no commit was left out.

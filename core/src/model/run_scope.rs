@@ -79,6 +79,11 @@ impl ScopeRequest {
 }
 
 impl RunScope {
+    /// Returns a sentence that readers need to interpret the verdict.
+    pub fn sentence(&self) -> String {
+        format!("the run covers only a part of the profile or of the files: {}", self.phrase())
+    }
+
     /// Returns a phrase that describes the scope, such as `2 files changed since 1a2b3c4d5e6f`.
     pub fn phrase(&self) -> String {
         let mut parts = Vec::new();

@@ -239,10 +239,16 @@ impl RunRecord {
         }
     }
 
-    /// Returns a sentence about the selection of `--last-failed`, which readers need to interpret the verdict.
-    pub fn rerun_sentence(&self) -> Option<String> {
-        let rerun = self.started.as_ref()?.rerun.as_ref()?;
-        Some(rerun.sentence(self.skills.len()))
+    /// Returns a sentence about the selection of the run's steps and files, which readers need to interpret the verdict.
+    pub fn selection_sentence(&self) -> Option<String> {
+        let started = self.started.as_ref()?;
+        let rerun = started.rerun.as_ref().map(|rerun| rerun.sentence(self.skills.len()));
+        rerun.or_else(|| started.scope.as_ref().map(RunScope::sentence))
+    }
+
+    /// Returns whether the run covers only a part of the profile or of the files.
+    pub fn is_partial(&self) -> bool {
+        self.partial_rerun().is_some() || self.scope().is_some()
     }
 
     /// Returns the selection if the run left out skills.

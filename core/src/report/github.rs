@@ -264,7 +264,7 @@ fn general_annotations(run: &ReportedRun, record: &RunRecord) -> VecDeque<Annota
             doubt.message.clone(),
         )
     });
-    let partial = record.rerun_sentence().filter(|_| record.partial_rerun().is_some());
+    let partial = record.selection_sentence().filter(|_| record.is_partial());
     let partial = partial.map(|sentence| Annotation {
         level: FindingLevel::Warning,
         ..error_annotation(format!("{}partial run", run.commit_prefix()), sentence)

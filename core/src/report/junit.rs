@@ -103,6 +103,9 @@ fn skill_suite(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Repo
         let left_out: Vec<&str> = rerun.left_out.iter().map(SkillName::as_str).collect();
         suite.add_property(("left_out", left_out.join(" ").as_str()));
     }
+    if let Some(scope) = record.scope() {
+        suite.add_property(("scope", xml_attribute(&scope.phrase()).as_str()));
+    }
     if let Some(tier) = skill.tier {
         suite.add_property(("tier", tier.to_string().as_str()));
     }

@@ -128,8 +128,8 @@ fn refusal_text(refusal: &ReportedRefusal) -> String {
 
 fn add_record(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &ReportedRun, record: &RunRecord) {
     page.add(&run_facts(record));
-    if let Some(sentence) = record.rerun_sentence() {
-        let opening = if record.partial_rerun().is_some() { "**Partial run**" } else { "Whole run" };
+    if let Some(sentence) = record.selection_sentence() {
+        let opening = if record.is_partial() { "**Partial run**" } else { "Whole run" };
         page.add(&format!(
             "{opening}: {}\n\n",
             inline_code(&truncate_chars(&sentence.replace('`', ""), MAX_SENTENCE_CHARS))

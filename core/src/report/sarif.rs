@@ -172,7 +172,7 @@ fn invocation(run: &ReportedRun) -> Value {
             }
             let doubts = record.doubts.iter().take(MAX_NOTICES);
             let doubts = doubts.map(|doubt| notification("error", doubt.doubt.as_str(), &doubt.message));
-            let partial = record.rerun_sentence().filter(|_| record.partial_rerun().is_some());
+            let partial = record.selection_sentence().filter(|_| record.is_partial());
             let partial = partial.map(|sentence| notification("warning", "partial-run", &sentence));
             let leaks = leak_sentences(record).take(MAX_NOTICES);
             let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
@@ -205,6 +205,9 @@ fn run_properties(record: &RunRecord) -> Option<Value> {
     }
     if let Some(rerun) = record.partial_rerun() {
         properties["leftOut"] = json!(rerun.left_out);
+    }
+    if let Some(scope) = record.scope() {
+        properties["scope"] = json!(scope);
     }
     if let Some(finished) = &record.finished {
         properties["verdict"] = json!(finished.verdict);

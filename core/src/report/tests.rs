@@ -13,6 +13,7 @@ use crate::decision::verdict::{InconclusiveReason, Verdict};
 use crate::model::names::SkillName;
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::ReportFormat;
+use crate::model::run_scope::RunScope;
 use crate::report::report_input::{
     ReportInput, ReportedCommit, ReportedRefusal, ReportedRun, RunResult, ToolReport, ToolReportContent,
 };
@@ -224,6 +225,19 @@ fn comment_and_summary_are_bounded() {
 }
 
 /// A program that looks for the pass of a complete run, by a word or a field, finds none.
+#[test]
+fn each_format_marks_a_restricted_run() {
+    let mut record = run_of_steps(vec![passed_step("a")]);
+    let scope = RunScope { selected: vec!["verify.lint/a".to_owned()], ..RunScope::default() };
+    record.started.as_mut().expect("a start").scope = Some(scope);
+    for format in RunReportFormat::ALL {
+        let text = render_one(reported_run(record.clone(), Vec::new()), format).replace("&#46;", ".");
+        assert!(text.contains("only verify.lint/a"), "{}: {text}", format.as_str());
+        let is_marked = text.to_lowercase().contains("partial") || format == RunReportFormat::Junit;
+        assert!(is_marked, "{}: {text}", format.as_str());
+    }
+}
+
 #[test]
 fn each_format_marks_a_partial_run() {
     let mut record = run_of_steps(vec![passed_step("passes")]);

@@ -247,7 +247,10 @@ impl SpanAttributes {
         self.push_text("proctor.source", source);
         self.push_optional_text("proctor.source.tree", tree);
         self.push_optional_text("vcs.ref.head.revision", commit);
-        self.push_flag("proctor.run.partial", started.rerun.as_ref().is_some_and(|rerun| rerun.is_partial()));
+        self.push_flag(
+            "proctor.run.partial",
+            started.scope.is_some() || started.rerun.as_ref().is_some_and(|rerun| rerun.is_partial()),
+        );
     }
 
     /// Adds the termination and the resource use of a command.

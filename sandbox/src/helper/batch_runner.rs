@@ -115,7 +115,7 @@ fn wait_for_one(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(internal("wait for a batch of files")(error)),
         };
-        // Another child is one that an earlier program of this process started before it was replaced.
+        // Other children of this process are no batches.
         let Some(at) = running.iter().position(|batch| batch.pid == reaped.pid) else { continue };
         let batch = running.swap_remove(at);
         results.add_status(reaped.status);

@@ -87,7 +87,7 @@ impl<'a> RunPageView<'a> {
     /// Returns the title of the page.
     pub(super) fn title(&self) -> String {
         let profile = self.record.started.as_ref().map(|started| page_text::truncated_name(started.profile.as_str()));
-        let partial = if self.record.partial_rerun().is_some() { "partial run " } else { "" };
+        let partial = if self.record.is_partial() { "partial run " } else { "" };
         let parts = [Some(format!("{partial}{}", self.verdict_word())), profile, Some("Proctor".to_owned())];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
     }

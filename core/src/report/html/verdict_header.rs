@@ -24,7 +24,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
         html.class("div", "wide", |html| {
             html.plain("h1", |html| {
                 write_verdict(html, view.verdict_word());
-                if view.record.partial_rerun().is_some() {
+                if view.record.is_partial() {
                     html.text(" in a partial run");
                 }
                 if let Some(started) = &view.record.started {
@@ -33,7 +33,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
                 }
             });
             html.leaf("p", "meaning", &verdict_explanation(view.record));
-            if let Some(sentence) = view.record.rerun_sentence() {
+            if let Some(sentence) = view.record.selection_sentence() {
                 html.leaf("p", "meaning", &page_text::truncated_sentence(&sentence));
             }
             html.leaf("p", "tally", &outcome_counts(view.record));
