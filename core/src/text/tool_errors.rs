@@ -1,8 +1,8 @@
 //! Finds the errors in the output of a step, by the usual formats of compilers, linters and test runners. The result
 //! selects which lines are shown and which lines of files are annotated. It never affects an outcome.
 //!
-//! To support another tool, add its form to [`line_format`] if one line is enough to recognise an error, else to
-//! [`test_sections`] or [`source_blocks`], and add its real output to `fixtures/tool_outputs`.
+//! To support another tool, add its form to `line_format` if one line is enough to recognise an error, else to
+//! `test_sections` or `source_blocks`, and add its real output to `fixtures/tool_outputs`.
 
 mod line_format;
 mod location;
