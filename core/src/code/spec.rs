@@ -248,7 +248,7 @@ codes! { Code;
         "A file under `include` does not exist, cannot be read, or is outside of the repository.",
         "A spec that is only partly read would run only part of its checks.",
         "Write a path relative to the file that contains the `include`.",
-        "include: [lint.yaml, ../../shared/toolchains.yaml]";
+        "include: [lint.yaml, ../../common/toolchains.yaml]";
     DuplicateDefinition, 171, "spec::duplicate_definition",
         "Two files of one spec define the same toolchain, skill, profile or default.",
         "The result would depend on the order of the files.",

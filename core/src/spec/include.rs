@@ -293,12 +293,12 @@ mod tests {
     use crate::spec;
 
     const MAIN: &str = "version: 1
-include: [lint.yaml, ../shared/tools.yaml]
+include: [lint.yaml, ../common/tools.yaml]
 defaults: { env: { A: x } }
 profiles: { pr: { include: [build, lint] } }
 skills: { build: { steps: [{ name: make, cmd: make }] } }
 ";
-    const LINT: &str = "include: [../shared/tools.yaml]
+    const LINT: &str = "include: [../common/tools.yaml]
 defaults: { timeout_ms: 5, env: { B: y } }
 skills: { lint: { steps: [{ name: check, cmd: [lint] }] } }
 ";
@@ -340,7 +340,7 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
 
     #[test]
     fn cycle_of_includes_ends() {
-        assert!(parse(&LINT.replace("../shared/tools.yaml", "./lint.yaml, verification.yaml"), TOOLS).is_ok());
+        assert!(parse(&LINT.replace("../common/tools.yaml", "./lint.yaml, verification.yaml"), TOOLS).is_ok());
     }
 
     #[test]
@@ -366,7 +366,7 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
     #[test]
     fn refuses_paths_outside_of_the_tree() {
         for path in ["../../x.yaml", "/etc/passwd", "../.git/config", "../changes/1/verify/x.yaml", "absent.yaml"] {
-            let (file, problem) = first_problem(&LINT.replace("../shared/tools.yaml", path), TOOLS);
+            let (file, problem) = first_problem(&LINT.replace("../common/tools.yaml", path), TOOLS);
             assert_eq!(problem.code, Code::BadInclude, "{path}: {file}: {problem}");
         }
     }
@@ -398,7 +398,7 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
 
     #[test]
     fn spec_without_includes_is_parsed_as_before() {
-        let text = MAIN.replace("include: [lint.yaml, ../shared/tools.yaml]\n", "").replace(", lint]", "]");
+        let text = MAIN.replace("include: [lint.yaml, ../common/tools.yaml]\n", "").replace(", lint]", "]");
         assert_eq!(
             parse_with_includes(text.as_bytes(), &[]).expect("valid").spec,
             spec::parse(text.as_bytes()).expect("valid").spec

@@ -9,7 +9,7 @@ use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
 use proctor_core::model::run_scope::{FileScope, FileScopeOrigin, RunScope, ScopeRequest};
 use proctor_git::helper::GitHelper;
-use proctor_git::protocol::CommitRef;
+use proctor_git::protocol::{ChangedFiles, CommitRef};
 use proctor_snapshot::{Snapshot, TreeView};
 
 use super::Engine;
@@ -80,6 +80,7 @@ impl Engine {
             };
         let query = ScopeQuery {
             helper: self.helper.clone(),
+            copy_helper: source.private_copy.as_ref().map(|(copy, _)| copy.helper.clone()),
             worktree: source.worktree.clone(),
             tree: source.repository.path().to_path_buf(),
             snapshot,
@@ -106,6 +107,8 @@ fn steps(plan: &Plan) -> impl Iterator<Item = &PlannedStep> {
 /// The question which files of a tree a request names.
 struct ScopeQuery {
     helper: GitHelper,
+    /// Reads the private copy, if the run has one.
+    copy_helper: Option<GitHelper>,
     worktree: Repository,
     tree: PathBuf,
     snapshot: Arc<Snapshot>,
@@ -128,15 +131,25 @@ impl ScopeQuery {
     }
 
     fn changed_paths(&self) -> Result<(FileScopeOrigin, ScopePaths), EngineError> {
-        let changed = self.helper.changed_files(
-            self.worktree.path(),
-            self.request.changed_since.as_deref(),
-            self.target.as_ref(),
-        )?;
+        let changed = self.changes_since(self.request.changed_since.as_deref())?;
         let files = changed.paths.into_iter().map(|path| path.0).filter(|path| self.snapshot.entries.contains(path));
         let deleted = changed.deleted.into_iter().map(|path| path.0);
         let paths = ScopePaths { files: files.collect(), deleted: deleted.collect() };
         Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
+    }
+
+    /// Returns the files in which the tree of the run differs from `base`. The worktree may be edited meanwhile, so the
+    /// private copy is compared, if there is one; only the worktree's repository knows the names of all revisions.
+    fn changes_since(&self, base: Option<&str>) -> Result<ChangedFiles, EngineError> {
+        let worktree = self.worktree.path();
+        let (Some(copy), None) = (&self.copy_helper, &self.target) else {
+            return Ok(self.helper.changed_files(worktree, base, self.target.as_ref())?);
+        };
+        // The files of the worktree do not matter here, only the commit from which changes count.
+        let base = self.helper.changed_files(worktree, base, None)?.base;
+        // Before the first commit, the id consists of zeros, and HEAD of the copy names no commit either.
+        let commit = Some(base.as_str()).filter(|id| id.bytes().any(|digit| digit != b'0'));
+        Ok(copy.changed_files(&self.tree, commit, None)?)
     }
 
     /// Returns the files of the tree that these paths name. A directory stands for the files in it, and a path that does
