@@ -311,7 +311,7 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
         let main = SpecSource { path: "spec/verification.yaml".into(), bytes: MAIN.into() };
         let included = read_includes(&main, |path| match path {
             "spec/lint.yaml" => Ok(lint.into()),
-            "shared/tools.yaml" => Ok(tools.into()),
+            "common/tools.yaml" => Ok(tools.into()),
             _ => Err(IncludeError::Missing),
         });
         let shown = |included: &[SpecSource], problems| {
@@ -356,11 +356,11 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
     #[test]
     fn reports_problems_in_their_own_file() {
         let (path, problem) = first_problem(LINT, "toolchain: {}\n");
-        assert_eq!((path.as_str(), problem.code), ("shared/tools.yaml", Code::UnknownKey));
+        assert_eq!((path.as_str(), problem.code), ("common/tools.yaml", Code::UnknownKey));
         assert_eq!(problem.span.map(|span| (span.line, span.column, span.file)), Some((1, 1, 0)));
         let (path, problems) = parse("skills: [\n", "toolchain: {}\n").expect_err("invalid");
         assert_eq!((path.as_str(), problems[0].code), ("spec/lint.yaml", Code::Syntax));
-        assert!(problems.iter().any(|problem| problem.message.starts_with("shared/tools.yaml:1:1: ")), "{problems:#?}");
+        assert!(problems.iter().any(|problem| problem.message.starts_with("common/tools.yaml:1:1: ")), "{problems:#?}");
     }
 
     #[test]
