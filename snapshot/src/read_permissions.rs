@@ -27,12 +27,12 @@ const DIRECTORY_BITS: u32 = 0o555;
 
 impl StepRights {
     /// Returns whether the permission bits let the user read a file.
-    pub(crate) fn can_read(self, stat: &Stat) -> bool {
+    pub fn can_read(self, stat: &Stat) -> bool {
         self.allow(stat, FILE_BITS)
     }
 
     /// Returns whether the permission bits let the user list and search a directory.
-    pub(crate) fn can_list(self, stat: &Stat) -> bool {
+    pub fn can_list(self, stat: &Stat) -> bool {
         self.allow(stat, DIRECTORY_BITS)
     }
 

@@ -13,6 +13,7 @@ use proctor_core::record::unverified_inputs::{InputShown, UnverifiedInput};
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{CACHE_UPPER, CacheForm, StepUser};
+use proctor_snapshot::StepRights;
 use serde::Serialize;
 
 use super::Engine;
@@ -27,7 +28,7 @@ use crate::step::needed_paths::PathState;
 use crate::step::path_preparation;
 use crate::store::StoreError;
 use crate::store::caches::prepared::{
-    CommandRecord, HeldPath, NewPath, PathOrigin, PathRecord, PathScope, ReaderRights, source_state,
+    CommandRecord, HeldPath, NewPath, PathOrigin, PathRecord, PathScope, source_state,
 };
 use crate::store::caches::{CacheStore, SkillCacheError};
 use crate::store::directory::Directory;
@@ -117,9 +118,9 @@ impl Engine {
     }
 
     /// Returns the rights with which the worktree must be readable, if they are not our own.
-    fn worktree_rights(&self, worktree: &Repository) -> Result<Option<ReaderRights>, String> {
+    fn worktree_rights(&self, worktree: &Repository) -> Result<Option<StepRights>, String> {
         let user = StepUser::choose(self.launcher.host(), &worktree.facts).map_err(|error| one_line(&error))?;
-        Ok(preflight::step_rights(user).map(|rights| ReaderRights { uid: rights.uid, gid: rights.gid }))
+        Ok(preflight::step_rights(user))
     }
 
     /// Finds the stored result of a preparing command, or runs the command.
@@ -246,7 +247,7 @@ impl Engine {
         let caller = self.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let at = display_path(repository.path().as_os_str().as_encoded_bytes());
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
-        let rights = preflight::step_rights(user).map(|rights| ReaderRights { uid: rights.uid, gid: rights.gid });
+        let rights = preflight::step_rights(user);
         let is_same = |input: &UnverifiedInput| {
             let sha256 = input.sha256.as_ref()?;
             let stored = (caller, at.as_str(), input.path.as_str());
@@ -320,7 +321,7 @@ fn state_in_tree(context: &RunContext, needed: &NeededPath) -> PathState {
 fn provide_from_worktree(
     context: &RunContext,
     needed: &NeededPath,
-    rights: Option<ReaderRights>,
+    rights: Option<StepRights>,
 ) -> Result<HeldPath, String> {
     let (path, worktree) = (&needed.path, &context.tree.worktree);
     let missing = |reason: String| format!("`{path}` is not part of a commit, and {reason}");
@@ -379,7 +380,7 @@ fn copy_from_worktree(
     context: &RunContext,
     needed: &NeededPath,
     source: &Directory,
-    rights: Option<ReaderRights>,
+    rights: Option<StepRights>,
 ) -> Result<HeldPath, WorktreeCopyError> {
     let scope = path_scope(context, needed, PathOrigin::Worktree);
     for _ in 0..MAX_COPIES {

@@ -22,6 +22,7 @@ use proctor_core::model::plan::Network;
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::CACHE_UPPER;
+use proctor_snapshot::StepRights;
 use rustix::fs::{self, FlockOperation, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ use super::{CacheStore, SkillCacheError};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 
-pub(crate) use content::{ContentDigest, ReaderRights};
+pub(crate) use content::ContentDigest;
 pub(super) use stored_paths::{StoredPath, is_path_in_use, remove_abandoned_paths, remove_path, stored_paths};
 
 /// Directory of the prepared paths, in that of all caches.
@@ -273,7 +274,7 @@ impl CacheStore {
 /// The directory cannot be read.
 pub(crate) fn source_state(
     directory: std::os::fd::BorrowedFd<'_>,
-    rights: Option<ReaderRights>,
+    rights: Option<StepRights>,
 ) -> Result<Sha256Hex, SkillCacheError> {
     content::seal(directory, rights)
 }

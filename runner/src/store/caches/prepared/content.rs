@@ -5,7 +5,8 @@ use std::io::Read as _;
 use std::os::fd::BorrowedFd;
 
 use proctor_core::text::digest::Sha256Hex;
-use rustix::fs::{self, FileType, Mode, OFlags, Stat};
+use proctor_snapshot::StepRights;
+use rustix::fs::{self, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -27,36 +28,18 @@ pub(crate) struct ContentDigest {
     pub(crate) bytes: u64,
 }
 
-/// The user and the group with whose rights a directory must be readable.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReaderRights {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
-impl ReaderRights {
-    /// Returns whether the permission bits let the user read a file, or list and search a directory.
-    fn allow(self, stat: &Stat) -> bool {
-        let wanted = if FileType::from_raw_mode(stat.st_mode).is_dir() { 0o555 } else { 0o444 };
-        let class = if stat.st_uid == self.uid {
-            0o700
-        } else if stat.st_gid == self.gid {
-            0o070
-        } else {
-            0o007
-        };
-        stat.st_mode & class & wanted == class & wanted
-    }
-}
-
 /// Returns a digest of the names and stat data of all entries below `root`, including the times of their last status
 /// change, which no program can set.
-pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<ReaderRights>) -> Result<Sha256Hex, SkillCacheError> {
+pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<Sha256Hex, SkillCacheError> {
     let mut hash = Sha256::new();
     hash.update(cache_layer::summarize(root)?.seal.as_str());
     cache_layer::walk_entries(root, &mut |entry| {
-        let is_link = entry.kind().is_symlink();
-        if rights.is_some_and(|rights| !is_link && !rights.allow(&entry.stat)) {
+        let is_readable = |rights: StepRights| match entry.kind() {
+            FileType::Symlink => true,
+            FileType::Directory => rights.can_list(&entry.stat),
+            _ => rights.can_read(&entry.stat),
+        };
+        if rights.is_some_and(|rights| !is_readable(rights)) {
             return Err(entry.error_for("read")(rustix::io::Errno::ACCESS));
         }
         hash.update(entry.stat.st_ctime.to_le_bytes());

@@ -178,12 +178,24 @@ fn refuses_a_path_that_is_too_large() {
 #[test]
 fn source_must_be_readable_with_the_given_rights() {
     let directory = tempfile::tempdir().expect("temp");
-    fs::write(directory.path().join("secret"), "x").expect("writes");
-    fs::set_permissions(directory.path().join("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .expect("sets");
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("sets");
+    };
+    let (file, inner) = (directory.path().join("file"), directory.path().join("inner"));
+    set_mode(directory.path(), 0o755);
+    fs::write(&file, "x").expect("writes");
+    fs::create_dir(&inner).expect("makes");
+    symlink("nowhere", directory.path().join("link")).expect("links");
     let opened = Directory::open(directory.path()).expect("opens");
-    let of = |rights| source_state(opened.as_fd(), rights);
-    assert!(of(None).is_ok());
-    let refused = of(Some(ReaderRights { uid: 4_000_000, gid: 4_000_000 })).expect_err("another's file");
-    assert_eq!(refused.to_string(), "cannot read `secret` in it: Permission denied (os error 13)");
+    let state = |rights| source_state(opened.as_fd(), rights);
+    let other = Some(StepRights { uid: 4_000_000, gid: 4_000_000 });
+    let cases = [(0o644, 0o755, None), (0o600, 0o755, Some("file")), (0o644, 0o744, Some("inner"))];
+    for (file_mode, directory_mode, unreadable) in cases {
+        set_mode(&file, file_mode);
+        set_mode(&inner, directory_mode);
+        assert!(state(None).is_ok());
+        let refused = state(other).err().map(|error| error.to_string());
+        let expected = unreadable.map(|name| format!("cannot read `{name}` in it: Permission denied (os error 13)"));
+        assert_eq!(refused, expected, "file {file_mode:o}, directory {directory_mode:o}");
+    }
 }
