@@ -217,7 +217,7 @@ impl GitHelper {
         }
     }
 
-    /// Returns the identity and the spec of a commit's tree.
+    /// Returns the id of a commit's tree, the texts of single files and, if wanted, the identity of the tree.
     ///
     /// # Errors
     /// The errors of [`GitHelper::tree`].
@@ -226,9 +226,10 @@ impl GitHelper {
         repo: &Path,
         commit: &CommitRef,
         paths: Vec<RepoPath>,
+        identity: bool,
     ) -> Result<CommitTreeContent, GitError> {
         let count = paths.len();
-        let request = GitRequest::Content { repo: repo.to_owned(), commit: commit.clone(), paths };
+        let request = GitRequest::Content { repo: repo.to_owned(), commit: commit.clone(), paths, identity };
         match self.send_commit_request(repo, &request)? {
             GitAnswer::Content(content) if content.texts.len() == count => Ok(content),
             _ => Err(self.helper_error("it answered another question".into())),
@@ -268,7 +269,7 @@ impl GitHelper {
     }
 
     /// Sends the contents of the `wanted` files and links of a commit's tree to `take`, in the order of their
-    /// numbers. Stops if `take` fails.
+    /// numbers. `held_bytes` is the size of the files that the caller has already. Stops if `take` fails.
     ///
     /// # Errors
     /// The same as those of [`GitHelper::tree`]; [`GitError::Helper`] if `take` fails.
@@ -276,10 +277,11 @@ impl GitHelper {
         &self,
         repo: &Path,
         (commit, submodules): (&CommitRef, bool),
-        wanted: Vec<u32>,
+        (wanted, held_bytes): (Vec<u32>, u64),
         take: &mut dyn FnMut(&BlobPieces) -> Result<(), AnswerError>,
     ) -> Result<(), GitError> {
-        let request = GitRequest::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted };
+        let request =
+            GitRequest::Blobs { repo: repo.to_owned(), commit: commit.clone(), submodules, wanted, held_bytes };
         let mut early = |early| match early {
             EarlyFrame::Blobs(pieces) => take(&pieces),
             EarlyFrame::Index(_) => Err(AnswerError::OtherQuestion),

@@ -71,7 +71,7 @@ pub enum GitRequest {
         /// The commit whose tree is compared; `null` for the work tree.
         target: Option<CommitRef>,
     },
-    /// Returns the identity of a commit's tree, and the texts of single files.
+    /// Returns the ids of a commit's tree, and the texts of single files.
     Content {
         /// The top of the work tree.
         repo: PathBuf,
@@ -79,6 +79,8 @@ pub enum GitRequest {
         commit: CommitRef,
         /// The files: a spec and the files that it includes.
         paths: Vec<RepoPath>,
+        /// True if the identity is wanted, for which all files are read.
+        identity: bool,
     },
     /// Returns the hashes of single files in a commit's tree.
     Files {
@@ -108,6 +110,8 @@ pub enum GitRequest {
         submodules: bool,
         /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
         wanted: Vec<u32>,
+        /// Size of the files that the receiver has already, in bytes.
+        held_bytes: u64,
     },
     /// Returns the data for the git directory of a private tree: refs, and the rules in the repository's git
     /// directory.
@@ -250,10 +254,13 @@ pub struct StagedIndex {
     pub file: Option<PathBuf>,
 }
 
-/// The identity of a commit's tree, and the texts of single files.
+/// The ids of a commit's tree, and the texts of single files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitTreeContent {
-    /// The identity of the tree; `null` if it has submodules.
+    /// The id of the tree object; `null` if the tree has a directory for changesets, since the identity does not cover
+    /// the evidence in it.
+    pub tree: Option<String>,
+    /// The identity of the tree; `null` if it was not requested, or if the tree has submodules.
     pub snapshot: Option<SnapshotId>,
     /// The texts, in the order of the request; `null` if there is no such regular file, or it is not text or too large.
     pub texts: Vec<Option<String>>,
@@ -365,8 +372,6 @@ pub struct CommittedLeaf {
     pub mode: u32,
     /// The id of the blob, or of a submodule's commit.
     pub id: ObjectId,
-    /// The size of the blob in bytes.
-    pub size: u64,
 }
 
 /// Git's listing of a work tree.

@@ -4,6 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ProfileName};
 use crate::record::status::LastRun;
 use crate::text::canonical;
@@ -39,6 +40,9 @@ pub struct Attestation {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toolchain_env_sha256: Option<Sha256Hex>,
+    /// The verified tree in git's terms; absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_tree: Option<String>,
 }
 
 impl Subject {
@@ -51,13 +55,27 @@ impl Subject {
 impl Attestation {
     /// Creates the record of a run.
     pub fn new(subject: Subject, last_run: LastRun) -> Self {
-        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None }
+        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None, git_tree: None }
     }
 
     /// Sets the digest of the tools that the run found.
     #[must_use]
     pub fn with_toolchain_env(self, toolchain_env_sha256: Option<Sha256Hex>) -> Self {
         Self { toolchain_env_sha256, ..self }
+    }
+
+    /// Sets the verified tree in git's terms.
+    #[must_use]
+    pub fn with_git_tree(self, git_tree: Option<String>) -> Self {
+        Self { git_tree, ..self }
+    }
+
+    /// Returns whether the run can answer for the tree `git_tree` of a commit: it passed, was not restricted, and its
+    /// tree in git's terms is the same or unknown. Whether it does answer, only the identity of the tree determines.
+    pub fn may_answer_for(&self, git_tree: &str) -> bool {
+        let run = &self.last_run;
+        let is_same = self.git_tree.as_ref().is_none_or(|tree| tree == git_tree);
+        is_same && run.outcome == Verdict::Passed && run.scope.is_none()
     }
 
     /// Returns the record's bytes.

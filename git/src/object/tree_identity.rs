@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use crate::object::object_id::{ObjectFormat, ObjectId, ObjectKind, object_id};
 use crate::object::object_parser::{self, TreeEntry};
 
-const TREE_MODE: u32 = 0o40000;
+/// The mode of a directory in a tree object.
+pub(crate) const TREE_MODE: u32 = 0o40000;
 /// Number of files in a directory and below it from which two threads are faster than one.
 const MIN_PARALLEL_FILES: usize = 16_384;
 /// Typical size of an entry in a tree object, in bytes, for the initial allocation.

@@ -16,7 +16,7 @@ use crate::repository::commit_tree::submodules::CommitRepository;
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
 use crate::wire::answer_frames::BlobWriter;
-use checkout_plan::{CheckoutBudget, CheckoutPlan};
+use checkout_plan::{CheckoutBudget, CheckoutPlan, check_blobs};
 
 mod checkout_plan;
 pub mod commit_content;
@@ -56,29 +56,56 @@ pub(crate) fn tree(
     Ok(tree)
 }
 
-/// Sends the blobs of the `wanted` leaves of a tree. The numbers are sorted and refer to the order of
-/// [`crate::object::tree_identity`].
+/// The leaves of a tree whose blobs are sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantedBlobs<'a> {
+    /// If true, the trees of submodules are included.
+    pub(crate) submodules: bool,
+    /// The numbers of the leaves, in the order of [`CommitTree::leaves`]; sorted.
+    pub(crate) numbers: &'a [u32],
+    /// Size of the files that the receiver has already, in bytes.
+    pub(crate) held_bytes: u64,
+}
+
+/// Sends the blobs of some leaves of a tree, after it has checked all of them.
 pub(crate) fn blobs(
     history: &RepositoryHistory<'_>,
     commit: &CommitRef,
-    submodules: bool,
-    wanted: &[u32],
+    wanted: WantedBlobs<'_>,
     out: &mut dyn Write,
 ) -> Result<(), GitError> {
+    let WantedBlobs { submodules, numbers, held_bytes } = wanted;
     let source = OpenCommit::open(history, &commit.id)?;
-    let (mut number, mut wanted) = (0, wanted.iter().copied().peekable());
+    let mut bounds = CheckoutBudget::beside(held_bytes);
+    visit_wanted(history, &source, (submodules, numbers), &mut |part, leaves| {
+        check_blobs(part.source, leaves.iter().map(|(_, leaf)| *leaf), &mut bounds)
+    })?;
     let mut blobs = BlobWriter::new(out);
     let sent = |result: std::io::Result<()>| result.map_err(|error| history.unreadable(error.to_string()));
-    visit_repositories(history, &source, submodules, &mut |part| {
+    visit_wanted(history, &source, (submodules, numbers), &mut |part, leaves| {
+        leaves.iter().try_for_each(|(number, leaf)| sent(blobs.write(*number, &part.source.content(leaf)?)))
+    })?;
+    sent(blobs.finish())
+}
+
+/// Visits the wanted files and links of each repository of a commit, with their numbers.
+fn visit_wanted(
+    history: &RepositoryHistory<'_>,
+    source: &OpenCommit<'_>,
+    (submodules, numbers): (bool, &[u32]),
+    visitor: &mut dyn FnMut(&CommitRepository<'_>, &[(u32, &PlannedLeaf)]) -> Result<(), GitError>,
+) -> Result<(), GitError> {
+    let (mut number, mut wanted) = (0, numbers.iter().copied().peekable());
+    visit_repositories(history, source, submodules, &mut |part| {
+        let mut leaves = Vec::new();
         for leaf in &part.plan.leaves {
             if wanted.next_if_eq(&number).is_some() && leaf.kind != PlannedLeafKind::Gitlink {
-                sent(blobs.write(number, &part.source.content(leaf)?))?;
+                leaves.push((number, leaf));
             }
             number += 1;
         }
-        Ok(())
-    })?;
-    sent(blobs.finish())
+        visitor(part, &leaves)
+    })
 }
 
 fn visit_repositories(
@@ -102,5 +129,5 @@ fn visit_repositories(
 }
 
 fn committed_leaf(prefix: &[u8], leaf: &PlannedLeaf) -> CommittedLeaf {
-    CommittedLeaf { path: paths::join(prefix, &leaf.path), mode: leaf.mode, id: leaf.id, size: leaf.size }
+    CommittedLeaf { path: paths::join(prefix, &leaf.path), mode: leaf.mode, id: leaf.id }
 }

@@ -6,6 +6,7 @@
 use std::io::{self as std_io, Write};
 use std::path::Path;
 
+use super::commit_tree::WantedBlobs;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
 use super::open_repository::OpenRepository;
@@ -76,8 +77,9 @@ fn answer_request(
             changed_files::changed_files(OpenRepository::open(repo)?, base.as_deref(), target.as_ref())
                 .map(GitAnswer::Changed)
         }
-        GitRequest::Content { repo, commit, paths } => {
+        GitRequest::Content { repo, commit, paths, identity } => {
             let history = open_with_commit(repo, commit, program_output)?;
+            let identify = identity.then_some(identify);
             commit_content::read_content(&history, &commit.id, paths, identify).map(GitAnswer::Content)
         }
         GitRequest::Files { repo, commit, paths } => {
@@ -89,9 +91,10 @@ fn answer_request(
             commit_tree::tree(&open_with_commit(repo, commit, program_output)?, commit, *submodules)
                 .map(GitAnswer::Tree)
         }
-        GitRequest::Blobs { repo, commit, submodules, wanted } => {
+        GitRequest::Blobs { repo, commit, submodules, wanted, held_bytes } => {
             let history = open_with_commit(repo, commit, program_output)?;
-            commit_tree::blobs(&history, commit, *submodules, wanted, out).map(|()| GitAnswer::Blobs)
+            let wanted = WantedBlobs { submodules: *submodules, numbers: wanted, held_bytes: *held_bytes };
+            commit_tree::blobs(&history, commit, wanted, out).map(|()| GitAnswer::Blobs)
         }
         GitRequest::History { repo, nested } => {
             crate::repository::ref_history::read_history(&RepositoryHistory::open(repo, program_output)?, nested)

@@ -20,26 +20,41 @@ pub struct EarlyIndex {
     pub index: Arc<GitIndex>,
 }
 
-/// Pieces of blobs, each with the number of its leaf. The pieces of a blob are consecutive; an empty blob has one
+/// Pieces of blobs, each with the number of its leaf and the size of the blob. The pieces of a blob are consecutive; an empty blob has one
 /// empty piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobPieces(Vec<u8>);
 
 impl BlobPieces {
     /// Returns the pieces; an item is `None` if the bytes are invalid.
-    pub fn iter(&self) -> impl Iterator<Item = Option<(u32, &[u8])>> {
+    pub fn iter(&self) -> impl Iterator<Item = Option<BlobPiece<'_>>> {
         let mut reader = BinaryDecoder::new(&self.0);
         std::iter::from_fn(move || {
             if reader.is_at_end() {
                 return None;
             }
-            let piece = reader.u32().and_then(|number| Some((number, reader.bytes()?)));
+            let piece = read_piece(&mut reader);
             if piece.is_none() {
                 reader = BinaryDecoder::new(&[]);
             }
             Some(piece)
         })
     }
+}
+
+/// A piece of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobPiece<'a> {
+    /// The number of the leaf.
+    pub number: u32,
+    /// Size of the whole blob, in bytes.
+    pub size: u64,
+    /// The bytes of the piece.
+    pub bytes: &'a [u8],
+}
+
+fn read_piece<'a>(reader: &mut BinaryDecoder<'a>) -> Option<BlobPiece<'a>> {
+    Some(BlobPiece { number: reader.u32()?, size: reader.u64()?, bytes: reader.bytes()? })
 }
 
 /// Sends blobs, combining several small ones.
@@ -59,6 +74,7 @@ impl<'a> BlobWriter<'a> {
         let empty = blob.is_empty().then_some(&[][..]);
         for piece in empty.into_iter().chain(blob.chunks(BLOB_PIECE)) {
             self.pieces.u32(number);
+            self.pieces.u64(blob.len() as u64);
             self.pieces.bytes(piece);
             self.length += piece.len() + PIECE_HEADER_BYTES;
             if self.length >= BLOB_PIECE {
@@ -96,7 +112,7 @@ pub(crate) enum EarlyFrame {
 /// Number of bytes of blobs that are sent together.
 const BLOB_PIECE: usize = 256 << 10;
 /// Size of the header of a piece, in bytes.
-const PIECE_HEADER_BYTES: usize = 12;
+const PIECE_HEADER_BYTES: usize = 20;
 
 const EARLY_INDEX_TAG: u8 = b'T';
 const BLOBS_TAG: u8 = b'B';
@@ -225,7 +241,11 @@ mod tests {
         while let Some(frame) = take_frame(&mut sent).expect("frames") {
             let AnswerFrame::Blobs(pieces) = frame else { panic!("other frames") };
             for piece in pieces.iter() {
-                let (number, bytes) = piece.expect("a piece");
+                let BlobPiece { number, size, bytes } = piece.expect("a piece");
+                assert_eq!(
+                    size,
+                    blobs.iter().find(|(wanted, _)| *wanted == number).map_or(0, |(_, blob)| blob.len() as u64)
+                );
                 received.entry(number).or_default().extend_from_slice(bytes);
             }
         }

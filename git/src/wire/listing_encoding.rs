@@ -109,7 +109,6 @@ impl CommitTree {
         for leaf in &self.leaves {
             writer.short_bytes(&leaf.path);
             writer.u32(leaf.mode);
-            writer.u64(leaf.size);
             write_id(writer, leaf.id);
         }
     }
@@ -117,8 +116,8 @@ impl CommitTree {
     /// Reads the fields that the JSON omits.
     pub(crate) fn read_leaves(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
         let leaf = |reader: &mut BinaryDecoder<'_>| {
-            let (path, mode, size) = (reader.short_bytes()?.to_vec(), reader.u32()?, reader.u64()?);
-            Some(CommittedLeaf { path, mode, id: read_id(reader)?, size })
+            let (path, mode) = (reader.short_bytes()?.to_vec(), reader.u32()?);
+            Some(CommittedLeaf { path, mode, id: read_id(reader)? })
         };
         let count = reader.count(MIN_LEAF_BYTES)?;
         self.leaves = (0..count).map(|_| leaf(reader)).collect::<Option<_>>()?;
@@ -127,7 +126,7 @@ impl CommitTree {
 }
 
 /// Minimum encoded size of a leaf in a commit's tree, in bytes.
-const MIN_LEAF_BYTES: usize = 4 + 4 + 8 + 1 + 20;
+const MIN_LEAF_BYTES: usize = 4 + 4 + 1 + 20;
 
 /// Writes an object id.
 pub fn write_id(writer: &mut BinaryEncoder, id: ObjectId) {

@@ -288,7 +288,7 @@ impl Engine {
         let is_strict = request.sandbox == SandboxMode::Strict;
         let documents = withdraw_earlier_pass(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
-        let documents = documents.with_toolchain_env(tools);
+        let documents = documents.with_toolchain_env(tools).with_git_tree(context.tree.snapshot.complete_git_tree());
         context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
         // If this preparation failed, the first command starts a new sandbox.

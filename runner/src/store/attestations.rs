@@ -106,6 +106,16 @@ impl Attestations {
         Ok(None)
     }
 
+    /// Returns whether a recorded run of `subject` may answer for the tree `git_tree` of a commit. Reads the records, but
+    /// no file of the tree.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(crate) fn may_answer_for(&self, subject: &Subject, git_tree: &str) -> Result<bool, StoreError> {
+        let is_candidate = |bytes: &[u8]| Attestation::parse(bytes).is_some_and(|known| known.may_answer_for(git_tree));
+        Ok(self.read_newest_matching(subject, is_candidate)?.is_some())
+    }
+
     /// Returns the newest recorded run of a subject; `None` if its record is not valid.
     ///
     /// # Errors
@@ -199,7 +209,9 @@ fn remove_excess(directory: &Directory, keep: usize) -> Result<(), StoreError> {
 mod tests {
     use super::*;
     use crate::test_support::last_run;
+    use proctor_core::decision::verdict::Verdict;
     use proctor_core::model::names::{ProfileName, RunId};
+    use proctor_core::model::run_scope::RunScope;
     use proctor_core::text::digest::Sha256Hex;
 
     fn subject(repository: &str) -> Subject {
@@ -229,6 +241,30 @@ mod tests {
         assert_eq!(on_tree(3), None);
         assert_eq!(records.read_newest(&subject("/r")).expect("reads"), Some(run_on(2, "r3").to_bytes()));
         assert_eq!(records.read_newest(&subject("/s")).expect("reads"), None);
+    }
+
+    #[test]
+    fn finds_candidates_for_the_tree_of_a_commit() {
+        let temp = tempfile::tempdir().expect("temp");
+        let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
+        let may_answer = |tree: &str| records.may_answer_for(&subject("/r"), tree).expect("reads");
+        assert!(!may_answer("aa"));
+        let passed = |number| {
+            let mut run = run_on(number, "r1");
+            run.last_run.outcome = Verdict::Passed;
+            run
+        };
+        let failed = Attestation { git_tree: Some("aa".to_owned()), ..run_on(1, "r2") };
+        let failed = Attestation { last_run: LastRun { outcome: Verdict::Failed, ..failed.last_run }, ..failed };
+        records.write(&failed).expect("writes");
+        records.write(&passed(2).with_git_tree(Some("bb".to_owned()))).expect("writes");
+        assert_eq!((may_answer("aa"), may_answer("bb"), may_answer("cc")), (false, true, false));
+        let mut restricted = passed(3).with_git_tree(Some("dd".to_owned()));
+        restricted.last_run.scope = Some(RunScope::default());
+        records.write(&restricted).expect("writes");
+        assert!(!may_answer("dd"));
+        records.write(&passed(4)).expect("writes");
+        assert!(may_answer("cc"), "the tree of a run with untracked files is unknown");
     }
 
     #[test]

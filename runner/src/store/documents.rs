@@ -31,6 +31,8 @@ pub(crate) struct RunDocumentDir {
     changeset: Option<ChangesetId>,
     /// Digest of the tools that the run finds.
     toolchain_env: Option<Sha256Hex>,
+    /// The verified tree in git's terms, if git's tree contains every file of the snapshot.
+    git_tree: Option<String>,
     /// The parent directory, if it was not synced after this directory was created.
     unsynced: Option<Directory>,
 }
@@ -127,6 +129,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: Some(id.clone()),
             toolchain_env: None,
+            git_tree: None,
             unsynced: None,
         };
         documents.check_writable()?;
@@ -155,6 +158,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: None,
             toolchain_env: None,
+            git_tree: None,
             unsynced: made.then_some(runs),
         })
     }
@@ -162,6 +166,11 @@ impl RunDocumentDir {
     /// Sets the digest of the tools that the run finds.
     pub(crate) fn with_toolchain_env(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
+    }
+
+    /// Sets the verified tree in git's terms, if git's tree contains every file of the snapshot.
+    pub(crate) fn with_git_tree(self, git_tree: Option<String>) -> Self {
+        Self { git_tree, ..self }
     }
 
     /// Returns the newest recorded run of the same subject, other than `own`; `None` if the newest one is `own` or
@@ -289,6 +298,7 @@ impl RunDocumentDir {
     fn attestation(&self, last_run: &LastRun) -> Attestation {
         Attestation::new(self.subject(&last_run.profile), last_run.clone())
             .with_toolchain_env(self.toolchain_env.clone())
+            .with_git_tree(self.git_tree.clone())
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {

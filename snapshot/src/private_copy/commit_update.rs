@@ -15,7 +15,7 @@ use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
 use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
 use proctor_git::object::tree_check;
 use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
-use proctor_git::wire::answer_frames::{AnswerError, BlobPieces};
+use proctor_git::wire::answer_frames::{AnswerError, BlobPiece, BlobPieces};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, futimens, openat, symlinkat};
 use sha2::{Digest as _, Sha256};
 
@@ -157,6 +157,8 @@ struct CommitUpdatePlan<'a> {
     changed: Vec<Vec<u8>>,
     /// The numbers of the leaves to write; sorted.
     wanted: Vec<u32>,
+    /// Size of the files that stay, in bytes.
+    held_bytes: u64,
     /// The repositories whose directories are created, with their digests for the identity.
     repositories: Vec<(&'a CommittedLeaf, [u8; 32])>,
 }
@@ -164,7 +166,7 @@ struct CommitUpdatePlan<'a> {
 impl<'a> CommitUpdatePlan<'a> {
     fn new(source: &CommitSource<'a>, held: &EntryTree, table: &BlobTable) -> Result<Self, MirrorError> {
         let commits: HashSet<&[u8]> = source.tree.submodules.iter().map(|module| module.path.0.as_slice()).collect();
-        let mut plan = Self { changed: Vec::new(), wanted: Vec::new(), repositories: Vec::new() };
+        let mut plan = Self { changed: Vec::new(), wanted: Vec::new(), held_bytes: 0, repositories: Vec::new() };
         let mut covered = HashSet::new();
         for (number, leaf) in (0..).zip(&source.tree.leaves) {
             if is_evidence_path(&leaf.path) {
@@ -183,6 +185,8 @@ impl<'a> CommitUpdatePlan<'a> {
             {
                 plan.changed.push(leaf.path.clone());
                 plan.wanted.push(number);
+            } else {
+                plan.held_bytes = plan.held_bytes.saturating_add(found.stat.size);
             }
         }
         plan.changed.extend(held.paths().filter(|path| !covered.contains(path.as_slice())));
@@ -244,6 +248,8 @@ struct BlobReceiver<'a> {
 struct OpenBlob<'a> {
     number: u32,
     leaf: &'a CommittedLeaf,
+    /// Size of the blob, in bytes.
+    size: u64,
     target: BlobTarget,
     sha256: Sha256,
     id: ObjectHasher,
@@ -295,7 +301,7 @@ impl<'a> BlobReceiver<'a> {
         }
         let mut failure = None;
         let asked = (source.commit, source.submodules);
-        let sent = source.helper.blobs(source.repo, asked, plan.wanted.clone(), &mut |pieces| {
+        let sent = source.helper.blobs(source.repo, asked, (plan.wanted.clone(), plan.held_bytes), &mut |pieces| {
             self.receive_pieces(pieces).map_err(|error| {
                 failure = Some(error);
                 AnswerError::Stopped
@@ -313,11 +319,11 @@ impl<'a> BlobReceiver<'a> {
 
     fn receive_pieces(&mut self, pieces: &BlobPieces) -> Result<(), MirrorError> {
         for piece in pieces.iter() {
-            let (number, bytes) = piece.ok_or_else(|| unexpected_pieces(b""))?;
+            let BlobPiece { number, size, bytes } = piece.ok_or_else(|| unexpected_pieces(b""))?;
             let mut blob = match self.current_blob.take() {
-                Some(blob) if blob.number == number => blob,
+                Some(blob) if (blob.number, blob.size) == (number, size) => blob,
                 Some(blob) => return Err(unexpected_pieces(&blob.leaf.path)),
-                None => self.begin_blob(number)?,
+                None => self.begin_blob(number, size)?,
             };
             blob.append(bytes)?;
             match blob.remaining_bytes {
@@ -328,7 +334,7 @@ impl<'a> BlobReceiver<'a> {
         Ok(())
     }
 
-    fn begin_blob(&mut self, number: u32) -> Result<OpenBlob<'a>, MirrorError> {
+    fn begin_blob(&mut self, number: u32, size: u64) -> Result<OpenBlob<'a>, MirrorError> {
         let leaf = usize::try_from(number).ok().and_then(|at| self.leaves.get(at));
         let leaf = leaf.filter(|_| self.pending.next() == Some(&number)).ok_or_else(|| unexpected_pieces(b""))?;
         let target = match leaf.mode {
@@ -343,20 +349,21 @@ impl<'a> BlobReceiver<'a> {
                 BlobTarget::File(made.map_err(|errno| MirrorError::io(&leaf.path, errno))?)
             }
         };
-        let id = ObjectHasher::new(leaf.id.format(), ObjectKind::Blob, leaf.size);
+        let id = ObjectHasher::new(leaf.id.format(), ObjectKind::Blob, size);
         Ok(OpenBlob {
             number,
             leaf,
             target,
             sha256: Sha256::new(),
             id,
-            remaining_bytes: leaf.size,
+            size,
+            remaining_bytes: size,
             first_bytes: Vec::new(),
         })
     }
 
     fn finish_blob(&mut self, blob: OpenBlob<'a>) -> Result<(), MirrorError> {
-        let OpenBlob { leaf, target, sha256, id, first_bytes: head, .. } = blob;
+        let OpenBlob { leaf, size, target, sha256, id, first_bytes: head, .. } = blob;
         if id.finish() != leaf.id {
             return Err(MirrorError::OtherBlob { path: display_path(&leaf.path), id: leaf.id.to_string() });
         }
@@ -381,7 +388,7 @@ impl<'a> BlobReceiver<'a> {
         };
         self.found
             .push((leaf.path.clone(), ScannedEntry { kind, racy: false, sha256, stat: FileStat::from_stat(&stat) }));
-        let is_lfs_pointer = leaf.mode != SYMLINK_MODE && leaf.size < MAX_LFS_POINTER && head.starts_with(LFS_POINTER);
+        let is_lfs_pointer = leaf.mode != SYMLINK_MODE && size < MAX_LFS_POINTER && head.starts_with(LFS_POINTER);
         self.facts.insert(leaf.id, BlobFact { sha256, is_lfs_pointer });
         Ok(())
     }

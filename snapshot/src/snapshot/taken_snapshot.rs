@@ -86,6 +86,12 @@ impl SnapshotStats {
 }
 
 impl Snapshot {
+    /// Returns the id of git's tree if it contains every file of this snapshot: there is no untracked file.
+    pub fn complete_git_tree(&self) -> Option<String> {
+        let tree = self.git.tree.as_ref().ok()?;
+        self.entries.untracked().is_empty().then(|| tree.clone())
+    }
+
     /// Returns the paths of submodules if they suffice to evaluate ignore rules without reading the index.
     pub fn known_submodules(&self) -> Option<Vec<RepoPath>> {
         self.basis.as_ref().and_then(|basis| basis.known_submodules()).map(<[RepoPath]>::to_vec)

@@ -1,4 +1,5 @@
-//! Plans a checkout and checks the whole tree before any file is written.
+//! Plans a checkout. The whole tree is checked before any file is written, and so are the blobs to write. The headers
+//! of other blobs are not read, since a large tree can have one file for each.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +11,7 @@ use crate::object::object_id::{ObjectId, ObjectKind};
 use crate::object::object_parser::{self, TreeEntry};
 use crate::object::{name_rules, tree_identity};
 use crate::repository::commit_tree::open_commit::OpenCommit;
-use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
+use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind, is_gitlink};
 
 /// Maximum number of entries of a tree, including directories. Entries that occur repeatedly count each time.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -45,6 +46,13 @@ impl Default for CheckoutBudget {
     }
 }
 
+impl CheckoutBudget {
+    /// Returns the budget for a checkout that keeps files of `held` bytes.
+    pub(crate) fn beside(held: u64) -> Self {
+        Self { bytes: MAX_BYTES.saturating_sub(held), ..Self::default() }
+    }
+}
+
 /// The planned entries, sorted by path.
 #[derive(Debug, Default)]
 pub(crate) struct CheckoutPlan {
@@ -57,26 +65,38 @@ pub(crate) struct CheckoutPlan {
 impl CheckoutPlan {
     /// Plans the tree of a commit.
     pub(crate) fn for_commit(source: &OpenCommit<'_>, bounds: &mut CheckoutBudget) -> Result<Self, GitError> {
-        let mut planner = CheckoutPlanner {
-            source,
-            sizes: HashMap::new(),
-            budget: bounds,
-            plan: Self::default(),
-            missing: Vec::new(),
-            missing_count: 0,
-        };
+        let mut planner =
+            CheckoutPlanner { source, objects: ObjectHeaders::new(source), budget: bounds, plan: Self::default() };
         planner.plan_tree(source.tree_id(), b"", 0)?;
-        let mut plan = planner.finish()?;
+        planner.objects.require_all()?;
+        let mut plan = planner.plan;
         plan.leaves.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         Ok(plan)
     }
 }
 
+/// Checks that the blobs of these leaves exist and are within the bounds, before any of them is read.
+pub(crate) fn check_blobs<'a>(
+    source: &OpenCommit<'_>,
+    leaves: impl Iterator<Item = &'a PlannedLeaf>,
+    bounds: &mut CheckoutBudget,
+) -> Result<(), GitError> {
+    let mut objects = ObjectHeaders::new(source);
+    leaves.filter(|leaf| !is_gitlink(leaf)).try_for_each(|leaf| objects.check_blob(leaf, bounds))?;
+    objects.require_all()
+}
+
 struct CheckoutPlanner<'a, 'b> {
     source: &'a OpenCommit<'a>,
-    sizes: HashMap<ObjectId, u64>,
+    objects: ObjectHeaders<'a>,
     budget: &'b mut CheckoutBudget,
     plan: CheckoutPlan,
+}
+
+/// Reads the kinds and sizes of objects, each once.
+struct ObjectHeaders<'a> {
+    source: &'a OpenCommit<'a>,
+    sizes: HashMap<ObjectId, u64>,
     /// The first paths with missing objects in human-readable form, and their total number. The search continues
     /// after the first one, since a partial clone lacks many objects.
     missing: Vec<String>,
@@ -84,27 +104,18 @@ struct CheckoutPlanner<'a, 'b> {
 }
 
 impl CheckoutPlanner<'_, '_> {
-    /// Returns the plan if no object is missing.
-    fn finish(self) -> Result<CheckoutPlan, GitError> {
-        if self.missing_count == 0 {
-            return Ok(self.plan);
-        }
-        let commit = self.source.commit.id.to_string();
-        Err(GitError::Missing { commit, paths: self.missing, count: self.missing_count })
-    }
-
     fn plan_tree(&mut self, id: ObjectId, prefix: &[u8], depth: usize) -> Result<(), GitError> {
         if depth > MAX_DEPTH {
             return Err(self.source.tree_error(prefix, format!("is more than {MAX_DEPTH} directories deep")));
         }
-        let Some(size) = self.object_size(id, ObjectKind::Tree, prefix)? else { return Ok(()) };
+        let Some(size) = self.objects.size(id, ObjectKind::Tree, prefix)? else { return Ok(()) };
         if size > MAX_TREE {
             return Err(self.source.tree_error(prefix, format!("is a directory of more than {MAX_TREE} bytes")));
         }
-        let read = self.source.objects.read(id).map_err(|error| self.unreadable(prefix, &error.to_string()))?;
+        let read = self.source.objects.read(id).map_err(|error| self.source.unreadable(prefix, &error.to_string()))?;
         let bytes = read.filter(|(kind, _)| *kind == ObjectKind::Tree).map(|(_, bytes)| bytes);
         let entries = bytes.as_deref().and_then(|bytes| object_parser::parse_tree(id.format(), bytes));
-        let entries = entries.ok_or_else(|| self.unreadable(prefix, "it is not a valid tree object"))?;
+        let entries = entries.ok_or_else(|| self.source.unreadable(prefix, "it is not a valid tree object"))?;
         if !bytes.as_deref().is_some_and(|bytes| tree_identity::is_canonical(&entries, bytes)) {
             self.plan.noncanonical_trees.push((prefix.to_vec(), bytes.as_deref().unwrap_or_default().to_vec()));
         }
@@ -126,10 +137,10 @@ impl CheckoutPlanner<'_, '_> {
             match entry.mode {
                 0o040_000 => self.plan_tree(entry.id, &path, depth + 1)?,
                 // Git before 2005 wrote the second mode.
-                0o100_644 | 0o100_664 => self.plan_leaf(path, PlannedLeafKind::File { executable: false }, entry)?,
-                0o100_755 => self.plan_leaf(path, PlannedLeafKind::File { executable: true }, entry)?,
-                0o120_000 => self.plan_leaf(path, PlannedLeafKind::Symlink, entry)?,
-                0o160_000 => self.plan_leaf(path, PlannedLeafKind::Gitlink, entry)?,
+                0o100_644 | 0o100_664 => self.add_leaf(path, PlannedLeafKind::File { executable: false }, entry),
+                0o100_755 => self.add_leaf(path, PlannedLeafKind::File { executable: true }, entry),
+                0o120_000 => self.add_leaf(path, PlannedLeafKind::Symlink, entry),
+                0o160_000 => self.add_leaf(path, PlannedLeafKind::Gitlink, entry),
                 mode => {
                     return Err(self
                         .source
@@ -155,37 +166,55 @@ impl CheckoutPlanner<'_, '_> {
         Ok(())
     }
 
-    fn plan_leaf(&mut self, path: Vec<u8>, kind: PlannedLeafKind, entry: &TreeEntry<'_>) -> Result<(), GitError> {
-        let (id, mode) = (entry.id, entry.mode);
-        let size =
-            if kind == PlannedLeafKind::Gitlink { Some(0) } else { self.object_size(id, ObjectKind::Blob, &path)? };
-        let Some(size) = size else { return Ok(()) };
-        if kind == PlannedLeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
-            return Err(self.source.tree_error(&path, format!("is a link whose target has {size} bytes")));
+    fn add_leaf(&mut self, path: Vec<u8>, kind: PlannedLeafKind, entry: &TreeEntry<'_>) {
+        self.plan.leaves.push(PlannedLeaf { path, kind, mode: entry.mode, id: entry.id });
+    }
+}
+
+impl<'a> ObjectHeaders<'a> {
+    fn new(source: &'a OpenCommit<'a>) -> Self {
+        Self { source, sizes: HashMap::new(), missing: Vec::new(), missing_count: 0 }
+    }
+
+    /// Returns an error that names missing objects, if there are any.
+    fn require_all(self) -> Result<(), GitError> {
+        if self.missing_count == 0 {
+            return Ok(());
+        }
+        let commit = self.source.commit.id.to_string();
+        Err(GitError::Missing { commit, paths: self.missing, count: self.missing_count })
+    }
+
+    /// Checks the blob of a file or link. Records the path if the blob is missing.
+    fn check_blob(&mut self, leaf: &PlannedLeaf, bounds: &mut CheckoutBudget) -> Result<(), GitError> {
+        let Some(size) = self.size(leaf.id, ObjectKind::Blob, &leaf.path)? else { return Ok(()) };
+        if leaf.kind == PlannedLeafKind::Symlink && !(1..=MAX_TARGET).contains(&size) {
+            return Err(self.source.tree_error(&leaf.path, format!("is a link whose target has {size} bytes")));
         }
         if size > MAX_BLOB {
             return Err(self.source.tree_error(
-                &path,
+                &leaf.path,
                 format!("has {size} bytes; only files of at most {MAX_BLOB} bytes are checked out"),
             ));
         }
-        let Some(left) = self.budget.bytes.checked_sub(size) else {
-            return Err(self
-                .source
-                .tree_error(&path, format!("exceeds the total size: all files together may have {MAX_BYTES} bytes")));
+        let Some(left) = bounds.bytes.checked_sub(size) else {
+            return Err(self.source.tree_error(
+                &leaf.path,
+                format!("exceeds the total size: all files together may have {MAX_BYTES} bytes"),
+            ));
         };
-        self.budget.bytes = left;
-        self.plan.leaves.push(PlannedLeaf { path, kind, mode, id, size });
+        bounds.bytes = left;
         Ok(())
     }
 
     /// Returns the size of an object that must be of `kind`. Returns `None` and records the path if the object is
     /// missing.
-    fn object_size(&mut self, id: ObjectId, kind: ObjectKind, path: &[u8]) -> Result<Option<u64>, GitError> {
+    fn size(&mut self, id: ObjectId, kind: ObjectKind, path: &[u8]) -> Result<Option<u64>, GitError> {
         if let Some(size) = self.sizes.get(&id) {
             return Ok(Some(*size));
         }
-        let head = self.source.objects.read_header(id).map_err(|error| self.unreadable(path, &error.to_string()))?;
+        let head =
+            self.source.objects.read_header(id).map_err(|error| self.source.unreadable(path, &error.to_string()))?;
         let Some((found, size)) = head else {
             self.record_missing(path);
             return Ok(None);
@@ -203,9 +232,5 @@ impl CheckoutPlanner<'_, '_> {
         if self.missing.len() < MAX_NAMED_MISSING {
             self.missing.push(display_path(if path.is_empty() { b"." } else { path }));
         }
-    }
-
-    fn unreadable(&self, path: &[u8], problem: &str) -> GitError {
-        self.source.tree_error(path, format!("cannot be read: {problem}"))
     }
 }

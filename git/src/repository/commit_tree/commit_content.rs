@@ -9,11 +9,13 @@ use sha2::{Digest as _, Sha256};
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::protocol::{CommitTreeContent, CommittedFile};
-use crate::repository::commit_tree::checkout_plan::{CheckoutBudget, CheckoutPlan};
+use crate::repository::commit_tree::checkout_plan::{CheckoutBudget, CheckoutPlan, check_blobs};
 use crate::repository::commit_tree::open_commit::OpenCommit;
-use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
+use crate::repository::commit_tree::planned_leaf::PlannedLeafKind;
 use crate::repository::history::RepositoryHistory;
 
+/// The directory of changesets, at the top of a tree.
+const CHANGESETS: &[u8] = b"changes";
 /// The largest file that is read on request, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
@@ -42,18 +44,20 @@ pub enum HashedLeafKind {
 /// Computes the identity of a tree from all its files and links.
 pub type IdentifyTree = fn(Vec<HashedLeaf>) -> SnapshotId;
 
-/// Returns the identity of the commit's tree as a snapshot, and the texts of the files at `paths`.
+/// Returns the texts of the files at `paths` and, with `identify`, the identity of the commit's tree as a snapshot, for
+/// which all files are read.
 pub(crate) fn read_content(
     history: &RepositoryHistory<'_>,
     commit: &str,
     paths: &[RepoPath],
-    identify: IdentifyTree,
+    identify: Option<IdentifyTree>,
 ) -> Result<CommitTreeContent, GitError> {
     let source = OpenCommit::open(history, commit)?;
-    let plan = CheckoutPlan::for_commit(&source, &mut CheckoutBudget::default())?;
     let reader = CommitContentReader { source: &source };
-    let texts = paths.iter().map(|path| reader.text(&plan, &path.0)).collect::<Result<_, _>>()?;
-    Ok(CommitTreeContent { snapshot: reader.snapshot(&plan, identify)?, texts })
+    let texts = paths.iter().map(|path| reader.text(&path.0)).collect::<Result<_, _>>()?;
+    let snapshot = identify.map(|identify| reader.snapshot(identify)).transpose()?.flatten();
+    let tree = (!source.has_directory(CHANGESETS)?).then(|| source.tree_id().to_string());
+    Ok(CommitTreeContent { tree, snapshot, texts })
 }
 
 /// Returns single files of a commit's tree. An element is `None` if the path does not exist, is not a regular file,
@@ -64,9 +68,8 @@ pub(crate) fn read_files(
     paths: &[RepoPath],
 ) -> Result<Vec<Option<CommittedFile>>, GitError> {
     let source = OpenCommit::open(history, commit)?;
-    let plan = CheckoutPlan::for_commit(&source, &mut CheckoutBudget::default())?;
     let reader = CommitContentReader { source: &source };
-    paths.iter().map(|path| reader.file(&plan, &path.0)).collect()
+    paths.iter().map(|path| reader.file(&path.0)).collect()
 }
 
 struct CommitContentReader<'a> {
@@ -76,7 +79,10 @@ struct CommitContentReader<'a> {
 impl CommitContentReader<'_> {
     /// Computes the identity. Returns `None` if the tree contains submodules, whose directories only a checkout
     /// determines.
-    fn snapshot(&self, plan: &CheckoutPlan, identify: IdentifyTree) -> Result<Option<SnapshotId>, GitError> {
+    fn snapshot(&self, identify: IdentifyTree) -> Result<Option<SnapshotId>, GitError> {
+        let mut bounds = CheckoutBudget::default();
+        let plan = CheckoutPlan::for_commit(self.source, &mut bounds)?;
+        check_blobs(self.source, plan.leaves.iter(), &mut bounds)?;
         let mut leaves = Vec::with_capacity(plan.leaves.len());
         for leaf in plan.leaves.iter().filter(|leaf| !is_evidence_path(&leaf.path)) {
             let kind = match leaf.kind {
@@ -91,31 +97,18 @@ impl CommitContentReader<'_> {
         Ok(Some(identify(leaves)))
     }
 
-    fn text(&self, plan: &CheckoutPlan, path: &[u8]) -> Result<Option<String>, GitError> {
-        match regular_file(plan, path) {
-            Some((leaf, _)) if leaf.size <= spec::MAX_BYTES as u64 => {
-                Ok(String::from_utf8(self.source.blob(leaf)?.into_owned()).ok())
-            }
-            _ => Ok(None),
-        }
+    fn text(&self, path: &[u8]) -> Result<Option<String>, GitError> {
+        let Some((leaf, _)) = self.source.file_at(path)? else { return Ok(None) };
+        let bytes = self.source.small_blob(&leaf, spec::MAX_BYTES as u64)?;
+        Ok(bytes.and_then(|bytes| String::from_utf8(bytes.into_owned()).ok()))
     }
 
-    fn file(&self, plan: &CheckoutPlan, path: &[u8]) -> Result<Option<CommittedFile>, GitError> {
-        match regular_file(plan, path) {
-            Some((leaf, executable)) if leaf.size <= MAX_FILE => {
-                let bytes = self.source.blob(leaf)?;
-                let shebang = CommittedFile::parse_shebang(&bytes);
-                Ok(Some(CommittedFile { executable, sha256: Sha256Hex::digest(&bytes), shebang }))
-            }
-            _ => Ok(None),
-        }
-    }
-}
-
-fn regular_file<'p>(plan: &'p CheckoutPlan, path: &[u8]) -> Option<(&'p PlannedLeaf, bool)> {
-    let at = plan.leaves.binary_search_by(|leaf| leaf.path.as_slice().cmp(path)).ok()?;
-    match plan.leaves[at].kind {
-        PlannedLeafKind::File { executable } => Some((&plan.leaves[at], executable)),
-        PlannedLeafKind::Symlink | PlannedLeafKind::Gitlink => None,
+    fn file(&self, path: &[u8]) -> Result<Option<CommittedFile>, GitError> {
+        let Some((leaf, executable)) = self.source.file_at(path)? else { return Ok(None) };
+        let bytes = self.source.small_blob(&leaf, MAX_FILE)?;
+        Ok(bytes.map(|bytes| {
+            let shebang = CommittedFile::parse_shebang(&bytes);
+            CommittedFile { executable, sha256: Sha256Hex::digest(&bytes), shebang }
+        }))
     }
 }

@@ -6,7 +6,8 @@ use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
 use crate::object::object_id::{ObjectId, ObjectKind};
-use crate::object::object_parser::ParsedCommit;
+use crate::object::object_parser::{self, ParsedCommit, TreeEntry};
+use crate::object::tree_identity::TREE_MODE;
 use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind};
 use crate::repository::history::RepositoryHistory;
 use crate::repository::object_reader::ObjectReader;
@@ -49,13 +50,74 @@ impl<'a> OpenCommit<'a> {
         Ok(content)
     }
 
-    /// Returns the blob of a planned file or link.
+    /// Returns the blob of a planned file or link, whose header was checked.
     pub(crate) fn blob(&self, leaf: &PlannedLeaf) -> Result<Cow<'a, [u8]>, GitError> {
         let read = self.objects.read(leaf.id);
-        match read.map_err(|problem| self.tree_error(&leaf.path, format!("cannot be read: {problem}")))? {
-            Some((ObjectKind::Blob, bytes)) if bytes.len() as u64 == leaf.size => Ok(bytes),
+        match read.map_err(|problem| self.unreadable(&leaf.path, &problem.to_string()))? {
+            Some((ObjectKind::Blob, bytes)) => Ok(bytes),
             _ => Err(self.tree_error(&leaf.path, "is another object than its header declares")),
         }
+    }
+
+    /// Returns the blob of a file if it has at most `max` bytes.
+    pub(crate) fn small_blob(&self, leaf: &PlannedLeaf, max: u64) -> Result<Option<Cow<'a, [u8]>>, GitError> {
+        let header = self.objects.read_header(leaf.id);
+        match header.map_err(|problem| self.unreadable(&leaf.path, &problem.to_string()))? {
+            Some((ObjectKind::Blob, size)) if size <= max => self.blob(leaf).map(Some),
+            Some((ObjectKind::Blob, _)) => Ok(None),
+            Some(_) => Err(self.tree_error(&leaf.path, "is not a blob, but its mode is that of a file")),
+            None => {
+                let (commit, paths) = (self.commit.id.to_string(), vec![display_path(&leaf.path)]);
+                Err(GitError::Missing { commit, paths, count: 1 })
+            }
+        }
+    }
+
+    /// Returns the file at a path of the tree, and whether it is executable. Returns `None` if there is no regular file.
+    pub(crate) fn file_at(&self, path: &[u8]) -> Result<Option<(PlannedLeaf, bool)>, GitError> {
+        let (mut tree, mut names) = (self.tree_id(), path.split(|byte| *byte == b'/').peekable());
+        while let Some(name) = names.next() {
+            let bytes = self.tree_bytes(tree, path)?;
+            let entries = self.tree_entries(tree, &bytes, path)?;
+            let mut found = entries.iter().filter(|entry| entry.name == name);
+            let (Some(entry), None) = (found.next(), found.next()) else { return Ok(None) };
+            match (entry.mode, names.peek().is_some()) {
+                (TREE_MODE, true) => tree = entry.id,
+                (0o100_644 | 0o100_664 | 0o100_755, false) => {
+                    let executable = entry.mode == 0o100_755;
+                    let kind = PlannedLeafKind::File { executable };
+                    let leaf = PlannedLeaf { path: path.to_vec(), kind, mode: entry.mode, id: entry.id };
+                    return Ok(Some((leaf, executable)));
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the top of the tree has a directory `name`.
+    pub(crate) fn has_directory(&self, name: &[u8]) -> Result<bool, GitError> {
+        let bytes = self.tree_bytes(self.tree_id(), b"")?;
+        let entries = self.tree_entries(self.tree_id(), &bytes, b"")?;
+        Ok(entries.iter().any(|entry| entry.mode == TREE_MODE && entry.name == name))
+    }
+
+    /// Returns the bytes of a tree object on the way to `path`.
+    fn tree_bytes(&self, id: ObjectId, path: &[u8]) -> Result<Cow<'a, [u8]>, GitError> {
+        match self.objects.read(id).map_err(|problem| self.unreadable(path, &problem.to_string()))? {
+            Some((ObjectKind::Tree, bytes)) => Ok(bytes),
+            _ => Err(self.unreadable(path, "one of its directories is not a tree object")),
+        }
+    }
+
+    fn tree_entries<'b>(&self, id: ObjectId, bytes: &'b [u8], path: &[u8]) -> Result<Vec<TreeEntry<'b>>, GitError> {
+        object_parser::parse_tree(id.format(), bytes)
+            .ok_or_else(|| self.unreadable(path, "one of its directories is not a valid tree object"))
+    }
+
+    /// Makes the error for an object that cannot be read.
+    pub(crate) fn unreadable(&self, path: &[u8], problem: &str) -> GitError {
+        self.tree_error(path, format!("cannot be read: {problem}"))
     }
 
     /// Makes the error for an invalid tree.

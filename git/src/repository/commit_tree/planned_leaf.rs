@@ -10,8 +10,6 @@ pub(crate) struct PlannedLeaf {
     /// The mode in the tree object.
     pub(crate) mode: u32,
     pub(crate) id: ObjectId,
-    /// The size in bytes.
-    pub(crate) size: u64,
 }
 
 /// The kind of entry that is written at a path.

@@ -108,11 +108,10 @@ impl SubmoduleParent<'_> {
     /// this file.
     fn names_by_path(&self) -> Result<BTreeMap<Vec<u8>, String>, GitError> {
         let CommitRepository { source, plan, .. } = self.repository;
-        let is_file = |leaf: &&PlannedLeaf| {
-            leaf.path == GITMODULES && matches!(leaf.kind, PlannedLeafKind::File { .. }) && leaf.size <= CONFIG_BYTES
-        };
+        let is_file =
+            |leaf: &&PlannedLeaf| leaf.path == GITMODULES && matches!(leaf.kind, PlannedLeafKind::File { .. });
         let Some(leaf) = plan.leaves.iter().find(is_file) else { return Ok(BTreeMap::new()) };
-        let bytes = source.blob(leaf)?;
+        let Some(bytes) = source.small_blob(leaf, CONFIG_BYTES)? else { return Ok(BTreeMap::new()) };
         parse_names(&bytes).map_err(|error| source.tree_error(GITMODULES, error.to_string()))
     }
 

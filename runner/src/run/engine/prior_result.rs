@@ -12,7 +12,7 @@ use proctor_core::decision::gate::GateRequirements;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::names::{ProfileName, RunId};
 use proctor_core::model::plan::{Determinism, NeededPath, Network, Plan, PlannedStep, ReadOnly};
-use proctor_core::record::attestation::Attestation;
+use proctor_core::record::attestation::{Attestation, Subject};
 use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::LastRun;
 use proctor_core::spec::IncludeError;
@@ -30,6 +30,7 @@ use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
 use crate::run::run_context::{HostView, RunTree};
+use crate::store::attestations::Attestations;
 
 /// A request for an earlier run that answers for a commit.
 #[derive(Debug, Clone)]
@@ -80,8 +81,18 @@ impl Engine {
     pub fn find_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
         let repository = self.open_repository(&request.repo)?;
         let spec = RepoPath(repository.spec_path().into_bytes());
-        let CommitTreeContent { snapshot, mut texts } =
-            self.helper.content(repository.path(), &request.commit, vec![spec])?;
+        let CommitTreeContent { tree, mut texts, .. } =
+            self.helper.content(repository.path(), &request.commit, vec![spec], false)?;
+        // The identity of a tree takes its whole content; mostly no record can be about this tree.
+        let GateRequirements { changeset, profile, .. } = &request.demands;
+        let (repository_name, changeset_id) = (repository.record_name(), changeset.clone());
+        let subject = Subject { repository: repository_name, changeset_id, profile: profile.clone() };
+        if let Some(tree) = tree
+            && !Attestations::in_state(&self.state).may_answer_for(&subject, &tree)?
+        {
+            return Ok(None);
+        }
+        let snapshot = self.helper.content(repository.path(), &request.commit, Vec::new(), true)?.snapshot;
         let (Some(snapshot), Some(spec)) = (snapshot, texts.pop().flatten()) else { return Ok(None) };
         let plan = self.plan_commit(&repository, spec, request)?;
         if !is_reusable(&plan) {
@@ -119,7 +130,7 @@ impl Engine {
         let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory, included: Vec::new() };
         let file = file.with_includes(repository.spec_path(), |path| {
             let wanted = vec![RepoPath(path.as_bytes().to_vec())];
-            let content = self.helper.content(repository.path(), &request.commit, wanted);
+            let content = self.helper.content(repository.path(), &request.commit, wanted, false);
             let mut content = content.map_err(|_| IncludeError::Unreadable)?;
             content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
         })?;
