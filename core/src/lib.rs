@@ -11,6 +11,7 @@ pub mod decision;
 pub mod model;
 pub mod record;
 pub mod report;
+pub mod reuse;
 pub mod spec;
 pub mod sql;
 pub mod telemetry;

@@ -20,7 +20,7 @@ use crate::files::repo_path::RepoPath;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
     ChangedFiles, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest,
-    NamedCommit, Push, ResolvedPush, StagedIndex, WorktreeListing,
+    NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
@@ -187,7 +187,7 @@ impl GitHelper {
     /// # Errors
     /// [`GitError::Revision`] if paths are in conflict or the file is not an index; otherwise the errors of
     /// [`GitHelper::list`].
-    pub fn staged_commit(&self, repo: &Path, index: &StagedIndex) -> Result<NamedCommit, GitError> {
+    pub fn staged_commit(&self, repo: &Path, index: &StagedIndex) -> Result<StagedCommit, GitError> {
         match self.send(repo, &GitRequest::Staged { repo: repo.to_owned(), index: index.clone() })? {
             GitAnswer::Staged(commit) => Ok(commit),
             GitAnswer::Refused { why } => Err(staged_error(why)),
@@ -277,7 +277,7 @@ impl GitHelper {
         &self,
         repo: &Path,
         (commit, submodules): (&CommitRef, bool),
-        (wanted, held_bytes): (Vec<u32>, u64),
+        (wanted, held_bytes): (Vec<WantedLeaf>, u64),
         take: &mut dyn FnMut(&BlobPieces) -> Result<(), AnswerError>,
     ) -> Result<(), GitError> {
         let request =

@@ -108,8 +108,8 @@ pub enum GitRequest {
         commit: CommitRef,
         /// If true, the trees of submodules are included.
         submodules: bool,
-        /// The numbers of the wanted leaves in [`CommitTree::leaves`]; sorted.
-        wanted: Vec<u32>,
+        /// The wanted leaves, in the order of [`CommitTree::leaves`].
+        wanted: Vec<WantedLeaf>,
         /// Size of the files that the receiver has already, in bytes.
         held_bytes: u64,
     },
@@ -142,7 +142,7 @@ pub enum GitAnswer {
     /// The answer to [`GitRequest::Pushed`].
     Pushed(ResolvedPush),
     /// The answer to [`GitRequest::Staged`].
-    Staged(NamedCommit),
+    Staged(StagedCommit),
     /// The answer to [`GitRequest::Changed`].
     Changed(ChangedFiles),
     /// The answer to [`GitRequest::Content`].
@@ -223,8 +223,34 @@ pub struct NamedCommit {
 pub struct CommitRef {
     /// The full id.
     pub id: String,
-    /// The index that makes it; `null` if the commit is in the repository.
-    pub staged: Option<StagedIndex>,
+    /// The objects of the commit that the repository lacks; `null` if the commit is in the repository.
+    pub staged: Option<StagedObjects>,
+}
+
+/// The objects of a commit that an index would make, as far as the repository lacks them: trees, each after the trees in
+/// it, and the commit last. The bytes of each object are hashed before use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StagedObjects {
+    /// The trees.
+    pub trees: Vec<RepoPath>,
+    /// The commit.
+    pub commit: RepoPath,
+}
+
+/// A commit that an index would make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedCommit {
+    /// Its name.
+    pub name: NamedCommit,
+    /// Its objects.
+    pub objects: StagedObjects,
+}
+
+impl From<&StagedCommit> for CommitRef {
+    fn from(commit: &StagedCommit) -> Self {
+        Self { id: commit.name.id.clone(), staged: Some(commit.objects.clone()) }
+    }
 }
 
 impl From<&str> for CommitRef {
@@ -371,6 +397,19 @@ pub struct CommittedLeaf {
     /// The mode in the tree object.
     pub mode: u32,
     /// The id of the blob, or of a submodule's commit.
+    pub id: ObjectId,
+}
+
+/// A file or link whose content is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedLeaf {
+    /// The number of the leaf in [`CommitTree::leaves`].
+    pub number: u32,
+    /// The path.
+    pub path: RepoPath,
+    /// The mode in the tree object.
+    pub mode: u32,
+    /// The id of the blob.
     pub id: ObjectId,
 }
 

@@ -239,6 +239,13 @@ impl EntryTree {
         Some(&self.leaves[at])
     }
 
+    /// Returns the same entries as tracked ones.
+    pub(crate) fn all_tracked(&self) -> Self {
+        let mut tree = self.clone();
+        tree.leaves.iter_mut().for_each(|leaf| leaf.tracked = true);
+        tree
+    }
+
     /// Returns the covered paths that git does not track, except nested repositories; sorted.
     pub(crate) fn untracked(&self) -> Vec<Vec<u8>> {
         let counts = |leaf: &TreeLeaf| {

@@ -491,7 +491,7 @@ fn copies_staged_content_on_branch() {
     repo.write("a", "not staged");
     let index = StagedIndex { file: None };
     let commit = helper().staged_commit(&repo.top, &index).unwrap_or_else(|error| panic!("{error}"));
-    let commit = CommitRef { id: commit.id, staged: Some(index) };
+    let commit = CommitRef::from(&commit);
     let place = PrivateCopy::new();
     let copied = place.update_to(&repo.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(copied.snapshot.git.head_commit.as_ref(), Some(&commit.id));
@@ -504,7 +504,7 @@ fn copies_staged_content_on_branch() {
     unborn.write("a", "1").git(&["add", "a"]);
     let commit =
         helper().staged_commit(&unborn.top, &StagedIndex { file: None }).unwrap_or_else(|error| panic!("{error}"));
-    let commit = CommitRef { id: commit.id, staged: Some(StagedIndex { file: None }) };
+    let commit = CommitRef::from(&commit);
     let place = PrivateCopy::new();
     place.update_to(&unborn.top, &commit, false).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(place.git(&["status", "--porcelain"]), "A  a");

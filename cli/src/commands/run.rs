@@ -24,8 +24,8 @@ use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::{
-    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, StagedIndex,
-    require_whole_profile, takes_caller_env,
+    CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, StagedCommit,
+    StagedIndex, require_whole_profile, takes_caller_env,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -97,12 +97,7 @@ pub(super) enum TreeSelection {
     /// The tree of a commit, named by its id; for a daemon any revision is accepted.
     Commit(String),
     /// The staged tree, as the commit that it would make. Only this process verifies it, never a daemon.
-    Staged {
-        /// The commit's id.
-        id: String,
-        /// The index.
-        index: StagedIndex,
-    },
+    Staged(CommitRef),
 }
 
 /// The runs of one command.
@@ -196,7 +191,7 @@ impl<'a> CommandRuns<'a> {
     ///
     /// # Errors
     /// The index has conflicts, or cannot be read.
-    pub(super) async fn staged_commit(&self, index: StagedIndex) -> Result<NamedCommit, CliError> {
+    pub(super) async fn staged_commit(&self, index: StagedIndex) -> Result<StagedCommit, CliError> {
         match &self.backend {
             RunBackend::InProcess(engine) => engine.staged_commit(&self.repo, index).await.map_err(engine_error),
             RunBackend::Daemon(_) => Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned())),
@@ -213,7 +208,7 @@ impl<'a> CommandRuns<'a> {
         let commit = match tree {
             TreeSelection::Worktree => return None,
             TreeSelection::Commit(id) => CommitRef::from(id),
-            TreeSelection::Staged { id, index } => CommitRef { id: id.clone(), staged: Some(index.clone()) },
+            TreeSelection::Staged(commit) => commit.clone(),
         };
         let demands = GateRequirements {
             profile: self.args.profile.clone(),
@@ -267,7 +262,7 @@ impl CommandRuns<'_> {
         let source = match tree {
             TreeSelection::Worktree => RunSource::Worktree,
             TreeSelection::Commit(id) => RunSource::Commit { id, submodules: self.args.submodules },
-            TreeSelection::Staged { id, index } => RunSource::Staged { id, index },
+            TreeSelection::Staged(commit) => RunSource::Staged(commit),
         };
         RunRequest {
             plan_sha256: None,
@@ -293,7 +288,7 @@ impl CommandRuns<'_> {
         let rev = match tree {
             TreeSelection::Worktree => None,
             TreeSelection::Commit(rev) => Some(rev),
-            TreeSelection::Staged { .. } => {
+            TreeSelection::Staged(_) => {
                 return Err(CliError::Internal("staged changes cannot be sent to a daemon".to_owned()));
             }
         };

@@ -9,7 +9,7 @@ use std::io::Write;
 use crate::error::GitError;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
-use crate::protocol::{CommitRef, CommitSubmodule, CommitTree, CommittedLeaf};
+use crate::protocol::{CommitRef, CommitSubmodule, CommitTree, CommittedLeaf, WantedLeaf};
 use crate::repository::commit_tree::open_commit::OpenCommit;
 use crate::repository::commit_tree::planned_leaf::{PlannedLeaf, PlannedLeafKind, is_gitlink};
 use crate::repository::commit_tree::submodules::CommitRepository;
@@ -61,8 +61,8 @@ pub(crate) fn tree(
 pub(crate) struct WantedBlobs<'a> {
     /// If true, the trees of submodules are included.
     pub(crate) submodules: bool,
-    /// The numbers of the leaves, in the order of [`CommitTree::leaves`]; sorted.
-    pub(crate) numbers: &'a [u32],
+    /// The leaves, in the order of [`CommitTree::leaves`].
+    pub(crate) leaves: &'a [WantedLeaf],
     /// Size of the files that the receiver has already, in bytes.
     pub(crate) held_bytes: u64,
 }
@@ -74,16 +74,16 @@ pub(crate) fn blobs(
     wanted: WantedBlobs<'_>,
     out: &mut dyn Write,
 ) -> Result<(), GitError> {
-    let WantedBlobs { submodules, numbers, held_bytes } = wanted;
+    let WantedBlobs { submodules, leaves: wanted, held_bytes } = wanted;
     let source = OpenCommit::open(history, &commit.id)?;
     let mut bounds = CheckoutBudget::beside(held_bytes);
-    visit_wanted(history, &source, (submodules, numbers), &mut |part, leaves| {
-        check_blobs(part.source, leaves.iter().map(|(_, leaf)| *leaf), &mut bounds)
+    visit_wanted(history, &source, (submodules, wanted), &mut |part, leaves| {
+        check_blobs(part, leaves.iter().map(|(_, leaf)| leaf), &mut bounds)
     })?;
     let mut blobs = BlobWriter::new(out);
     let sent = |result: std::io::Result<()>| result.map_err(|error| history.unreadable(error.to_string()));
-    visit_wanted(history, &source, (submodules, numbers), &mut |part, leaves| {
-        leaves.iter().try_for_each(|(number, leaf)| sent(blobs.write(*number, &part.source.content(leaf)?)))
+    visit_wanted(history, &source, (submodules, wanted), &mut |part, leaves| {
+        leaves.iter().try_for_each(|(number, leaf)| sent(blobs.write(*number, &part.content(leaf)?)))
     })?;
     sent(blobs.finish())
 }
@@ -92,19 +92,28 @@ pub(crate) fn blobs(
 fn visit_wanted(
     history: &RepositoryHistory<'_>,
     source: &OpenCommit<'_>,
-    (submodules, numbers): (bool, &[u32]),
-    visitor: &mut dyn FnMut(&CommitRepository<'_>, &[(u32, &PlannedLeaf)]) -> Result<(), GitError>,
+    (submodules, wanted): (bool, &[WantedLeaf]),
+    visitor: &mut dyn FnMut(&OpenCommit<'_>, &[(u32, PlannedLeaf)]) -> Result<(), GitError>,
 ) -> Result<(), GitError> {
-    let (mut number, mut wanted) = (0, numbers.iter().copied().peekable());
+    if !submodules {
+        // All leaves are the commit's own, so that its trees need not be read.
+        let leaves = wanted.iter().map(|leaf| {
+            let kind =
+                PlannedLeafKind::from_mode(leaf.mode).ok_or_else(|| history.unreadable("an odd mode was requested"))?;
+            Ok((leaf.number, PlannedLeaf { path: leaf.path.0.clone(), kind, mode: leaf.mode, id: leaf.id }))
+        });
+        return visitor(source, &leaves.collect::<Result<Vec<_>, GitError>>()?);
+    }
+    let (mut number, mut wanted) = (0, wanted.iter().map(|leaf| leaf.number).peekable());
     visit_repositories(history, source, submodules, &mut |part| {
         let mut leaves = Vec::new();
         for leaf in &part.plan.leaves {
             if wanted.next_if_eq(&number).is_some() && leaf.kind != PlannedLeafKind::Gitlink {
-                leaves.push((number, leaf));
+                leaves.push((number, leaf.clone()));
             }
             number += 1;
         }
-        visitor(part, &leaves)
+        visitor(part.source, &leaves)
     })
 }
 

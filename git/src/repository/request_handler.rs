@@ -93,7 +93,7 @@ fn answer_request(
         }
         GitRequest::Blobs { repo, commit, submodules, wanted, held_bytes } => {
             let history = open_with_commit(repo, commit, program_output)?;
-            let wanted = WantedBlobs { submodules: *submodules, numbers: wanted, held_bytes: *held_bytes };
+            let wanted = WantedBlobs { submodules: *submodules, leaves: wanted, held_bytes: *held_bytes };
             commit_tree::blobs(&history, commit, wanted, out).map(|()| GitAnswer::Blobs)
         }
         GitRequest::History { repo, nested } => {

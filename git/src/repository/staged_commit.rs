@@ -1,14 +1,16 @@
 //! Computes the commit that an index would make. The trees and the commit are kept in memory and never written to
 //! the repository. The same staged content on the same HEAD results in the same commit.
 
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Index, IndexEntryExtendedFlag, Oid, Signature, Time};
+use git2::{Index, IndexEntryExtendedFlag, ObjectType, Odb, Oid, Signature, Time};
 use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
-use crate::protocol::{CommitRef, NamedCommit, StagedIndex};
+use crate::files::repo_path::RepoPath;
+use crate::protocol::{CommitRef, NamedCommit, StagedCommit, StagedIndex, StagedObjects};
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
 
 /// Priority of the in-memory backend for reading and writing objects: before all backends of libgit2.
@@ -21,18 +23,46 @@ const MAX_INDEX: u64 = 512 << 20;
 const MESSAGE: &str = "what is staged";
 
 /// Computes the commit. Nothing is written to disk.
-pub(crate) fn staged_commit(top: &OpenRepository, wanted: &StagedIndex) -> Result<NamedCommit, GitError> {
+pub(crate) fn staged_commit(top: &OpenRepository, wanted: &StagedIndex) -> Result<StagedCommit, GitError> {
     add_memory_backend(top)?;
-    let id = write_commit(top, wanted)?;
-    Ok(NamedCommit { id: id.to_string(), subject: MESSAGE.to_owned() })
+    let commit = write_commit(top, wanted)?;
+    let name = NamedCommit { id: commit.to_string(), subject: MESSAGE.to_owned() };
+    let objects = new_objects(top, commit).map_err(|error| libgit2_error(&top.worktree, &error))?;
+    Ok(StagedCommit { name, objects })
+}
+
+/// Returns the objects of a new commit that the repository lacks.
+fn new_objects(top: &OpenRepository, commit: Oid) -> Result<StagedObjects, git2::Error> {
+    let all = top.repository.odb()?;
+    // Without the backend in memory.
+    let stored = Odb::new()?;
+    stored.add_disk_alternate(&top.common_dir.join("objects").to_string_lossy())?;
+    let (mut trees, mut pending) = (Vec::new(), vec![top.repository.find_commit(commit)?.tree_id()]);
+    let mut seen = HashSet::new();
+    while let Some(id) = pending.pop() {
+        if !seen.insert(id) || stored.exists(id) {
+            continue;
+        }
+        trees.push(RepoPath(all.read(id)?.data().to_vec()));
+        let tree = top.repository.find_tree(id)?;
+        pending.extend(tree.iter().filter(|entry| entry.kind() == Some(ObjectType::Tree)).map(|entry| entry.id()));
+    }
+    trees.reverse();
+    Ok(StagedObjects { trees, commit: RepoPath(all.read(commit)?.data().to_vec()) })
 }
 
 /// Adds a staged commit to the objects of `top`. Does nothing for a commit that is in the repository.
 pub(crate) fn add_staged_commit(top: &OpenRepository, wanted: &CommitRef) -> Result<(), GitError> {
-    let Some(index) = &wanted.staged else { return Ok(()) };
-    match staged_commit(top, index)?.id == wanted.id {
+    let Some(objects) = &wanted.staged else { return Ok(()) };
+    add_memory_backend(top)?;
+    let failed = |error: git2::Error| libgit2_error(&top.worktree, &error);
+    let all = top.repository.odb().map_err(failed)?;
+    for tree in &objects.trees {
+        all.write(ObjectType::Tree, &tree.0).map_err(failed)?;
+    }
+    match all.write(ObjectType::Commit, &objects.commit.0).map_err(failed)?.to_string() == wanted.id {
         true => Ok(()),
-        false => Err(staged_error(top, "the index was changed in between", "commit again")),
+        false => Err(staged_error(top, "its objects make another commit", "commit again")),
     }
 }
 

@@ -74,7 +74,7 @@ impl PreparedTree {
         let (commit, submodules) = match source {
             RunSource::Worktree => return Self::copy_worktree(real, resources),
             RunSource::Commit { id, submodules } => (CommitRef::from(id), *submodules),
-            RunSource::Staged { id, index } => (CommitRef { id: id.clone(), staged: Some(index.clone()) }, false),
+            RunSource::Staged(commit) => (commit.clone(), false),
         };
         let mirrors = PrivateCopies::open(real, resources, CopyKind::Commits)?;
         let mirrors = mirrors.ok_or_else(|| EngineError::Internal("a commit has no private copy".to_owned()))?;

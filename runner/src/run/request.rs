@@ -14,7 +14,7 @@ use proctor_core::record::evidence::{StepEvidence, VERSION};
 use proctor_core::spec::OperatorConfig;
 use proctor_core::telemetry::TraceContext;
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::protocol::StagedIndex;
+use proctor_git::protocol::CommitRef;
 use proctor_sandbox::{Policy, SetupOp};
 
 use crate::error::EngineError;
@@ -127,7 +127,7 @@ impl RunRequest {
     pub(crate) fn require_whole_profile(&self) -> Result<(), EngineError> {
         let commit = match &self.source {
             RunSource::Worktree => None,
-            RunSource::Commit { id, .. } | RunSource::Staged { id, .. } => Some(id.as_str()),
+            RunSource::Commit { id, .. } | RunSource::Staged(CommitRef { id, .. }) => Some(id.as_str()),
         };
         require_whole_profile(self.skills, self.changeset.as_ref(), commit)
     }
@@ -180,13 +180,9 @@ pub enum RunSource {
         /// True if submodules are checked out too.
         submodules: bool,
     },
-    /// The staged content of an index, as the commit that it would create.
-    Staged {
-        /// The commit's id, from [`Engine::staged_commit`](crate::Engine::staged_commit).
-        id: String,
-        /// The index.
-        index: StagedIndex,
-    },
+    /// The staged content of an index, as the commit that it would create, from
+    /// [`Engine::staged_commit`](crate::Engine::staged_commit).
+    Staged(CommitRef),
 }
 
 /// The handling of changes that steps make.

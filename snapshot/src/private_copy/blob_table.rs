@@ -18,6 +18,8 @@ const FILE: &str = "blobs";
 const TEMPORARY_FILE: &str = "blobs.new";
 /// Magic bytes of the file, including the version number.
 const MAGIC: &[u8; 16] = b"proctor-blobs-1\n";
+/// Number of blobs that may be kept without being needed.
+const MAX_UNUSED: usize = 10_000;
 /// Minimum encoded size of a fact, in bytes.
 const MIN_FACT_BYTES: usize = 1 + 20 + 32 + 1;
 
@@ -71,10 +73,12 @@ impl BlobTable {
         self.0.extend(facts);
     }
 
-    /// Removes all blobs except the given ones.
-    pub(super) fn retain(&mut self, ids: impl Iterator<Item = ObjectId>) {
-        let ids: HashSet<ObjectId> = ids.collect();
-        self.0.retain(|id, _| ids.contains(id));
+    /// Removes the blobs that no leaf has, if they are many.
+    pub(super) fn retain(&mut self, leaves: &[CommittedLeaf]) {
+        if self.0.len() > MAX_UNUSED.saturating_add(leaves.len()) {
+            let ids: HashSet<ObjectId> = leaves.iter().map(|leaf| leaf.id).collect();
+            self.0.retain(|id, _| ids.contains(id));
+        }
     }
 }
 

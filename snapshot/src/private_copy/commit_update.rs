@@ -9,19 +9,20 @@ use proctor_core::model::drift::{display_path, is_evidence_path};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
 use proctor_git::files::file_stat::{FileStat, FileTime};
+use proctor_git::files::repo_path::RepoPath;
 use proctor_git::files::{paths, read_beneath};
 use proctor_git::helper::GitHelper;
 use proctor_git::index::{EXECUTABLE_MODE, GITLINK_MODE, SYMLINK_MODE};
 use proctor_git::object::object_id::{ObjectHasher, ObjectId, ObjectKind};
 use proctor_git::object::tree_check;
-use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory};
+use proctor_git::protocol::{CommitRef, CommitTree, CommittedLeaf, GitHistory, WantedLeaf};
 use proctor_git::wire::answer_frames::{AnswerError, BlobPiece, BlobPieces};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, futimens, openat, symlinkat};
 use sha2::{Digest as _, Sha256};
 
 use super::blob_table::{BlobFact, BlobTable};
 use super::file_copier::{self, CREATE_FLAGS};
-use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
+use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
 use crate::private_copy::mirror::Mirror;
 use crate::private_copy::mirror_files::{MirrorError, MirrorOwner};
 use crate::snapshot::git_facts::GitFacts;
@@ -106,7 +107,7 @@ impl Mirror {
             let gone: Vec<_> = plan.changed.iter().filter(|path| !there.contains(path.as_slice())).cloned().collect();
             found.extend(gone.into_iter().map(|path| (path, ScannedEntry::MISSING)));
             self.record.finish(mtime, found)?;
-            table.retain(source.tree.leaves.iter().map(|leaf| leaf.id));
+            table.retain(&source.tree.leaves);
             table.store(self.directory.as_fd())?;
         }
         let lfs_pointers = table.lfs_pointers(&source.tree.leaves);
@@ -126,11 +127,6 @@ impl Mirror {
 
     /// Returns the snapshot of a commit's tree, which the mirror must contain. Its files are at `worktree`.
     pub fn snapshot_of_commit(&self, worktree: &Path, source: &CommitSource<'_>) -> Snapshot {
-        let held = self.record.entries();
-        let leaves = held.paths().map(|path| {
-            let found = held.leaf_at_path(&path).map_or(ScannedEntry::MISSING, |leaf| leaf.found);
-            (path, true, found)
-        });
         let git = worktree.join(".git");
         let facts = GitFacts {
             worktree: worktree.to_owned(),
@@ -143,7 +139,7 @@ impl Mirror {
             object_format: source.tree.format,
             external_rules: Vec::new(),
         };
-        Snapshot::from_commit(EntryTree::from_leaves(leaves), facts)
+        Snapshot::from_commit(self.record.entries().all_tracked(), facts)
     }
 }
 
@@ -167,13 +163,14 @@ impl<'a> CommitUpdatePlan<'a> {
     fn new(source: &CommitSource<'a>, held: &EntryTree, table: &BlobTable) -> Result<Self, MirrorError> {
         let commits: HashSet<&[u8]> = source.tree.submodules.iter().map(|module| module.path.0.as_slice()).collect();
         let mut plan = Self { changed: Vec::new(), wanted: Vec::new(), held_bytes: 0, repositories: Vec::new() };
-        let mut covered = HashSet::new();
+        let (mut cursor, mut found_count) = (LookupCursor::default(), 0);
         for (number, leaf) in (0..).zip(&source.tree.leaves) {
             if is_evidence_path(&leaf.path) {
                 continue;
             }
-            covered.insert(leaf.path.as_slice());
-            let found = held.leaf_at_path(&leaf.path).map_or(ScannedEntry::MISSING, |leaf| leaf.found);
+            let found = held.leaf_at_cursor(&mut cursor, &leaf.path).map(|leaf| leaf.found);
+            found_count += usize::from(found.is_some());
+            let found = found.unwrap_or(ScannedEntry::MISSING);
             if leaf.mode == GITLINK_MODE {
                 let digest = repository_digest(leaf, commits.contains(leaf.path.as_slice()));
                 if (found.kind, found.sha256) != (ScannedKind::Gitlink, digest) {
@@ -189,7 +186,14 @@ impl<'a> CommitUpdatePlan<'a> {
                 plan.held_bytes = plan.held_bytes.saturating_add(found.stat.size);
             }
         }
-        plan.changed.extend(held.paths().filter(|path| !covered.contains(path.as_slice())));
+        // Mostly the tree has every path of the mirror, and no set of paths is needed. Leaves that are not strictly
+        // sorted could contain a path twice.
+        let is_sorted = source.tree.leaves.is_sorted_by(|one, next| one.path < next.path);
+        if found_count != held.leaf_count() || !is_sorted {
+            let leaves = source.tree.leaves.iter().map(|leaf| leaf.path.as_slice());
+            let covered: HashSet<&[u8]> = leaves.filter(|path| !is_evidence_path(path)).collect();
+            plan.changed.extend(held.paths().filter(|path| !covered.contains(path.as_slice())));
+        }
         plan.changed.sort_unstable();
         if plan.changed.windows(2).any(|two| two[0] == two[1]) {
             return Err(unreadable(source.repo, "two entries of the commit's tree have the same path".to_owned()));
@@ -301,7 +305,12 @@ impl<'a> BlobReceiver<'a> {
         }
         let mut failure = None;
         let asked = (source.commit, source.submodules);
-        let sent = source.helper.blobs(source.repo, asked, (plan.wanted.clone(), plan.held_bytes), &mut |pieces| {
+        let wanted = plan.wanted.iter().filter_map(|number| {
+            let leaf = self.leaves.get(usize::try_from(*number).ok()?)?;
+            Some(WantedLeaf { number: *number, path: RepoPath(leaf.path.clone()), mode: leaf.mode, id: leaf.id })
+        });
+        let wanted = (wanted.collect(), plan.held_bytes);
+        let sent = source.helper.blobs(source.repo, asked, wanted, &mut |pieces| {
             self.receive_pieces(pieces).map_err(|error| {
                 failure = Some(error);
                 AnswerError::Stopped

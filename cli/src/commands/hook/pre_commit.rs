@@ -41,14 +41,13 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     let root = repo.clone();
     let mut runs = CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?;
     let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
-    let commit = runs.staged_commit(index.clone()).await?;
+    let commit = runs.staged_commit(index).await?;
     if !args.options.all_files {
         runs.set_scope(ScopeRequest { changed_since: Some("HEAD".to_owned()), ..ScopeRequest::default() });
     }
-    let (record, ended) =
-        runs.run_with_progress(TreeSelection::Staged { id: commit.id.clone(), index }, screen).await?;
+    let (record, ended) = runs.run_with_progress(TreeSelection::Staged((&commit).into()), screen).await?;
     if let Some(known) = &ended.reused {
-        screen.out(&reused_run_line(&commit, known));
+        screen.out(&reused_run_line(&commit.name, known));
         return Ok(0);
     }
     let text = runs.report_text(&record, screen.layout()).await;

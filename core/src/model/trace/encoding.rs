@@ -29,6 +29,11 @@ const LISTING_BIT: u8 = 1 << 4;
 #[error("the trace is damaged or of another version: {0}")]
 pub struct DamagedTrace(pub(super) &'static str);
 
+impl DamagedTrace {
+    /// The contents of a tree do not match its paths.
+    pub(crate) const CONTENTS: Self = Self("its contents do not match its paths");
+}
+
 const TRUNCATED: DamagedTrace = DamagedTrace("it is truncated");
 
 impl AccessTrace {

@@ -136,16 +136,14 @@ impl CheckoutPlanner<'_, '_> {
             }
             match entry.mode {
                 0o040_000 => self.plan_tree(entry.id, &path, depth + 1)?,
-                // Git before 2005 wrote the second mode.
-                0o100_644 | 0o100_664 => self.add_leaf(path, PlannedLeafKind::File { executable: false }, entry),
-                0o100_755 => self.add_leaf(path, PlannedLeafKind::File { executable: true }, entry),
-                0o120_000 => self.add_leaf(path, PlannedLeafKind::Symlink, entry),
-                0o160_000 => self.add_leaf(path, PlannedLeafKind::Gitlink, entry),
-                mode => {
-                    return Err(self
-                        .source
-                        .tree_error(&path, format!("has the mode {mode:o}, which is not a valid mode of a file")));
-                }
+                mode => match PlannedLeafKind::from_mode(mode) {
+                    Some(kind) => self.plan.leaves.push(PlannedLeaf { path, kind, mode, id: entry.id }),
+                    None => {
+                        return Err(self
+                            .source
+                            .tree_error(&path, format!("has the mode {mode:o}, which is not a valid mode of a file")));
+                    }
+                },
             }
         }
         Ok(())
@@ -164,10 +162,6 @@ impl CheckoutPlanner<'_, '_> {
         };
         (self.budget.entries, self.budget.paths) = (entries, paths);
         Ok(())
-    }
-
-    fn add_leaf(&mut self, path: Vec<u8>, kind: PlannedLeafKind, entry: &TreeEntry<'_>) {
-        self.plan.leaves.push(PlannedLeaf { path, kind, mode: entry.mode, id: entry.id });
     }
 }
 

@@ -83,11 +83,11 @@ impl<'a> OpenCommit<'a> {
             let (Some(entry), None) = (found.next(), found.next()) else { return Ok(None) };
             match (entry.mode, names.peek().is_some()) {
                 (TREE_MODE, true) => tree = entry.id,
-                (0o100_644 | 0o100_664 | 0o100_755, false) => {
-                    let executable = entry.mode == 0o100_755;
-                    let kind = PlannedLeafKind::File { executable };
-                    let leaf = PlannedLeaf { path: path.to_vec(), kind, mode: entry.mode, id: entry.id };
-                    return Ok(Some((leaf, executable)));
+                (mode, false) => {
+                    let Some(kind @ PlannedLeafKind::File { executable }) = PlannedLeafKind::from_mode(mode) else {
+                        return Ok(None);
+                    };
+                    return Ok(Some((PlannedLeaf { path: path.to_vec(), kind, mode, id: entry.id }, executable)));
                 }
                 _ => return Ok(None),
             }

@@ -96,7 +96,7 @@ fn target_commit(source: &RunSource) -> Option<CommitRef> {
     match source {
         RunSource::Worktree => None,
         RunSource::Commit { id, .. } => Some(CommitRef::from(id)),
-        RunSource::Staged { id, index } => Some(CommitRef { id: id.clone(), staged: Some(index.clone()) }),
+        RunSource::Staged(commit) => Some(commit.clone()),
     }
 }
 

@@ -12,7 +12,7 @@ use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::protocol::{NamedCommit, StagedIndex};
+use proctor_git::protocol::{NamedCommit, StagedCommit, StagedIndex};
 use proctor_sandbox::{DoctorReport, StepUser, setup_ops};
 
 use super::prior_result::tool_search_error;
@@ -240,7 +240,7 @@ impl Engine {
     ///
     /// # Errors
     /// Paths in the index are in conflict, or it cannot be read.
-    pub async fn staged_commit(&self, repo: &Path, index: StagedIndex) -> Result<NamedCommit, EngineError> {
+    pub async fn staged_commit(&self, repo: &Path, index: StagedIndex) -> Result<StagedCommit, EngineError> {
         let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
         let work = tokio::task::spawn_blocking(move || helper.staged_commit(repository.path(), &index));
         let staged =

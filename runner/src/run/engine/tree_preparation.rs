@@ -37,7 +37,7 @@ impl Engine {
         self.step_user(repository, repository.path())?;
         let of_worktree = match &request.source {
             RunSource::Worktree => Some(self.plan_for_request(SpecFile::read_in(repository)?, request).await?),
-            RunSource::Commit { .. } | RunSource::Staged { .. } => None,
+            RunSource::Commit { .. } | RunSource::Staged(_) => None,
         };
         if let Some((_, plan)) = &of_worktree {
             self.admit_plan(repository, plan, tolerated).await?;

@@ -1,0 +1,15 @@
+//! Decides whether the result of an earlier execution of a step answers for the step now.
+//!
+//! A result is stored under the [key](StepIdentity::key) of its step, together with everything that the step read
+//! ([`ObservedInputs`]). It counts again if the key is the same and every observed input has the same state. Results that
+//! do not only depend on these inputs are never stored ([`ReuseObstacle`]).
+
+mod observed_inputs;
+mod obstacle;
+mod step_identity;
+mod stored_result;
+
+pub use observed_inputs::{ChangedInput, ContentPin, CurrentInputs, InputArea, ObservedInputs, PathNow};
+pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
+pub use step_identity::{MachineFacts, ShownTool, StepIdentity};
+pub use stored_result::{MAX_STORED_BYTES, ReuseSource, StoredResult};

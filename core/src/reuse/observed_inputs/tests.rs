@@ -1,0 +1,216 @@
+//! Each test records the inputs of a step, changes one of them, and expects that the step runs again.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::model::trace::EntryKind as ListedKind;
+
+/// Inputs that tests can change.
+#[derive(Clone, Default)]
+struct FakeInputs {
+    covered: BTreeMap<Vec<u8>, Entry>,
+    states: BTreeMap<Vec<u8>, PathNow>,
+    listings: BTreeMap<Vec<u8>, ListingDigest>,
+    git: BTreeMap<Vec<u8>, [u8; 32]>,
+}
+
+fn area_path(area: InputArea, path: &[u8]) -> Vec<u8> {
+    let prefix: &[u8] = if area == InputArea::Tree { b"tree:" } else { b"" };
+    [prefix, path].concat()
+}
+
+impl CurrentInputs for FakeInputs {
+    fn covered(&self, path: &[u8]) -> Option<Entry> {
+        self.covered.get(path).cloned()
+    }
+
+    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
+        Some(self.states.get(&area_path(area, path)).cloned().unwrap_or((PathState::Absent, None)))
+    }
+
+    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
+        self.listings.get(&area_path(area, path)).copied()
+    }
+
+    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
+        self.git.get(path).copied()
+    }
+}
+
+fn file(size: u64) -> PathState {
+    PathState::File { mode: 0o644, size, uid: 1, gid: 1 }
+}
+
+fn stamp(mtime_ns: i64) -> Option<FileStamp> {
+    Some(FileStamp { dev: 1, ino: 2, size: 3, mtime_ns, ctime_ns: 5 })
+}
+
+const DIRECTORY: PathState = PathState::Directory { mode: 0o755, uid: 1, gid: 1 };
+
+fn accessed(path: &[u8], state: PathState, read: bool) -> AccessedPath {
+    let stamp = if state == PathState::Absent { None } else { stamp(4) };
+    AccessedPath { path: path.to_vec(), state, stamp, read, listing: None }
+}
+
+fn listing(names: &[&str]) -> ListingDigest {
+    ListingDigest::from_entries(names.iter().map(|name| (name.as_bytes(), ListedKind::File)).collect())
+}
+
+fn entry(content: &[u8]) -> Entry {
+    Entry { kind: EntryKind::File, executable: false, sha256: Sha256Hex::digest(content) }
+}
+
+fn covered(content: &[u8]) -> ContentPin {
+    ContentPin::Covered { sha256: Sha256Hex::digest(content).to_raw(), executable: false }
+}
+
+/// Returns the inputs of a step, and the same inputs now.
+fn recorded() -> (ObservedInputs, FakeInputs) {
+    let tree = vec![
+        (AccessedPath { listing: Some(listing(&["a", "b"])), ..accessed(b"/", DIRECTORY, false) }, ContentPin::None),
+        (accessed(b"/.git/HEAD", file(9), true), ContentPin::Git { sha256: [7; 32] }),
+        (accessed(b"/a", file(1), true), covered(b"a")),
+        (accessed(b"/b", file(1), false), covered(b"b")),
+        (accessed(b"/ignored", file(2), true), ContentPin::None),
+        (accessed(b"/setup.cfg", PathState::Absent, false), ContentPin::None),
+    ];
+    let host = vec![
+        accessed(b"/usr/bin/tool", file(3), true),
+        accessed(b"/usr/bin/stat_only", file(3), false),
+        accessed(b"/usr/local/bin/tool", PathState::Absent, false),
+        AccessedPath { listing: Some(listing(&["x"])), ..accessed(b"/usr/lib", DIRECTORY, false) },
+    ];
+    let mut now = FakeInputs::default();
+    for (area, entries) in [
+        (InputArea::Tree, tree.iter().map(|(entry, _)| entry).collect::<Vec<_>>()),
+        (InputArea::Host, host.iter().collect()),
+    ] {
+        for found in entries {
+            let path = if area == InputArea::Tree { &found.path[1..] } else { &found.path[..] };
+            now.states.insert(area_path(area, path), (found.state.clone(), found.stamp));
+            found.listing.map(|listing| now.listings.insert(area_path(area, path), listing));
+        }
+    }
+    now.covered = [(b"a".to_vec(), entry(b"a")), (b"b".to_vec(), entry(b"b"))].into();
+    now.git = [(b".git/HEAD".to_vec(), [7; 32])].into();
+    let (paths, contents): (Vec<_>, Vec<_>) = tree.into_iter().unzip();
+    let trace = |entries| AccessTrace::new(entries).expect("a trace");
+    (ObservedInputs::new(trace(paths), contents, trace(host)).expect("inputs"), now)
+}
+
+/// Returns the first difference after a change of the inputs.
+fn change_after(edit: impl FnOnce(&mut FakeInputs)) -> Option<String> {
+    let (inputs, mut now) = recorded();
+    edit(&mut now);
+    inputs.first_change(&now).map(|change| change.to_string())
+}
+
+fn set(now: &mut FakeInputs, path: &[u8], state: PathNow) {
+    now.states.insert(path.to_vec(), state);
+}
+
+#[test]
+fn same_inputs_have_no_change() {
+    assert_eq!(change_after(|_| {}), None);
+    assert_eq!(change_after(|now| drop(now.covered.insert(b"other".to_vec(), entry(b"x")))), None);
+}
+
+#[test]
+fn finds_changed_content_of_the_tree() {
+    let edited = |now: &mut FakeInputs| drop(now.covered.insert(b"a".to_vec(), entry(b"c")));
+    assert_eq!(change_after(edited).as_deref(), Some("`a` has other content"));
+    assert_eq!(change_after(|now| drop(now.covered.remove(&b"a"[..]))).as_deref(), Some("`a` no longer exists"));
+    let executable = |now: &mut FakeInputs| {
+        now.covered.insert(b"a".to_vec(), Entry { executable: true, ..entry(b"a") });
+    };
+    assert_eq!(change_after(executable).as_deref(), Some("`a` has another kind or mode"));
+    let link = |now: &mut FakeInputs| {
+        now.covered.insert(b"a".to_vec(), Entry { kind: EntryKind::Symlink, ..entry(b"a") });
+    };
+    assert_eq!(change_after(link).as_deref(), Some("`a` has another kind or mode"));
+}
+
+#[test]
+fn stamps_do_not_matter_for_covered_files() {
+    assert_eq!(change_after(|now| set(now, b"tree:a", (file(1), stamp(9)))), None);
+}
+
+#[test]
+fn size_matters_for_a_file_that_was_only_looked_up() {
+    let edit = |size| {
+        move |now: &mut FakeInputs| {
+            now.covered.insert(b"b".to_vec(), entry(b"c"));
+            set(now, b"tree:b", (file(size), stamp(9)));
+        }
+    };
+    assert_eq!(change_after(edit(1)), None);
+    assert_eq!(change_after(edit(2)).as_deref(), Some("`b` has another kind, size, mode or owner"));
+}
+
+#[test]
+fn finds_files_that_were_absent() {
+    let config = |now: &mut FakeInputs| drop(now.covered.insert(b"setup.cfg".to_vec(), entry(b"")));
+    assert_eq!(change_after(config).as_deref(), Some("`setup.cfg` now exists"));
+    let ignored = |now: &mut FakeInputs| set(now, b"tree:setup.cfg", (file(1), stamp(1)));
+    assert_eq!(change_after(ignored).as_deref(), Some("`setup.cfg` now exists"));
+    let program = |now: &mut FakeInputs| set(now, b"/usr/local/bin/tool", (file(1), stamp(1)));
+    assert_eq!(change_after(program).as_deref(), Some("`/usr/local/bin/tool` now exists"));
+}
+
+#[test]
+fn finds_changed_listings() {
+    let tree = |now: &mut FakeInputs| {
+        now.listings.insert(b"tree:".to_vec(), listing(&["a", "b", "c"]));
+    };
+    assert_eq!(change_after(tree).as_deref(), Some("`.` has other entries"));
+    let host = |now: &mut FakeInputs| {
+        now.listings.remove(&b"/usr/lib"[..]);
+    };
+    assert_eq!(change_after(host).as_deref(), Some("`/usr/lib` has other entries"));
+}
+
+#[test]
+fn finds_changes_outside_of_the_tree() {
+    let replaced = |now: &mut FakeInputs| set(now, b"/usr/bin/tool", (file(3), stamp(9)));
+    assert_eq!(change_after(replaced).as_deref(), Some("`/usr/bin/tool` has changed"));
+    let touched = |now: &mut FakeInputs| set(now, b"/usr/bin/stat_only", (file(3), stamp(9)));
+    assert_eq!(change_after(touched), None, "times are not inputs");
+    let grown = |now: &mut FakeInputs| set(now, b"/usr/bin/stat_only", (file(4), stamp(4)));
+    assert!(change_after(grown).is_some());
+    let gone = |now: &mut FakeInputs| set(now, b"/usr/bin/tool", (PathState::Absent, None));
+    assert_eq!(change_after(gone).as_deref(), Some("`/usr/bin/tool` no longer exists"));
+}
+
+#[test]
+fn finds_changed_ignored_files_and_git_files() {
+    let ignored = |now: &mut FakeInputs| set(now, b"tree:ignored", (file(2), stamp(9)));
+    assert_eq!(change_after(ignored).as_deref(), Some("`ignored` has changed"));
+    let head = |now: &mut FakeInputs| {
+        now.git.insert(b".git/HEAD".to_vec(), [8; 32]);
+    };
+    assert_eq!(change_after(head).as_deref(), Some("`.git/HEAD` has other content"));
+}
+
+#[test]
+fn encoding_is_lossless_and_detects_damage() {
+    let (inputs, _) = recorded();
+    let bytes = inputs.encode();
+    assert_eq!(ObservedInputs::decode(&bytes), Ok(inputs));
+    for length in 0..bytes.len() {
+        assert!(ObservedInputs::decode(&bytes[..length]).is_err(), "{length}");
+    }
+    assert!(ObservedInputs::decode(&[&bytes[..], b"x"].concat()).is_err());
+}
+
+#[test]
+fn digest_does_not_depend_on_stamps_of_the_tree() {
+    let (inputs, _) = recorded();
+    let restamped = |entries: &[AccessedPath]| {
+        let entries = entries.iter().cloned().map(|entry| AccessedPath { stamp: entry.stamp.and(stamp(99)), ..entry });
+        AccessTrace::new(entries.collect()).expect("a trace")
+    };
+    let tree = ObservedInputs { tree: restamped(inputs.tree.entries()), ..inputs.clone() };
+    assert_eq!(tree.digest(), inputs.digest());
+    let host = ObservedInputs { host: restamped(inputs.host.entries()), ..inputs.clone() };
+    assert_ne!(host.digest(), inputs.digest());
+}

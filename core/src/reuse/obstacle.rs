@@ -1,0 +1,102 @@
+//! Lists the reasons why the result of a step cannot be reused.
+
+use std::fmt;
+
+use crate::model::enforcement::Tolerated;
+use crate::model::outcome::{Outcome, Termination};
+use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly};
+use crate::record::evidence::StepEvidence;
+
+/// The reason why the result of a step is not stored, or why no stored result is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReuseObstacle {
+    /// The skill is declared as nondeterministic.
+    Nondeterministic,
+    /// The step may use the network.
+    Network,
+    /// The step changes the worktree.
+    ChangesWorktree,
+    /// The skill has caches, whose content is not observed.
+    Caches,
+    /// The skill needs ignored directories of the worktree, whose content is not observed.
+    NeededPaths,
+    /// The step declares report files.
+    Reports,
+    /// The step judges SQL.
+    Sql,
+    /// The steps of the run see the worktree itself, not a private copy.
+    SharedTree,
+    /// The step did not pass.
+    NotPassed,
+    /// The step passed only on a retry.
+    Flaky,
+    /// The step reached a limit.
+    LimitHit,
+    /// The step left processes behind.
+    LeftProcesses,
+    /// The output of the step is incomplete.
+    IncompleteOutput,
+    /// A control of the sandbox was not enforced.
+    MissingControl,
+    /// The inputs of the step were not observed.
+    NotObserved {
+        /// The reason.
+        message: String,
+    },
+}
+
+impl fmt::Display for ReuseObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nondeterministic => "its skill is declared as nondeterministic (`determinism: D2`)",
+            Self::Network => "it may use the network (`network: allow`)",
+            Self::ChangesWorktree => "it changes the worktree (`read_only: off` or `fix`)",
+            Self::Caches => "its skill has `caches`, whose content is not observed",
+            Self::NeededPaths => "its skill has `needs_paths`, whose content is not observed",
+            Self::Reports => "it declares `reports`",
+            Self::Sql => "it judges SQL",
+            Self::SharedTree => "steps see the worktree itself, not a private copy",
+            Self::NotPassed => "it did not pass",
+            Self::Flaky => "it passed only on a retry",
+            Self::LimitHit => "it reached a limit",
+            Self::LeftProcesses => "it left processes behind",
+            Self::IncompleteOutput => "its output is incomplete",
+            Self::MissingControl => "a control of the sandbox was not enforced",
+            Self::NotObserved { message } => return write!(f, "its inputs were not observed: {message}"),
+        })
+    }
+}
+
+/// Returns why results of a planned step are never reused; `None` if they can be.
+pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseObstacle> {
+    let rules = [
+        (skill.determinism == Determinism::D2, ReuseObstacle::Nondeterministic),
+        (step.network == Network::Allow, ReuseObstacle::Network),
+        (step.read_only == ReadOnly::Off || step.fixes.is_some(), ReuseObstacle::ChangesWorktree),
+        (!skill.caches.is_empty(), ReuseObstacle::Caches),
+        (!skill.needs_paths.is_empty(), ReuseObstacle::NeededPaths),
+        (!step.reports.is_empty(), ReuseObstacle::Reports),
+        (step.sql.is_some(), ReuseObstacle::Sql),
+    ];
+    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
+}
+
+/// Returns why the result of an execution is not stored; `None` if it can be.
+pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
+    let exited_as_expected =
+        matches!(&evidence.termination, Termination::Exited { code } if evidence.planned.expect_exit.contains(code));
+    let rules = [
+        (evidence.outcome != Outcome::Passed || !exited_as_expected, ReuseObstacle::NotPassed),
+        (evidence.flaky || !evidence.earlier_attempts.is_empty(), ReuseObstacle::Flaky),
+        (!evidence.resources.limits_hit.is_empty(), ReuseObstacle::LimitHit),
+        (evidence.leaked.is_some(), ReuseObstacle::LeftProcesses),
+        (!(evidence.stdout.complete && evidence.stderr.complete), ReuseObstacle::IncompleteOutput),
+        (!evidence.was_started() || has_gaps(evidence), ReuseObstacle::MissingControl),
+        (!evidence.drift.found.is_empty() || !evidence.drift.applied.is_empty(), ReuseObstacle::NotPassed),
+    ];
+    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
+}
+
+fn has_gaps(evidence: &StepEvidence) -> bool {
+    evidence.enforcement.gaps(&Tolerated::default()).next().is_some()
+}

@@ -1,0 +1,109 @@
+//! The stored result of an execution of a step.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::names::RunId;
+use crate::model::trace::MAX_ENCODED_BYTES;
+use crate::record::evidence::StepEvidence;
+use crate::reuse::observed_inputs::ObservedInputs;
+use crate::text::digest::Sha256Hex;
+
+/// Maximum size of an encoded result, in bytes.
+pub const MAX_STORED_BYTES: usize = 3 * MAX_ENCODED_BYTES;
+const MAGIC: &[u8; 16] = b"proctor-result1\n";
+
+/// The run whose result a step has, and the basis for that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReuseSource {
+    /// The run that executed the step.
+    pub run_id: RunId,
+    /// The end of that execution, in UTC, RFC 3339.
+    pub executed_at: String,
+    /// The sha256 of the inputs that the execution read. All of them are the same now.
+    pub inputs_sha256: Sha256Hex,
+    /// Number of these inputs: paths that were looked up, found or not.
+    pub inputs: u64,
+}
+
+/// The result of an execution that can be reused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredResult {
+    /// The key of the step.
+    pub key: Sha256Hex,
+    /// The run that executed the step.
+    pub run_id: RunId,
+    /// The end of the execution, in UTC, RFC 3339.
+    pub executed_at: String,
+    /// The same time in milliseconds since 1970.
+    pub executed_ms: u64,
+    /// True if the step left files in the tree, which git ignores.
+    pub has_files: bool,
+    /// The evidence of the execution.
+    pub evidence: StepEvidence,
+    /// The inputs.
+    pub inputs: ObservedInputs,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    key: Sha256Hex,
+    run_id: RunId,
+    executed_at: String,
+    executed_ms: u64,
+    has_files: bool,
+    evidence: StepEvidence,
+}
+
+impl StoredResult {
+    /// Returns the digest that stands for the files of this execution in the identity of later steps: executions of the
+    /// same step on the same inputs are interchangeable.
+    pub fn chain_digest(&self) -> Sha256Hex {
+        Sha256Hex::digest(format!("{} {}", self.key, self.inputs.digest()).as_bytes())
+    }
+
+    /// Returns the source of a reused result, for its evidence.
+    pub fn source(&self) -> ReuseSource {
+        ReuseSource {
+            run_id: self.run_id.clone(),
+            executed_at: self.executed_at.clone(),
+            inputs_sha256: self.inputs.digest(),
+            inputs: self.inputs.path_count() as u64,
+        }
+    }
+
+    /// Encodes the result.
+    pub fn encode(&self) -> Vec<u8> {
+        let header = Header {
+            key: self.key.clone(),
+            run_id: self.run_id.clone(),
+            executed_at: self.executed_at.clone(),
+            executed_ms: self.executed_ms,
+            has_files: self.has_files,
+            evidence: self.evidence.clone(),
+        };
+        // Serializing these types cannot fail.
+        let header = serde_json::to_vec(&header).unwrap_or_default();
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&self.inputs.encode());
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a result; `None` if the bytes are damaged or of another version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (content, sum) = bytes.split_last_chunk::<4>()?;
+        if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let (length, rest) = content.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
+        let (header, inputs) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        let Header { key, run_id, executed_at, executed_ms, has_files, evidence } =
+            serde_json::from_slice(header).ok()?;
+        let inputs = ObservedInputs::decode(inputs).ok()?;
+        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs })
+    }
+}
