@@ -12,3 +12,4 @@ pub mod outcome_reason;
 pub mod plan;
 pub mod run_scope;
 pub mod tier;
+pub mod trace;
