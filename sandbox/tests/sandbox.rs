@@ -14,6 +14,7 @@ mod no_namespaces;
 mod pool;
 mod reuse;
 mod shown_paths;
+mod views;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use caches::cache;
-use environment::{SandboxTestCase, SandboxTestEnv, TestCommand, UserRole, collect_events, read_line};
+use environment::{HostAccess, SandboxTestCase, SandboxTestEnv, TestCommand, UserRole, collect_events, read_line};
 use libtest_mimic::{Arguments, Failed};
 use nix::mount::MsFlags;
 use proctor_core::model::enforcement::{Control, ControlState};
@@ -123,6 +124,7 @@ const CHECKS: &[SandboxTestCase] = checks![
     discards_deep_layer;
     reports_every_control;
     doctor_finds_nothing_missing;
+    views::records_each_kind_of_access: MountNamespace;
 ];
 
 /// Checks that are specific to sandboxes without namespaces.
@@ -152,7 +154,12 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for (role, lacks) in environment::roles() {
         let special = if role.has_no_namespaces() { NO_NAMESPACE_CHECKS } else { &[] };
-        trials.extend([CHECKS, special].concat().iter().map(|(name, needs, _)| role.trial(name, needs, &lacks)));
+        let lacks = &lacks;
+        let trial = |host| move |(name, needs, _): &SandboxTestCase| role.trial(name, needs, lacks, host);
+        trials.extend([CHECKS, special].concat().iter().map(trial(HostAccess::Direct)));
+        if !role.has_no_namespaces() {
+            trials.extend(CHECKS.iter().map(trial(HostAccess::View)));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
