@@ -69,6 +69,8 @@ struct AttemptState {
     closed_before_init: bool,
     /// The pidfd of the step's PID 1, once the helper has created that process.
     init: Option<OwnedFd>,
+    /// `true` if the daemon has killed the attempt.
+    is_killed: bool,
     /// The pidfd of the view's server, if there is one.
     view_server: Option<OwnedFd>,
     /// `true` if the command is to run on a view.
@@ -309,6 +311,7 @@ impl AttemptState {
             has_landlock: false,
             closed_before_init: false,
             init: None,
+            is_killed: false,
             view_server: None,
             wants_view: false,
             view_trace: None,
@@ -362,7 +365,8 @@ impl AttemptState {
 
     /// Returns whether the view gave answers that the host would not have given.
     fn has_wrong_result(&self) -> bool {
-        matches!(&self.view_trace, Some(Err(reason)) if reason.invalidates_result())
+        // A view that was killed with its command has given no wrong answers.
+        !self.is_killed && matches!(&self.view_trace, Some(Err(reason)) if reason.invalidates_result())
     }
 
     /// Interprets the end of the control socket.
@@ -397,15 +401,17 @@ impl AttemptState {
             Err(errno) => return Err(errno.into()),
         }
         self.receive_init_pidfd(control)?;
-        // The kernel does not end a process that waits for an answer of the view before the server has ended.
-        self.view_server.as_ref().map_or(Ok(()), |server| send_signal(server, Signal::KILL))?;
+        self.is_killed = true;
         match &self.init {
-            Some(init) => send_signal(init, Signal::KILL),
+            Some(init) => send_signal(init, Signal::KILL)?,
             None => {
                 self.closed_before_init = true;
-                self.helper.as_mut().map_or(Ok(()), HelperProcess::kill)
+                self.helper.as_mut().map_or(Ok(()), HelperProcess::kill)?;
             }
         }
+        // A process that waits for an answer of the view dies only when the server has ended. The server comes last: the
+        // command must not see its end.
+        self.view_server.as_ref().map_or(Ok(()), |server| send_signal(server, Signal::KILL))
     }
 
     /// Waits for the helper, which ends after it has reaped PID 1. If the helper was killed, PID 1 dies as a
