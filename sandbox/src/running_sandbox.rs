@@ -340,11 +340,11 @@ impl AttemptState {
                     if !self.has_final_event
                         && let HelperMessage::Exited { view, .. } = &mut message
                     {
-                        self.view_trace = self.wants_view.then(|| view_trace(view.take(), fds));
-                        if let Some(Err(reason)) = self.view_trace.as_ref().filter(|_| self.has_wrong_result()) {
-                            let (fault, message_text) = (StartFault::Internal, reason.to_string());
+                        self.view_trace = self.wants_view.then(|| self.receive_trace(view.take(), fds));
+                        if let Some(Err(reason @ NoTrace::Failed { .. })) = &self.view_trace {
                             self.has_final_event = true;
-                            return Ok(EventPoll::Event(SandboxEvent::NotStarted { fault, message: message_text }));
+                            let (fault, message) = (StartFault::Internal, reason.to_string());
+                            return Ok(EventPoll::Event(SandboxEvent::NotStarted { fault, message }));
                         }
                     }
                     // Only the first final report counts: PID 1 also reports the exit of a process that never became
@@ -363,10 +363,13 @@ impl AttemptState {
         }
     }
 
-    /// Returns whether the view gave answers that the host would not have given.
-    fn has_wrong_result(&self) -> bool {
-        // A view that was killed with its command has given no wrong answers.
-        !self.is_killed && matches!(&self.view_trace, Some(Err(reason)) if reason.invalidates_result())
+    /// Returns the trace that a message of the helper contains.
+    fn receive_trace(&self, report: Option<ViewReport>, fds: Vec<OwnedFd>) -> ViewTrace {
+        match view_trace(report, fds) {
+            // The server was killed together with the command.
+            Err(_) if self.is_killed => Err(NoTrace::NotDescribable { message: "the command was killed".to_owned() }),
+            other => other,
+        }
     }
 
     /// Interprets the end of the control socket.

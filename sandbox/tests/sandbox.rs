@@ -124,7 +124,26 @@ const CHECKS: &[SandboxTestCase] = checks![
     discards_deep_layer;
     reports_every_control;
     doctor_finds_nothing_missing;
-    views::records_each_kind_of_access: MountNamespace;
+];
+
+/// Checks that are specific to views.
+const VIEW_CHECKS: &[SandboxTestCase] = checks![
+    views::records_each_kind_of_access;
+    views::records_program_with_its_libraries;
+    views::records_owners_on_disk;
+    views::contains_everything_that_strace_sees;
+    views::path_that_changes_during_a_call_is_recorded;
+    views::step_changes_the_tree_as_without_a_view;
+    views::server_has_only_the_rights_of_the_step;
+    views::killed_server_invalidates_the_result;
+    views::stopped_server_does_not_delay_a_kill;
+    views::leaves_nothing_behind;
+    views::too_many_paths_give_no_trace;
+    views::changed_file_gives_no_trace;
+    views::new_file_gives_no_trace;
+    views::sockets_of_the_host_are_unreachable;
+    views::prepared_sandbox_records_from_the_start;
+    views::runs_without_a_view_if_none_is_available;
 ];
 
 /// Checks that are specific to sandboxes without namespaces.
@@ -144,7 +163,7 @@ const NO_NAMESPACE_CHECKS: &[SandboxTestCase] = checks![
 ];
 
 fn main() -> ExitCode {
-    let all: Vec<SandboxTestCase> = [CHECKS, NO_NAMESPACE_CHECKS].concat();
+    let all: Vec<SandboxTestCase> = [CHECKS, VIEW_CHECKS, NO_NAMESPACE_CHECKS].concat();
     if let Some(code) = environment::run_subprocess(&all) {
         return code;
     }
@@ -159,6 +178,7 @@ fn main() -> ExitCode {
         trials.extend([CHECKS, special].concat().iter().map(trial(HostAccess::Direct)));
         if !role.has_no_namespaces() {
             trials.extend(CHECKS.iter().filter(|(name, ..)| works_on_view(name)).map(trial(HostAccess::View)));
+            trials.extend(VIEW_CHECKS.iter().map(trial(HostAccess::View)));
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -541,7 +541,7 @@ fn make_repo(repo: &Path) -> Result<(), Failed> {
     Ok(std::os::unix::fs::symlink("/etc", repo.join("link"))?)
 }
 
-fn chown_to_user(path: &Path) -> Result<(), Failed> {
+pub(crate) fn chown_to_user(path: &Path) -> Result<(), Failed> {
     std::os::unix::fs::lchown(path, Some(USER), Some(USER))?;
     if fs::symlink_metadata(path)?.is_dir() {
         for entry in fs::read_dir(path)? {
