@@ -148,6 +148,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
         tools: Vec::new(),
         caches: Vec::new(),
         tolerated,
+        view: false,
     })
 }
 

@@ -28,6 +28,7 @@ mod supervisor;
 mod tree_copier;
 mod tree_copy;
 pub(crate) mod usage_totals;
+mod view_process;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;

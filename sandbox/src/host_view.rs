@@ -117,6 +117,7 @@ mod tests {
             caches: vec![],
             tolerated: Tolerated::default(),
             limits: Limits::UNLIMITED,
+            view: false,
         }
     }
 

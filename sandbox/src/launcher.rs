@@ -305,7 +305,7 @@ impl Launcher {
             }
         };
         let (group, mut entry) = self.create_group();
-        let limits = frame.limits;
+        let (limits, wants_view) = (frame.limits, frame.view);
         let bounded = limits.memory != Limit::Unlimited && space.as_host_dir().is_none();
         let apart = group.as_ref().filter(|_| bounded).and_then(AttemptCgroup::open_socket_buffer_files);
         if let CgroupEntry::Group { takes_off_sockets, .. } = &mut entry {
@@ -318,7 +318,7 @@ impl Launcher {
                 CleanupOwner::Helper,
             ),
             None => {
-                let (serves_on, maps_caches) = (space.allows_reuse(), space.run_uid().is_some());
+                let (serves_on, maps_caches) = (space.allows_reuse() && !frame.view, space.run_uid().is_some());
                 let space = self.host.space_dir();
                 let request = SandboxRequest { frame, user, maps_caches, space, entry, layers, ops, serves_on };
                 (HelperRequest::Sandbox(Box::new(request)), CleanupOwner::Kernel)
@@ -352,6 +352,7 @@ impl Launcher {
             cleanup_owner: ended_by,
             group,
             enforced_limits: held,
+            wants_view,
             reaper,
         })?;
         let holder =
@@ -456,7 +457,8 @@ fn send_claim(
         layers: LayerIds { lowers: lowers.to_vec(), upper: slot.id() },
         held: sandbox.enforced_limits().clone(),
         ops: claim_ops(policy),
-        serves_on: space.allows_reuse(),
+        // What one command has read is in the kernel's caches, and another view records it no more.
+        serves_on: space.allows_reuse() && !policy.view,
     })
 }
 

@@ -48,7 +48,7 @@ pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
 pub use policy::{AccessRights, CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, ToolKind, ToolMount};
 pub use run_space::{CacheForm, Layer, RunSpace, RunSpaceConfig, SandboxReuse, Sealed, Unsealed};
-pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent};
+pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace};
 pub use setup::{SetupOp, SetupStage, is_hidden, setup_ops};
 pub use sys::{
     BlockedSignals, block_termination_signals, close_inherited, keep_termination_signals_blocked,

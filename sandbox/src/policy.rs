@@ -46,6 +46,9 @@ pub struct Policy {
     pub caches: Vec<CacheMount>,
     /// Controls that may be missing without a refusal.
     pub tolerated: Tolerated,
+    /// `true` to show the host through a view that records what the command reads of it; see
+    /// [`RunningSandbox::take_view_trace`](crate::RunningSandbox::take_view_trace). Such a sandbox serves one command.
+    pub view: bool,
 }
 
 impl Policy {
@@ -62,6 +65,7 @@ impl Policy {
             caches: self.caches.clone(),
             tolerated: self.tolerated.clone(),
             limits: self.limits,
+            view: self.view,
         }
     }
 
@@ -92,6 +96,8 @@ pub(crate) struct Frame {
     pub(crate) tolerated: Tolerated,
     /// The limits, which are equal for most commands of a run, so that they can be set before a command arrives.
     pub(crate) limits: Limits,
+    /// `true` to show the host through a view.
+    pub(crate) view: bool,
 }
 
 impl Frame {

@@ -1,12 +1,15 @@
 //! Represents a running attempt in the daemon: its output, its reports, and the operations that end it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault};
+use proctor_core::model::trace::{AccessTrace, MAX_ENCODED_BYTES, NoTrace};
 use proctor_core::record::evidence::Resources;
 use rustix::fs::{Gid, Uid};
 use rustix::net::Shutdown;
@@ -19,7 +22,7 @@ use crate::host::StepUser;
 use crate::reaper::Reaper;
 use crate::resource_report::WaitStatus;
 use crate::wait::{self, HelperProcess};
-use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMessage};
+use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMessage, ViewReport};
 
 /// An attempt. Dropping it kills it and waits for its end, for 15 seconds at most.
 #[derive(Debug)]
@@ -66,6 +69,14 @@ struct AttemptState {
     closed_before_init: bool,
     /// The pidfd of the step's PID 1, once the helper has created that process.
     init: Option<OwnedFd>,
+    /// `true` if the daemon has killed the attempt.
+    is_killed: bool,
+    /// The pidfd of the view's server, if there is one.
+    view_server: Option<OwnedFd>,
+    /// `true` if the command is to run on a view.
+    wants_view: bool,
+    /// What the command read of the host, once the command has ended.
+    view_trace: Option<ViewTrace>,
     /// Reports received while waiting for `init`.
     pending_events: std::collections::VecDeque<SandboxEvent>,
 }
@@ -119,6 +130,9 @@ pub enum EventPoll {
     Closed,
 }
 
+/// What a command read of the host, or the reason why that is not known.
+pub type ViewTrace = Result<AccessTrace, NoTrace>;
+
 /// The parts from which a [`RunningSandbox`] is made.
 #[derive(Debug)]
 pub(crate) struct RunningSandboxParts {
@@ -130,6 +144,8 @@ pub(crate) struct RunningSandboxParts {
     pub(crate) cleanup_owner: CleanupOwner,
     pub(crate) group: Option<AttemptCgroup>,
     pub(crate) enforced_limits: EnforcedLimits,
+    /// `true` if the command is to run on a view.
+    pub(crate) wants_view: bool,
     pub(crate) reaper: Arc<Reaper>,
 }
 
@@ -144,10 +160,13 @@ impl RunningSandbox {
             cleanup_owner: ended_by,
             group,
             enforced_limits: held,
+            wants_view,
             reaper,
         } = watched;
         rustix::io::ioctl_fionbio(&control, true).map_err(SandboxError::system("cannot set up the control socket"))?;
-        let state = Mutex::new(AttemptState::new(helper, ended_by));
+        let mut state = AttemptState::new(helper, ended_by);
+        state.wants_view = wants_view;
+        let state = Mutex::new(state);
         Ok(Self {
             stdout,
             stderr,
@@ -246,6 +265,13 @@ impl RunningSandbox {
         })
     }
 
+    /// Takes the trace of what the command read of the host, or the reason for having none. Available after the final
+    /// event, if the policy requested a view. If the view failed, the final event is
+    /// [`NotStarted`](SandboxEvent::NotStarted), although the command ran: its own result does not count.
+    pub fn take_view_trace(&self) -> Option<ViewTrace> {
+        self.lock_attempt().view_trace.take()
+    }
+
     /// Sends SIGTERM to every process of the attempt; aborts the set-up if there is no process yet.
     ///
     /// # Errors
@@ -285,6 +311,10 @@ impl AttemptState {
             has_landlock: false,
             closed_before_init: false,
             init: None,
+            is_killed: false,
+            view_server: None,
+            wants_view: false,
+            view_trace: None,
             pending_events: std::collections::VecDeque::new(),
         }
     }
@@ -296,8 +326,9 @@ impl AttemptState {
             }
             match wire::recv(control) {
                 Ok(Some((HelperMessage::Init, fds))) => self.init = fds.into_iter().next(),
+                Ok(Some((HelperMessage::View, fds))) => self.view_server = fds.into_iter().next(),
                 Ok(Some((HelperMessage::Prepared, _))) => self.prepared = true,
-                Ok(Some((message, _))) => {
+                Ok(Some((mut message, fds))) => {
                     if let HelperMessage::Ready(enforcement) = &message {
                         self.has_landlock = enforcement.is_enforced(Control::Landlock);
                     }
@@ -306,6 +337,16 @@ impl AttemptState {
                     self.has_no_processes = matches!(message, HelperMessage::Exited { .. });
                     self.is_reusable =
                         !self.has_final_event && matches!(message, HelperMessage::Exited { serves_on: true, .. });
+                    if !self.has_final_event
+                        && let HelperMessage::Exited { view, .. } = &mut message
+                    {
+                        self.view_trace = self.wants_view.then(|| self.receive_trace(view.take(), fds));
+                        if let Some(Err(reason @ NoTrace::Failed { .. })) = &self.view_trace {
+                            self.has_final_event = true;
+                            let (fault, message) = (StartFault::Internal, reason.to_string());
+                            return Ok(EventPoll::Event(SandboxEvent::NotStarted { fault, message }));
+                        }
+                    }
                     // Only the first final report counts: PID 1 also reports the exit of a process that never became
                     // the command.
                     if !self.has_final_event {
@@ -319,6 +360,15 @@ impl AttemptState {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Returns the trace that a message of the helper contains.
+    fn receive_trace(&self, report: Option<ViewReport>, fds: Vec<OwnedFd>) -> ViewTrace {
+        match view_trace(report, fds) {
+            // The server was killed together with the command.
+            Err(_) if self.is_killed => Err(NoTrace::NotDescribable { message: "the command was killed".to_owned() }),
+            other => other,
         }
     }
 
@@ -354,13 +404,17 @@ impl AttemptState {
             Err(errno) => return Err(errno.into()),
         }
         self.receive_init_pidfd(control)?;
+        self.is_killed = true;
         match &self.init {
-            Some(init) => send_signal(init, Signal::KILL),
+            Some(init) => send_signal(init, Signal::KILL)?,
             None => {
                 self.closed_before_init = true;
-                self.helper.as_mut().map_or(Ok(()), HelperProcess::kill)
+                self.helper.as_mut().map_or(Ok(()), HelperProcess::kill)?;
             }
         }
+        // A process that waits for an answer of the view dies only when the server has ended. The server comes last: the
+        // command must not see its end.
+        self.view_server.as_ref().map_or(Ok(()), |server| send_signal(server, Signal::KILL))
     }
 
     /// Waits for the helper, which ends after it has reaped PID 1. If the helper was killed, PID 1 dies as a
@@ -370,9 +424,35 @@ impl AttemptState {
             wait::wait_readable(init.as_fd(), wait::EXIT_TIMEOUT)?;
         }
         self.helper.as_mut().map_or(Ok(()), HelperProcess::wait_or_kill)?;
+        // It ends with the helper.
+        if let Some(server) = &self.view_server {
+            wait::wait_readable(server.as_fd(), wait::EXIT_TIMEOUT)?;
+        }
         self.has_no_processes = true;
         Ok(())
     }
+}
+
+/// Decodes the report of a view. `fds` are the descriptors of the message.
+fn view_trace(report: Option<ViewReport>, fds: Vec<OwnedFd>) -> ViewTrace {
+    match report {
+        Some(ViewReport::Untraced(reason)) => Err(reason),
+        Some(ViewReport::Traced) => {
+            let damaged = |message| NoTrace::NotDescribable { message };
+            let file = fds.into_iter().next().ok_or_else(|| damaged("the trace did not arrive".to_owned()))?;
+            let bytes = read_trace(&file.into()).map_err(|error| damaged(error.to_string()))?;
+            AccessTrace::decode(&bytes).map_err(|error| damaged(error.to_string()))
+        }
+        None => Err(NoTrace::Unavailable { message: "this machine refuses namespaces".to_owned() }),
+    }
+}
+
+/// Reads a file with a trace from its start, wherever the writer left its position.
+fn read_trace(file: &File) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; length.min(MAX_ENCODED_BYTES + 1)];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 fn event_from_message(message: HelperMessage) -> io::Result<SandboxEvent> {
@@ -387,6 +467,7 @@ fn event_from_message(message: HelperMessage) -> io::Result<SandboxEvent> {
             serves_on: _,
             leaked,
             scratch,
+            view: _,
             user_ms,
             system_ms,
             max_rss_kib,
@@ -395,7 +476,8 @@ fn event_from_message(message: HelperMessage) -> io::Result<SandboxEvent> {
             let resources = Resources { user_ms, system_ms, max_rss_kib, memory_peak_kib: None, limits_hit };
             SandboxEvent::Exited { status, limit, resources, leaked }
         }
-        HelperMessage::Init
+        HelperMessage::View
+        | HelperMessage::Init
         | HelperMessage::Prepared
         | HelperMessage::Space { .. }
         | HelperMessage::ExitReported
@@ -516,6 +598,7 @@ mod tests {
             serves_on: false,
             leaked: None,
             scratch: crate::resource_report::ExhaustedSpace::default(),
+            view: None,
             user_ms: 0,
             system_ms: 0,
             max_rss_kib: 0,

@@ -19,6 +19,8 @@ use crate::policy::{AccessRights, CacheSource, Frame, Policy, ToolKind};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum SetupOp {
+    /// Start the server of the view, as the step's user and in the host's namespaces.
+    StartView,
     /// Join the namespace that holds the run's layers.
     JoinSpace {
         /// Also join the user namespace that owns it: an unprivileged process cannot join the mount namespace
@@ -74,6 +76,9 @@ pub enum SetupOp {
         /// `true` if root's files appear as the step's.
         mapped: bool,
     },
+    /// Mount a view of the host, and make it the root. Git directories, tools and the repository are opened again
+    /// through the view. Without a view, the sandbox continues with the host's own mounts.
+    MountView,
     /// Make everything that is mounted read-only, without devices and set-id programs. The run space, which is about
     /// to be hidden, stays writable.
     ReadOnlyRoot,
@@ -164,6 +169,8 @@ pub enum SetupOp {
     SayMounted,
     /// Wait until PID 1 has mounted `/proc` and `/sys`.
     AwaitMounted,
+    /// Unmount the host's mounts, which the view has replaced.
+    LeaveHost,
     /// Mask the files in `/proc` and `/sys` that expose the host.
     MaskKernelFiles {
         /// `true` if `/sys` is a fresh mount.
@@ -316,7 +323,9 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
 
 /// Returns the operations that can run before the command is known.
 pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    let mut ops = namespace_ops(user);
+    // This comes first: the server accesses the host, and not what the helper makes of it.
+    let mut ops: Vec<SetupOp> = frame.view.then_some(SetupOp::StartView).into_iter().collect();
+    ops.extend(namespace_ops(user));
     ops.extend(init_ops(frame, user));
     ops.extend(concurrent_ops(frame, host, user));
     ops
@@ -488,8 +497,11 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     // This check runs in the mount namespace in which the overlay will be mounted.
     let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
     ops.extend(clone_ops(frame, host, user));
+    ops.push(SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() });
+    // This comes after everything that is opened on the host itself: later operations see the host through the view.
+    // It comes before `ReadOnlyRoot`, after which PID 1 mounts `/proc` in the root.
+    ops.extend(frame.view.then_some(SetupOp::MountView));
     ops.extend([
-        SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() },
         // Before any of proctor's own mounts, so that later ones keep their flags. PID 1 waits for it in its
         // [`SetupOp::AwaitReadOnlyRoot`].
         SetupOp::ReadOnlyRoot,
@@ -515,6 +527,11 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
         // This runs while PID 1 still creates its network namespace, which takes longest.
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
         SetupOp::AwaitMounted,
+    ]);
+    // This comes after PID 1 has mounted `/proc` and `/sys`: the kernel lets an unprivileged process mount them only while
+    // the namespace contains others that it may see in full.
+    ops.extend(frame.view.then_some(SetupOp::LeaveHost));
+    ops.extend([
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
         // The following operations run in the command's process, concurrently with those that follow `SealCovers`.
         SetupOp::NewSession,
@@ -680,6 +697,8 @@ impl SetupOp {
             | Self::Clone { .. }
             | Self::StackCache { .. }
             | Self::HoldTree { .. }
+            | Self::MountView
+            | Self::LeaveHost
             | Self::ReadOnlyRoot
             | Self::Scratch
             | Self::Cover { .. }
@@ -744,6 +763,9 @@ impl SetupOp {
 impl fmt::Display for SetupOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::StartView => write!(f, "start the server of the view as the step's user"),
+            Self::MountView => write!(f, "mount the view of the host, and make it the root"),
+            Self::LeaveHost => write!(f, "unmount everything that the view has replaced"),
             Self::JoinSpace { user: true } => write!(f, "join the run's user and mount namespace"),
             Self::JoinSpace { user: false } => write!(f, "join the run's mount namespace"),
             Self::Unshare { user } => {

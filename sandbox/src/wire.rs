@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault};
+use proctor_core::model::trace::NoTrace;
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -220,6 +221,8 @@ pub(crate) enum HelperMessage {
         /// The reason why the kernel makes no cache overlay; `None` if it does, or if the request did not ask.
         no_cache_overlay: Option<String>,
     },
+    /// The server of the view exists; carries its pidfd. Sent before `Init`.
+    View,
     /// PID 1 of the step exists; carries its pidfd. PID 1 waits until the helper has sent this message.
     Init,
     /// The sandbox waits for its command.
@@ -249,10 +252,47 @@ pub(crate) enum HelperMessage {
         leaked: Option<LeakedProcesses>,
         /// The limits that the scratch directories have reached.
         scratch: ExhaustedSpace,
+        /// The result of the view, if the command was to run on one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        view: Option<ViewReport>,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,
     },
+}
+
+/// A message of the helper to the server of a view.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ViewMessage {
+    /// Serve these files and directories too, in this order. Carries an `O_PATH` descriptor of each.
+    Exports(Vec<ViewExportSpec>),
+    /// Serve the view of this device, which the message carries.
+    Serve,
+    /// The command has ended: report the trace.
+    Finish,
+}
+
+/// A file or directory that a view shows, in addition to the host's root.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ViewExportSpec {
+    /// The path on the host.
+    pub(crate) host_path: std::path::PathBuf,
+    /// The user id as which the mount shows files of root, if it maps owners.
+    pub(crate) root_as: Option<u32>,
+}
+
+/// The number of exports whose descriptors fit into one message.
+pub(crate) const MAX_EXPORTS: usize = MAX_FDS;
+
+/// The report of the server of a view.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ViewReport {
+    /// There is a trace. The message carries a memory file with it.
+    Traced,
+    /// There is none.
+    Untraced(NoTrace),
 }
 
 /// Returns a pair of connected packet sockets, closed on exec.

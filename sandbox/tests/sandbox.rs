@@ -14,6 +14,7 @@ mod no_namespaces;
 mod pool;
 mod reuse;
 mod shown_paths;
+mod views;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use caches::cache;
-use environment::{SandboxTestCase, SandboxTestEnv, TestCommand, UserRole, collect_events, read_line};
+use environment::{HostAccess, SandboxTestCase, SandboxTestEnv, TestCommand, UserRole, collect_events, read_line};
 use libtest_mimic::{Arguments, Failed};
 use nix::mount::MsFlags;
 use proctor_core::model::enforcement::{Control, ControlState};
@@ -125,6 +126,26 @@ const CHECKS: &[SandboxTestCase] = checks![
     doctor_finds_nothing_missing;
 ];
 
+/// Checks that are specific to views.
+const VIEW_CHECKS: &[SandboxTestCase] = checks![
+    views::records_each_kind_of_access;
+    views::records_program_with_its_libraries;
+    views::records_owners_on_disk;
+    views::contains_everything_that_strace_sees;
+    views::path_that_changes_during_a_call_is_recorded;
+    views::step_changes_the_tree_as_without_a_view;
+    views::server_has_only_the_rights_of_the_step;
+    views::killed_server_invalidates_the_result;
+    views::stopped_server_does_not_delay_a_kill;
+    views::leaves_nothing_behind;
+    views::too_many_paths_give_no_trace;
+    views::changed_file_gives_no_trace;
+    views::new_file_gives_no_trace;
+    views::sockets_of_the_host_are_unreachable;
+    views::prepared_sandbox_records_from_the_start;
+    views::runs_without_a_view_if_none_is_available;
+];
+
 /// Checks that are specific to sandboxes without namespaces.
 const NO_NAMESPACE_CHECKS: &[SandboxTestCase] = checks![
     no_namespaces::cannot_reach_real_tree_or_host: Landlock;
@@ -142,7 +163,7 @@ const NO_NAMESPACE_CHECKS: &[SandboxTestCase] = checks![
 ];
 
 fn main() -> ExitCode {
-    let all: Vec<SandboxTestCase> = [CHECKS, NO_NAMESPACE_CHECKS].concat();
+    let all: Vec<SandboxTestCase> = [CHECKS, VIEW_CHECKS, NO_NAMESPACE_CHECKS].concat();
     if let Some(code) = environment::run_subprocess(&all) {
         return code;
     }
@@ -152,9 +173,21 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for (role, lacks) in environment::roles() {
         let special = if role.has_no_namespaces() { NO_NAMESPACE_CHECKS } else { &[] };
-        trials.extend([CHECKS, special].concat().iter().map(|(name, needs, _)| role.trial(name, needs, &lacks)));
+        let lacks = &lacks;
+        let trial = |host| move |(name, needs, _): &SandboxTestCase| role.trial(name, needs, lacks, host);
+        trials.extend([CHECKS, special].concat().iter().map(trial(HostAccess::Direct)));
+        if !role.has_no_namespaces() {
+            trials.extend(CHECKS.iter().filter(|(name, ..)| works_on_view(name)).map(trial(HostAccess::View)));
+            trials.extend(VIEW_CHECKS.iter().map(trial(HostAccess::View)));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Returns whether a check applies to sandboxes with a view. They are not used again, and the kernel makes an overlay over the view
+/// of an overlay of any depth.
+fn works_on_view(check: &str) -> bool {
+    !check.starts_with("reuse::") && check != "falls_back_to_copy_without_overlay"
 }
 
 fn passes_exit_code_and_signal_through(bench: &SandboxTestEnv) -> Result<(), Failed> {

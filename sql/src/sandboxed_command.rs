@@ -272,6 +272,7 @@ fn policy(
         tools,
         caches: Vec::new(),
         tolerated: tolerated.clone(),
+        view: false,
     })
 }
 

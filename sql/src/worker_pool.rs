@@ -508,6 +508,7 @@ impl WorkerPool {
             tools,
             caches: Vec::new(),
             tolerated: self.config.tolerated.clone(),
+            view: false,
         })
     }
 }

@@ -217,6 +217,7 @@ impl SandboxedGit {
             tools,
             caches: Vec::new(),
             tolerated: sight.tolerated,
+            view: false,
         })
     }
 }

@@ -261,6 +261,7 @@ impl HostView {
             tools,
             caches,
             tolerated: self.tolerated.clone(),
+            view: false,
         };
         (policy, environment)
     }

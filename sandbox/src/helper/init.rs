@@ -170,6 +170,7 @@ impl UsageTotals {
             serves_on: left.is_reusable,
             leaked: left.leaked,
             scratch,
+            view: None,
             user_ms: milliseconds(self.user),
             system_ms: milliseconds(self.system),
             max_rss_kib: self.max_rss_kib,

@@ -13,6 +13,7 @@ mod scratch_dirs;
 mod shown_paths;
 mod step_files;
 mod tree_overlay;
+mod view_mount;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,6 +33,8 @@ use crate::setup::{SetupOp, SetupStage};
 use crate::sys;
 use crate::wire::{self, ClaimRequest, LayerIds, SandboxRequest};
 
+pub(super) use self::view_mount::SandboxView;
+
 type HelperOpResult = Result<(), SetupFailure>;
 
 /// The cloned mounts that are not attached yet, and the controls enforced so far.
@@ -48,6 +51,8 @@ pub(super) struct NamespaceSetup<'a> {
     host_proc: Option<HostProcFiles>,
     devices: Vec<(&'static str, OwnedFd)>,
     clones: BTreeMap<PathBuf, OwnedFd>,
+    /// The sources of the read-only clones, by the paths at which they will appear.
+    clone_sources: BTreeMap<PathBuf, CloneSource>,
     /// The mounts of the host that are attached outside of the repository so far, with their paths.
     shown_mounts: Vec<(PathBuf, OwnedFd)>,
     /// The paths of package stores.
@@ -73,6 +78,14 @@ pub(super) struct NamespaceSetup<'a> {
     /// The fingerprint of the directories that a command may write, taken before the first command.
     fingerprint: Option<ScratchFingerprint>,
     enforcement: Enforcement,
+    view: SandboxView,
+}
+
+/// A file or directory of the host that is shown read-only.
+struct CloneSource {
+    host_path: PathBuf,
+    /// `true` if root's files appear as the step's.
+    mapped: bool,
 }
 
 /// The namespaces that belong to a run, as descriptors.
@@ -155,7 +168,7 @@ pub(super) enum SetupProgress {
 }
 
 impl<'a> NamespaceSetup<'a> {
-    pub(super) fn new(request: &'a SandboxRequest, joined: RunNamespaces) -> Self {
+    pub(super) fn new(request: &'a SandboxRequest, joined: RunNamespaces, view: SandboxView) -> Self {
         let RunNamespaces { mount_ns, users, cache_owners } = joined;
         Self {
             request,
@@ -165,6 +178,7 @@ impl<'a> NamespaceSetup<'a> {
             host_proc: None,
             devices: Vec::new(),
             clones: BTreeMap::new(),
+            clone_sources: BTreeMap::new(),
             shown_mounts: Vec::new(),
             stores: BTreeSet::new(),
             writable_stores: Vec::new(),
@@ -179,6 +193,7 @@ impl<'a> NamespaceSetup<'a> {
             early_tree: None,
             fingerprint: None,
             enforcement: Enforcement::default(),
+            view,
         }
     }
 
@@ -257,6 +272,8 @@ impl<'a> NamespaceSetup<'a> {
             SetupOp::Clone { source, at, kind } => self.clone_source(source, at, *kind),
             SetupOp::StackCache { room, lowers, at } => self.mount_cache_overlay(room, lowers, at),
             SetupOp::HoldTree { repo, mapped } => self.open_overlay_sources(repo, *mapped),
+            SetupOp::MountView => self.mount_view(),
+            SetupOp::LeaveHost => self.leave_host(),
             SetupOp::ReadOnlyRoot => self.read_only_root(),
             SetupOp::Scratch => self.make_scratch(),
             SetupOp::Accounts { home } => self.mount_accounts(home),
@@ -273,8 +290,9 @@ impl<'a> NamespaceSetup<'a> {
                 self.mount_tree_early()
             }
             SetupOp::MaskKernelFiles { fresh_sys } => self.mask_kernel_files(*fresh_sys),
-            // Marks a position in the list; the fork follows the last operation of this stage.
-            SetupOp::StartInit => Ok(()),
+            // Mark positions in the list: the server of the view is forked before the first operation of this stage,
+            // and PID 1 after the last one.
+            SetupOp::StartView | SetupOp::StartInit => Ok(()),
             other => Err(SetupFailure::internal(format_args!("`{other}` is not an operation of the helper"))),
         }
     }

@@ -9,20 +9,24 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::LimitKind;
+use proctor_core::model::trace::NoTrace;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::memory_sources::{MemoryGroup, MemorySources};
-use super::namespace_setup::{ClaimResult, NamespaceSetup, RunNamespaces, SetupPeers, SetupProgress};
+use super::namespace_setup::{ClaimResult, NamespaceSetup, RunNamespaces, SandboxView, SetupPeers, SetupProgress};
 use super::scratch_fingerprint::ScratchFingerprint;
 use super::setup_failure::{SetupFailure, internal};
 use super::tree_copy::TrackedCopy;
+use super::view_process::ViewProcess;
 use super::{command_process, init};
 use crate::helper::init_state::{GO_MESSAGE, InitState, MOUNTED_MESSAGE};
 use crate::resource_report::{ExhaustedSpace, WaitStatus};
-use crate::setup::SetupStage;
+use crate::setup::{SetupOp, SetupStage};
 use crate::sys::{self, ForkResult};
-use crate::wire::{self, CgroupEntry, CommandMessage, HelperMessage, InitInstructions, MountedTree, SandboxRequest};
+use crate::wire::{
+    self, CgroupEntry, CommandMessage, HelperMessage, InitInstructions, MountedTree, SandboxRequest, ViewReport,
+};
 
 pub(super) fn run_sandbox(
     control: &mut OwnedFd,
@@ -32,17 +36,18 @@ pub(super) fn run_sandbox(
     if fds.len() < 4 {
         return Err(SetupFailure::internal(format_args!("{} descriptors were received instead of 4", fds.len())));
     }
+    // This comes while devices can still be opened.
+    let null = open_null().map_err(internal("open /dev/null"))?;
+    let view = start_view(request, &null, control, &mut fds);
     let cache_owners = request.maps_caches.then(|| fds.remove(2));
     if fds.len() < 4 {
         return Err(SetupFailure::internal("the descriptor of the owners of caches was not received"));
     }
     let (our_orders, orders) = (fds.remove(3), fds.remove(2));
     let (users, mount_ns) = (fds.remove(1), fds.remove(0));
-    // This comes while devices can still be opened.
-    let null = open_null().map_err(internal("open /dev/null"))?;
     // Descriptor 0 is the control socket, of which only one descriptor may remain.
     rustix::stdio::dup2_stdin(&null).map_err(internal("make /dev/null the standard input"))?;
-    let mut outer = NamespaceSetup::new(request, RunNamespaces { mount_ns, users, cache_owners });
+    let mut outer = NamespaceSetup::new(request, RunNamespaces { mount_ns, users, cache_owners }, view);
     for op in request.ops.iter().filter(|op| op.stage() == SetupStage::Helper) {
         let done = outer.apply(op);
         outer.tolerate(op, done)?;
@@ -81,6 +86,20 @@ pub(super) fn run_sandbox(
             drop((channel, orders, fds));
             supervise(control.as_fd(), HelperSockets { messages: ours, command_socket: our_orders }, pid, outer, &null)
                 .map_err(internal("watch over PID 1"))
+        }
+    }
+}
+
+/// Starts the server of the view if the step is to run on one. Without it, the step runs without a view.
+fn start_view(request: &SandboxRequest, null: &OwnedFd, control: &mut OwnedFd, fds: &mut [OwnedFd]) -> SandboxView {
+    if !request.ops.contains(&SetupOp::StartView) {
+        return SandboxView::None;
+    }
+    let inherited = fds.iter_mut().chain([control]).collect();
+    match ViewProcess::start(request.user, null, inherited) {
+        Ok(process) => SandboxView::Starting(process),
+        Err(error) => {
+            SandboxView::Unavailable(NoTrace::Unavailable { message: format!("cannot start its server: {error}") })
         }
     }
 }
@@ -126,9 +145,17 @@ fn supervise(
     rustix::stdio::dup2_stderr(null)?;
     // Send the pidfd first, then check whether the daemon's side is still open, and only then let PID 1 continue:
     // `Running::kill` relies on this order.
+    if let Some(server) = outer.view_exit_fd() {
+        wire::send(control, &HelperMessage::View, &[server])?;
+    }
     wire::send(control, &HelperMessage::Init, &[pidfd.as_fd()])?;
-    let mut relay =
-        MessageRelay { socket: Some(sockets.messages), exited: None, has_sent_final: false, must_finalize: false };
+    let mut relay = MessageRelay {
+        socket: Some(sockets.messages),
+        exited: None,
+        has_sent_final: false,
+        // The command may end before the helper has received it.
+        must_finalize: outer.wants_view(),
+    };
     if is_daemon_gone(control)? {
         kill_init(&pidfd);
     } else {
@@ -147,7 +174,8 @@ fn supervise(
             Err(failure) => relay.refuse(control, &pidfd, failure)?,
         }
     }
-    let copied = wait_for_init(control, &pidfd, &mut relay, outer, sockets.command_socket)?;
+    let view = outer.take_view();
+    let copied = wait_for_init(control, &pidfd, &mut relay, outer, sockets.command_socket, &view)?;
     let status = reap_init(pid)?;
     relay.relay_all(control)?;
     if let Some(message) = relay.final_message(status)? {
@@ -155,10 +183,27 @@ fn supervise(
             Some(copied) => copied.finalize(message),
             None => message,
         };
+        let (message, trace) = with_view_report(message, view);
+        let trace: Vec<_> = trace.iter().map(AsFd::as_fd).collect();
         // If the daemon has ended, the answer is not needed.
-        drop(wire::send(control, &message, &[]));
+        drop(wire::send(control, &message, &trace));
     }
     Ok(())
+}
+
+/// Adds the report of the view to the report of the command. Returns a file with the trace, if there is one.
+fn with_view_report(mut message: HelperMessage, ended: SandboxView) -> (HelperMessage, Option<OwnedFd>) {
+    let HelperMessage::Exited { view, .. } = &mut message else { return (message, None) };
+    let (report, trace) = match ended {
+        SandboxView::None => return (message, None),
+        SandboxView::Unavailable(reason) => (ViewReport::Untraced(reason), None),
+        // The server is the last process that uses the view, and nothing can change what it has recorded.
+        SandboxView::Starting(process) | SandboxView::Mounted(process, _) | SandboxView::Serving(process) => {
+            process.finish()
+        }
+    };
+    *view = Some(report);
+    (message, trace)
 }
 
 /// PID 1 and the command's process, for [`NamespaceSetup`].
@@ -274,7 +319,11 @@ impl MessageRelay {
             }
             HelperMessage::ReadyForReuse => return Ok(()),
             HelperMessage::Refused { .. } | HelperMessage::NotStarted { .. } => self.has_sent_final = true,
-            HelperMessage::Prepared | HelperMessage::Ready(_) | HelperMessage::Init | HelperMessage::Space { .. } => {}
+            HelperMessage::Prepared
+            | HelperMessage::Ready(_)
+            | HelperMessage::View
+            | HelperMessage::Init
+            | HelperMessage::Space { .. } => {}
         }
         // The daemon may have ended, which the poll notices.
         drop(wire::forward(control, bytes));
@@ -312,6 +361,7 @@ impl MessageRelay {
             serves_on: false,
             leaked,
             scratch,
+            view: None,
             user_ms: usage.user_time().num_milliseconds().unsigned_abs(),
             system_ms: usage.system_time().num_milliseconds().unsigned_abs(),
             max_rss_kib: usage.max_rss().unsigned_abs(),
@@ -327,11 +377,15 @@ fn wait_for_init(
     relay: &mut MessageRelay,
     outer: NamespaceSetup<'_>,
     orders: OwnedFd,
+    view: &SandboxView,
 ) -> io::Result<Option<TrackedCopy>> {
     let (mut daemon_gone, mut serving, mut copied) = (false, AwaitedCommand::First(Box::new(outer), orders), None);
+    let mut server = view.exit_fd();
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(relay.socket.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
+        let server_at = fds.len();
+        fds.extend(server.map(|server| PollFd::from_borrowed_fd(server, PollFlags::IN)));
         if !daemon_gone {
             let expects_claim = !matches!(serving, AwaitedCommand::NoMore);
             let wanted = if expects_claim { PollFlags::IN | PollFlags::RDHUP } else { PollFlags::RDHUP };
@@ -340,12 +394,18 @@ fn wait_for_init(
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
         let init_ended = !fds[0].revents().is_empty();
         let has_message = relay.socket.is_some() && !fds[1].revents().is_empty();
+        let has_server_ended = server.is_some() && !fds[server_at].revents().is_empty();
         let has_claim = !daemon_gone && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::IN));
         if has_message {
             relay.relay_next(control)?;
         }
         if init_ended {
             return Ok(copied);
+        }
+        if has_server_ended {
+            // The step sees errors that the host has not given, so its result does not count.
+            server = None;
+            kill_init(init);
         }
         if !daemon_gone && is_daemon_gone(control)? {
             daemon_gone = true;
@@ -356,7 +416,7 @@ fn wait_for_init(
                 AwaitedCommand::Later(again) => (again.serve_next(control, relay)?, None),
                 AwaitedCommand::NoMore => (AwaitedCommand::NoMore, copied),
             };
-            relay.must_finalize = copied.is_some();
+            relay.must_finalize |= copied.is_some();
         }
     }
 }
@@ -422,7 +482,12 @@ fn prepare_tree<'a>(
                 }),
                 None => AwaitedCommand::NoMore,
             };
-            relay.send_instructions(&InitInstructions { claim, tree, tells_the_end: copied.is_none(), traces });
+            relay.send_instructions(&InitInstructions {
+                claim,
+                tree,
+                tells_the_end: !relay.must_finalize && copied.is_none(),
+                traces,
+            });
             return Ok((serving, copied));
         }
         // If PID 1 has already refused the step, its report was first, and the first one counts.

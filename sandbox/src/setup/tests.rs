@@ -49,6 +49,7 @@ fn policy() -> Policy {
             at: RelPath::new("target").expect("a path"),
         }],
         tolerated: proctor_core::model::enforcement::Tolerated::default(),
+        view: false,
     }
 }
 

@@ -15,9 +15,10 @@ use nix::sched::CloneFlags;
 use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::model::trace::NoTrace;
 use proctor_sandbox::{
     CacheMount, EventPoll, FileBatches, GitDirs, Host, HostConfig, Launcher, Layer, Policy, RepoFacts, RunSpace,
-    RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, Sealed, ToolMount, WaitStatus,
+    RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, Sealed, ToolMount, ViewTrace, WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags};
 
@@ -99,15 +100,14 @@ impl UserRole {
 
     /// Returns the test, which runs in a separate process so that it can run as another user. The test is ignored if
     /// the machine lacks a requirement, or if a sandbox of this role does not claim a control that the test needs.
-    pub(crate) fn trial(self, check: &'static str, needs: &[Control], lacks: &SkipReasons) -> Trial {
+    pub(crate) fn trial(self, check: &'static str, needs: &[Control], lacks: &SkipReasons, host: HostAccess) -> Trial {
         let unclaimed = needs.iter().find(|control| lacks.controls.contains(control));
         let unclaimed = unclaimed.map(|control| format!("{} is not claimed", control.as_str()));
+        let role = if host == HostAccess::View { format!("{}_view", self.name()) } else { self.name().to_owned() };
         match lacks.reason.clone().or(unclaimed) {
-            Some(reason) => {
-                Trial::test(format!("{}::{check} ({reason})", self.name()), || Ok(())).with_ignored_flag(true)
-            }
-            None => Trial::test(format!("{}::{check}", self.name()), move || {
-                check_output(self.run_as_user(&["check", self.name(), check]))
+            Some(reason) => Trial::test(format!("{role}::{check} ({reason})"), || Ok(())).with_ignored_flag(true),
+            None => Trial::test(format!("{role}::{check}"), move || {
+                check_output(self.run_as_user(&["check", self.name(), check], host))
             }),
         }
     }
@@ -118,7 +118,7 @@ impl UserRole {
         if self.is_set_up_by_root() && !rustix::process::geteuid().is_root() {
             return because("needs root".to_owned());
         }
-        match self.run_as_user(&["probe", self.name()]) {
+        match self.run_as_user(&["probe", self.name()], HostAccess::Direct) {
             Ok(output) if output.status.success() => {
                 let named = String::from_utf8_lossy(&output.stdout);
                 let controls =
@@ -131,18 +131,50 @@ impl UserRole {
     }
 
     /// Runs this program again in one of its parts, as the user of this role.
-    fn run_as_user(self, part: &[&str]) -> std::io::Result<Output> {
+    fn run_as_user(self, part: &[&str], host: HostAccess) -> std::io::Result<Output> {
         let own = std::env::current_exe()?;
         let mut command = if !self.is_set_up_by_root() && rustix::process::geteuid().is_root() {
-            let mut command = Command::new("setpriv");
-            command.arg(format!("--reuid={USER}")).arg(format!("--regid={USER}")).arg("--clear-groups").arg(own);
+            let mut command = Command::new("unshare");
+            command
+                .args(["--mount", "sh", "-c", OPEN_FUSE_SCRIPT, "sh", "setpriv"])
+                .arg(format!("--reuid={USER}"))
+                .arg(format!("--regid={USER}"))
+                .arg("--clear-groups")
+                .arg(own);
             command
         } else {
             Command::new(own)
         };
+        if host == HostAccess::View {
+            command.env(VIEW_VARIABLE, "1");
+        }
         command.arg(SUBPROCESS_FLAG).args(part).env("PROCTOR_TEST_SECRET", "do not leak").output()
     }
 }
+
+/// How the steps of a test see the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostAccess {
+    /// Through the host's own mounts.
+    Direct,
+    /// Through a view.
+    View,
+}
+
+/// The variable that makes the steps of this process run on views.
+const VIEW_VARIABLE: &str = "PROCTOR_TEST_VIEW";
+
+/// Returns whether the steps of this process run on views.
+pub(crate) fn runs_on_views() -> bool {
+    std::env::var_os(VIEW_VARIABLE).is_some()
+}
+
+/// Executes its arguments where every user can open `/dev/fuse`, as on most distributions.
+const OPEN_FUSE_SCRIPT: &str = r#"
+    if test -e /dev/fuse; then
+        mount -t tmpfs -o mode=1777 none /dev/shm && mknod -m 666 /dev/shm/fuse c 10 229 &&
+            mount --bind /dev/shm/fuse /dev/fuse
+    fi && exec "$@""#;
 
 /// Returns the path of the helper: cargo's from this build, or the value of `PROCTOR_TEST_HELPER`, such as a release
 /// build.
@@ -287,6 +319,8 @@ pub(crate) struct TestCommand {
     pub(crate) tools: Vec<ToolMount>,
     pub(crate) caches: Vec<CacheMount>,
     pub(crate) git: bool,
+    /// `true` to run on a view.
+    pub(crate) view: bool,
 }
 
 impl TestCommand {
@@ -308,6 +342,7 @@ impl TestCommand {
             tools: Vec::new(),
             caches: Vec::new(),
             git: true,
+            view: runs_on_views(),
         }
     }
 
@@ -323,6 +358,7 @@ pub(crate) struct TestOutcome {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) layer: Layer<Sealed>,
+    pub(crate) trace: Option<ViewTrace>,
 }
 
 impl TestOutcome {
@@ -408,6 +444,7 @@ impl SandboxTestEnv {
             tools: step.tools.clone(),
             caches: step.caches.clone(),
             tolerated: self.role.tolerated(),
+            view: step.view,
         })
     }
 
@@ -437,8 +474,12 @@ impl SandboxTestEnv {
         let (running, layer) = self.launcher.spawn(&self.space, lowers, &self.facts, policy)?;
         let reports = collect_events(&running)?;
         let (stdout, stderr) = (read_to_end(&running.stdout)?, read_to_end(&running.stderr)?);
+        let trace = running.take_view_trace();
         drop(running);
-        Ok(TestOutcome { reports, stdout, stderr, layer: layer.seal() })
+        if let Some(Err(reason @ (NoTrace::Unavailable { .. } | NoTrace::Failed { .. }))) = &trace {
+            return Err(format!("{reason}: {reports:?}").into());
+        }
+        Ok(TestOutcome { reports, stdout, stderr, layer: layer.seal(), trace })
     }
 }
 
@@ -500,7 +541,7 @@ fn make_repo(repo: &Path) -> Result<(), Failed> {
     Ok(std::os::unix::fs::symlink("/etc", repo.join("link"))?)
 }
 
-fn chown_to_user(path: &Path) -> Result<(), Failed> {
+pub(crate) fn chown_to_user(path: &Path) -> Result<(), Failed> {
     std::os::unix::fs::lchown(path, Some(USER), Some(USER))?;
     if fs::symlink_metadata(path)?.is_dir() {
         for entry in fs::read_dir(path)? {

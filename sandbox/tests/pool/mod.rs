@@ -11,7 +11,9 @@ use proctor_core::model::plan::Limit;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::caches::cache;
-use crate::environment::{self, SandboxTestEnv, TestCommand, children, collect_events, read_line, wait_readable};
+use crate::environment::{
+    self, SandboxTestEnv, TestCommand, children, collect_events, read_line, runs_on_views, wait_readable,
+};
 
 /// The largest number of waiting sandboxes.
 const MAX_WAITING: usize = 8;
@@ -39,11 +41,13 @@ fn warm_and_wait(
     }
 }
 
-/// Returns the only child of a helper, its PID 1.
+/// Returns the child of a helper that is its PID 1. On a view, the helper has one other child, the server, which it starts
+/// first.
 fn init_of(helper: &str) -> Result<String, Failed> {
     let listed = fs::read_to_string(format!("/proc/{helper}/task/{helper}/children"))?;
     match listed.split_whitespace().collect::<Vec<_>>().as_slice() {
-        [init] => Ok((*init).to_owned()),
+        [init] if !runs_on_views() => Ok((*init).to_owned()),
+        [_server, init] if runs_on_views() => Ok((*init).to_owned()),
         other => Err(format!("the helper {helper} has the children {other:?}").into()),
     }
 }

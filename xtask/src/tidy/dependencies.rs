@@ -5,10 +5,11 @@ use toml::{Table, Value};
 use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 15] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("core", &[]),
     ("client", &["core"]),
-    ("sandbox", &["core"]),
+    ("view", &["core"]),
+    ("sandbox", &["core", "view"]),
     ("git", &["core"]),
     ("snapshot", &["core", "git"]),
     ("duckdb", &[]),

@@ -7,7 +7,7 @@ use std::path::Path;
 use proctor_core::model::enforcement::Control;
 use proctor_core::model::plan::RelPath;
 
-use super::{HelperOpResult, NamespaceSetup};
+use super::{CloneSource, HelperOpResult, NamespaceSetup};
 use crate::helper::mounts::{self, NODEV, NOSUID, RDONLY};
 use crate::helper::setup_failure::{SetupFailure, refuse, refused};
 use crate::setup::{CloneKind, MountPointParent};
@@ -25,6 +25,15 @@ impl NamespaceSetup<'_> {
             CloneKind::Original { mapped } => Some(self.clone_original(source, mapped)?),
             CloneKind::Mask { rights } => self.clone_mask(source, rights)?,
         };
+        let mapped = match kind {
+            CloneKind::Git { mapped } => Some(mapped),
+            CloneKind::Tool { .. } | CloneKind::Store { .. } => Some(false),
+            // Masks show nothing of the host, and what a step writes is no part of a view.
+            CloneKind::Cache | CloneKind::Original { .. } | CloneKind::Mask { .. } => None,
+        };
+        if let Some(mapped) = mapped {
+            self.clone_sources.insert(at.to_owned(), CloneSource { host_path: source.to_owned(), mapped });
+        }
         self.clones.extend(clone.map(|clone| (at.to_owned(), clone)));
         Ok(())
     }

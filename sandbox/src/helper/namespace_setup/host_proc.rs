@@ -45,6 +45,10 @@ impl NamespaceSetup<'_> {
     /// Masks the host's Unix sockets. From another network namespace, the host's services are reachable through
     /// sockets with a path, and a read-only mount does not prevent a connection.
     pub(super) fn mask_sockets(&mut self, hidden: &[PathBuf]) -> HelperOpResult {
+        if self.has_view() {
+            // The sockets of a view are not the host's: the kernel finds no listener behind them.
+            return Ok(());
+        }
         let control = Control::HiddenPaths;
         let table = &self.host_proc()?.sockets;
         let bound = masks::bound_sockets(table).map_err(refuse(control, "list the host's Unix sockets"))?;

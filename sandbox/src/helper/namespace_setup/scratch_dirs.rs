@@ -20,10 +20,15 @@ impl NamespaceSetup<'_> {
         let control = Control::PrivateTmp;
         let make = || {
             let scratch = mounts::tmpfs(0o755, TmpfsSize::KernelDefault)?;
-            mounts::attach_at(scratch.as_fd(), &self.request.space)?;
+            // The server of a view may not reach the run space, and `/dev` will be covered by the step's own.
+            let at = if self.has_view() { Path::new("/dev") } else { &self.request.space };
+            mounts::attach_at(scratch.as_fd(), at)?;
             Ok::<_, io::Error>(scratch)
         };
         self.scratch = Some(make().map_err(refuse(control, "mount a tmpfs for scratch directories"))?);
+        if self.has_view() {
+            return self.attach_view_sources().map_err(refuse(Control::Layer, "put the view of the tree in place"));
+        }
         self.attach_mapped_repo()
     }
 
@@ -48,6 +53,14 @@ impl NamespaceSetup<'_> {
         };
         let target = match target {
             Err(error) if absent == AbsentAction::PassOver && error.raw_os_error() == Some(libc::ENOENT) => {
+                return Ok(());
+            }
+            // A view shows nothing that the step's user cannot reach.
+            Err(error)
+                if absent == AbsentAction::PassOver
+                    && self.has_view()
+                    && error.raw_os_error() == Some(libc::EACCES) =>
+            {
                 return Ok(());
             }
             other => other.map_err(refuse(control, what))?,

@@ -1,0 +1,162 @@
+//! Reads the attributes of files, and converts owners that a mount maps.
+
+use proctor_core::model::trace::{EntryKind, FileStamp, PathState};
+use rustix::fs::{FileType, Stat};
+
+/// The attributes of a file of the host, as the server sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileMeta {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    /// File type and permission bits.
+    pub(crate) mode: u32,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) device_number: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) atime_ns: i64,
+    pub(crate) mtime_ns: i64,
+    pub(crate) ctime_ns: i64,
+}
+
+impl From<&Stat> for FileMeta {
+    fn from(stat: &Stat) -> Self {
+        let ns = |seconds: i64, rest: u64| seconds.saturating_mul(1_000_000_000).saturating_add_unsigned(rest);
+        Self {
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            mode: stat.st_mode,
+            links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            device_number: encode_device(stat.st_rdev),
+            size: stat.st_size.unsigned_abs(),
+            blocks: stat.st_blocks.unsigned_abs(),
+            atime_ns: ns(stat.st_atime, stat.st_atime_nsec),
+            mtime_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+            ctime_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+/// Encodes a device number in the 32 bits of the protocol.
+fn encode_device(device: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+impl FileMeta {
+    pub(crate) fn file_type(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.file_type() == FileType::Directory
+    }
+
+    /// Returns whether both are the attributes of the same file of the host.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        (self.dev, self.ino, self.file_type()) == (other.dev, other.ino, other.file_type())
+    }
+
+    pub(crate) fn stamp(&self) -> FileStamp {
+        let Self { dev, ino, size, mtime_ns, ctime_ns, .. } = *self;
+        FileStamp { dev, ino, size, mtime_ns, ctime_ns }
+    }
+
+    /// Returns the state for a trace. `target` is the text of a symbolic link.
+    pub(crate) fn state(&self, owners: &OwnerMap, target: Option<&[u8]>) -> PathState {
+        let (uid, gid) = (owners.on_disk(self.uid), owners.on_disk(self.gid));
+        let mode = self.mode & 0o7777;
+        match (self.file_type(), target) {
+            (FileType::RegularFile, _) => PathState::File { mode, size: self.size, uid, gid },
+            (FileType::Directory, _) => PathState::Directory { mode, uid, gid },
+            (FileType::Symlink, Some(target)) => PathState::Link { target: target.to_vec(), uid, gid },
+            _ => PathState::Other { mode: self.mode, uid, gid },
+        }
+    }
+}
+
+/// Returns the kind of a directory entry; `None` if the file system does not report it.
+pub(crate) fn entry_kind(file_type: FileType) -> Option<EntryKind> {
+    Some(match file_type {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => EntryKind::Link,
+        FileType::Fifo => EntryKind::Fifo,
+        FileType::Socket => EntryKind::Socket,
+        FileType::CharacterDevice => EntryKind::CharacterDevice,
+        FileType::BlockDevice => EntryKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}
+
+/// The owners on the disk of an export whose mount maps owners. A trace contains the owners on the disk, because the
+/// shown ones differ from run to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnerMap(pub Vec<IdRange>);
+
+/// Consecutive user and group ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first id on the disk.
+    pub on_disk: u32,
+    /// The id as which the mount shows it.
+    pub shown: u32,
+    /// The number of ids.
+    pub count: u32,
+}
+
+impl OwnerMap {
+    fn on_disk(&self, shown: u32) -> u32 {
+        let within = |range: &&IdRange| shown.checked_sub(range.shown).is_some_and(|offset| offset < range.count);
+        self.0.iter().find(within).map_or(shown, |range| range.on_disk + (shown - range.shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl FileMeta {
+        pub(crate) fn for_test() -> Self {
+            let (dev, ino, mode, links) = (1, 2, 0o100_644, 1);
+            let (uid, gid, device_number, size, blocks) = (3, 4, 0, 5, 8);
+            Self {
+                dev,
+                ino,
+                mode,
+                links,
+                uid,
+                gid,
+                device_number,
+                size,
+                blocks,
+                atime_ns: 0,
+                mtime_ns: -1,
+                ctime_ns: 1,
+            }
+        }
+    }
+
+    #[test]
+    fn returns_owners_on_disk() {
+        let map = OwnerMap(vec![
+            IdRange { on_disk: 0, shown: 5_000, count: 1 },
+            IdRange { on_disk: 1, shown: 8_001, count: 99 },
+        ]);
+        let ids = [5_000, 8_001, 8_099, 8_100, 0, 65_534].map(|id| map.on_disk(id));
+        assert_eq!(ids, [0, 1, 99, 8_100, 0, 65_534]);
+        assert_eq!(OwnerMap::default().on_disk(7), 7);
+    }
+
+    #[test]
+    fn describes_kinds() {
+        let meta = FileMeta::for_test();
+        assert_eq!(meta.state(&OwnerMap::default(), None), PathState::File { mode: 0o644, size: 5, uid: 3, gid: 4 });
+        let fifo = FileMeta { mode: 0o010_600, ..meta };
+        assert_eq!(fifo.state(&OwnerMap::default(), None), PathState::Other { mode: 0o010_600, uid: 3, gid: 4 });
+    }
+}
