@@ -12,7 +12,8 @@ use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::protocol::{NamedCommit, StagedIndex};
+use proctor_git::helper::GitHelper;
+use proctor_git::protocol::{CommitRef, NamedCommit, StagedIndex};
 use proctor_sandbox::{DoctorReport, StepUser, setup_ops};
 
 use super::prior_result::tool_search_error;
@@ -260,4 +261,55 @@ impl Engine {
             work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(resolved?)
     }
+
+    /// Returns those of `paths` that git does not know: that HEAD, the index and the `commits` have neither as a file nor
+    /// as a directory. The worktree itself does not matter.
+    ///
+    /// # Errors
+    /// The repository or a commit cannot be read.
+    pub async fn paths_unknown_to_git(
+        &self,
+        repo: &Path,
+        paths: Vec<String>,
+        commits: Vec<NamedCommit>,
+    ) -> Result<Vec<String>, EngineError> {
+        let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
+        let work =
+            tokio::task::spawn_blocking(move || paths_unknown_to_git(&helper, repository.path(), paths, &commits));
+        work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?
+    }
+}
+
+/// Reads the paths of the index and HEAD, and those of each commit while a path is unknown.
+fn paths_unknown_to_git(
+    helper: &GitHelper,
+    repo: &Path,
+    mut paths: Vec<String>,
+    commits: &[NamedCommit],
+) -> Result<Vec<String>, EngineError> {
+    let listing = helper.list(repo, &mut |_| {})?;
+    paths.retain(|path| !listing.tracked.iter().any(|tracked| is_at_or_below(&tracked.0, path)));
+    for index in &listing.indexes {
+        let known = |path: &String| {
+            let below = match index.at.0.is_empty() {
+                true => Some(path.as_str()),
+                false => std::str::from_utf8(&index.at.0).ok().and_then(|at| path.strip_prefix(at)?.strip_prefix('/')),
+            };
+            below.is_some_and(|below| index.entries.iter().any(|entry| is_at_or_below(&entry.path.0, below)))
+        };
+        paths.retain(|path| !known(path));
+    }
+    for commit in commits {
+        if paths.is_empty() {
+            break;
+        }
+        let tree = helper.tree(repo, &CommitRef::from(&commit.id), false)?;
+        paths.retain(|path| !tree.leaves.iter().any(|leaf| is_at_or_below(&leaf.path, path)));
+    }
+    Ok(paths)
+}
+
+/// Returns whether `known` is `path`, or a file in the directory `path`.
+fn is_at_or_below(known: &[u8], path: &str) -> bool {
+    known.strip_prefix(path.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
