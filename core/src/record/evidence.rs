@@ -550,6 +550,15 @@ impl StepEvidence {
         self.leaked.as_ref().filter(|_| is_reason)
     }
 
+    /// Returns the exit code of a `fix` command that passed although it exited with a failure.
+    pub fn failed_fix_code(&self) -> Option<u8> {
+        let is_fix = self.planned.fixes.is_some() && self.outcome == Outcome::Passed;
+        match self.termination {
+            Termination::Exited { code } if is_fix && !self.planned.expect_exit.contains(&code) => Some(code),
+            _ => None,
+        }
+    }
+
     /// Returns a warning if the step passed and left processes behind, as a phrase that follows its name.
     pub fn leak_warning(&self) -> Option<String> {
         let leaked = self.leaked.as_ref().filter(|_| self.outcome == Outcome::Passed)?;

@@ -241,11 +241,21 @@ fn fix_is_applied(env: &TestEnvironment) {
     gate(&repo).exits(1);
     record(&repo, &[], 0);
     gate(&repo).exits(0);
-    // The changes of a fix that fails are discarded.
-    let broken = file_step("it", &["files: { types: [python] }", "fix: [sh, -c, \"echo x > src/a.py; false\"]"]);
-    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [broken])]).to_yaml(env.marker()));
-    record(&repo, &["--fix"], 1);
-    assert_eq!(repo.read("src/a.py"), "good\n");
+    // A fix may exit with a failure, since the check decides. A killed fix, and one that did not run, has no effect.
+    let fix_with = |script: &str| {
+        let fix = format!("fix: [sh, -c, \"{script}\"]");
+        let step = file_step("it", &["files: { types: [python] }", &fix]);
+        repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [step])]).to_yaml(env.marker()));
+        repo.run_with_only(&["--fix"])
+    };
+    fix_with("echo fine > src/a.py; exit 3").exits(0).prints(&["fixed s/it, and the command exited with 3", "+fine"]);
+    fix_with("exit 3").exits(0).prints(&["s/it.fix fixed nothing, and exited with 3"]);
+    fix_with("echo BAD > src/a.py; exit 3").exits(1).prints(&["+BAD"]);
+    assert_eq!(repo.read("src/a.py"), "BAD\n");
+    for script in ["echo x > src/a.py; kill -9 $$", "echo x > src/a.py; exit 127", "echo x > src/a.py; exit 126"] {
+        fix_with(script).exits(1);
+        assert_eq!(repo.read("src/a.py"), "BAD\n", "{script}");
+    }
     let none = TestSpec::new([TestSkill::new("s", [TestStep::sh("it", "true")])]);
     repo.write("spec/verification.yaml", none.to_yaml(env.marker()));
     repo.run_with_only(&["--fix"]).exits(2).prints_to_stderr(&["no selected step of the profile `pr` has a `fix`"]);
