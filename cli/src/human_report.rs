@@ -267,6 +267,12 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&style::warning(&escape_line(&format!("{skill}/{}: {problem}", step.planned.name))));
         }
     }
+    for (skill, step) in record.steps().filter(|(_, step)| step.drift.fixed.is_empty()) {
+        if let Some(code) = step.failed_fix_code() {
+            let message = format!("{skill}/{} fixed nothing, and exited with {code}", step.planned.name);
+            text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));
+        }
+    }
     let is_unshown = |step: &StepEvidence| !step.drift.applied.is_empty() && step.drift.fixed.is_empty();
     for (skill, step) in record.steps().filter(|(_, step)| is_unshown(step)) {
         let paths = count(step.drift.applied.len(), "changed path");

@@ -40,6 +40,8 @@ struct SchemaLine {
 /// Destinations for the results of one command.
 pub(crate) struct ReportOutputs {
     stdout: RunFormat,
+    /// The text for standard output, if it is kept instead of printed.
+    kept_text: Option<String>,
     files: Vec<(RunFormat, DestinationFile)>,
     /// Lines of `jsonl` for a file.
     lines: String,
@@ -57,6 +59,7 @@ impl ReportOutputs {
     pub(crate) fn new(stdout: RunFormat, screen: &mut Screen) -> Result<Self, CliError> {
         let mut reports = Self {
             stdout,
+            kept_text: None,
             files: Vec::new(),
             lines: String::new(),
             is_incomplete: false,
@@ -67,6 +70,16 @@ impl ReportOutputs {
         };
         reports.write_line(&SchemaLine { schema: EVENT_SCHEMA_URL }, screen)?;
         Ok(reports)
+    }
+
+    /// Keeps the text that would be printed when the command has ended.
+    pub(crate) fn keep_stdout_text(&mut self) {
+        self.kept_text = Some(String::new());
+    }
+
+    /// Returns the text that was kept instead of printed.
+    pub(crate) fn kept_text(&self) -> &str {
+        self.kept_text.as_deref().unwrap_or_default()
     }
 
     /// Adds destination files, after checking that they can be written.
@@ -187,7 +200,11 @@ impl ReportOutputs {
             repository_prefix: &self.repo_prefix,
         };
         if let Some(format) = self.stdout.report() {
-            screen.out(&format.render(&input));
+            let text = format.render(&input);
+            match &mut self.kept_text {
+                Some(kept) => *kept = text,
+                None => screen.out(&text),
+            }
         }
         let mut problems: Vec<String> = Vec::new();
         for (format, target) in &self.files {

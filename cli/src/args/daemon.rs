@@ -55,10 +55,14 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// The run, or `last` for the newest one of this repository
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = "last")]
     pub run: RunReference,
     #[command(flatten)]
     pub reports: ReportsArgs,
+    /// Open the page in a browser: `$BROWSER`, else `xdg-open`. Needs `--format html`. The page is
+    /// the file of `--report html=FILE`, else a file in the cache directory, and is not printed
+    #[arg(long)]
+    pub open: bool,
     #[command(flatten)]
     pub repo: RepoArgs,
     #[command(flatten)]

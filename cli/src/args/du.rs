@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::output_format::OutputFormat;
-use super::shared_options::StateArgs;
+use super::shared_options::{OperatorArgs, StateArgs};
 
 /// The arguments of `proctor du`.
 #[derive(Debug, Args)]
@@ -13,4 +13,6 @@ pub(crate) struct DuArgs {
     pub format: OutputFormat,
     #[command(flatten)]
     pub state: StateArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }

@@ -3,17 +3,22 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::decision::compare::{Comparison, Difference, RunDocuments, compare as compared};
+use proctor_core::decision::compare::{
+    ChangedPath, Comparison, Difference, DifferenceKind, RunDocuments, TreeDifference, UnknownTree,
+    compare as compared, compared_commits,
+};
+use proctor_core::model::drift::ChangeKind;
 use proctor_core::model::names::RunId;
 
 use crate::args::{CompareArgs, OutputFormat};
 use crate::caller::Caller;
 use crate::daemon::{self, Purpose};
+use crate::engine;
 use crate::error::CliError;
 use crate::installation;
 use crate::run_documents;
 use crate::screen::Screen;
-use crate::style::{ADDED, DIM, GOOD, REMOVED, STRONG, UNSURE, paint};
+use crate::style::{self, ADDED, DIM, GOOD, REMOVED, STRONG, UNSURE, paint};
 use crate::text::{count, escape_line, truncate};
 
 /// Exit code for runs that differ.
@@ -26,12 +31,39 @@ const EXIT_DIFFERENT: u8 = 1;
 pub(crate) async fn compare(args: &CompareArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let before = load_documents(&args.before, args, caller).await?;
     let after = load_documents(&args.after, args, caller).await?;
-    let comparison = compared(&before, &after);
+    let tree = compare_trees((&before, &after), args, caller, screen).await?;
+    let comparison = Comparison { tree, ..compared(&before, &after) };
     match args.format {
         OutputFormat::Human => screen.out(&render(&comparison, screen.width())),
         OutputFormat::Json => screen.out_canonical(&comparison),
     }
     Ok(if comparison.same { 0 } else { EXIT_DIFFERENT })
+}
+
+/// Compares the trees of two runs, if they differ. The paths are read from the repository of the caller.
+async fn compare_trees(
+    (before, after): (&RunDocuments, &RunDocuments),
+    args: &CompareArgs,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Option<TreeDifference>, CliError> {
+    let commits = match compared_commits(before, after) {
+        Ok(Some(commits)) => commits,
+        Ok(None) => return Ok(None),
+        Err(reason) => return Ok(Some(TreeDifference::Unknown { reason })),
+    };
+    let unknown = Ok(Some(TreeDifference::Unknown { reason: UnknownTree::Commit }));
+    let Ok(repo) = installation::repository(&args.repo, caller) else { return unknown };
+    let operator = installation::operator(&args.daemon.operator, caller)?;
+    let engine = engine::open(&args.state, operator, caller, screen)?;
+    match engine.changes_between(&repo, commits).await {
+        Ok(changes) => Ok(Some(TreeDifference::from_changes(changes))),
+        Err(error) => {
+            let message = format!("the trees of the runs cannot be compared: {}", error.message());
+            screen.err(&style::warning(&escape_line(&message)));
+            unknown
+        }
+    }
 }
 
 /// Loads the documents of the named run or directory.
@@ -73,7 +105,11 @@ fn documents_directory(named: &str, caller: &Caller) -> Option<PathBuf> {
 
 fn render(comparison: &Comparison, width: usize) -> String {
     let (unmeasured, measured): (Vec<_>, Vec<_>) = comparison.differences.iter().partition(|it| !it.measured);
-    let mut text = unmeasured.iter().map(|difference| render_difference(difference, width)).collect::<String>();
+    let with_paths = |difference: &&Difference| {
+        let paths = comparison.tree.as_ref().filter(|_| difference.kind == DifferenceKind::Tree);
+        render_difference(difference, width) + &paths.map(render_tree).unwrap_or_default()
+    };
+    let mut text = unmeasured.iter().map(with_paths).collect::<String>();
     if !measured.is_empty() {
         text.push_str(&format!("{}\n", paint(DIM, "measured, which equal inputs need not reproduce:")));
         text.extend(measured.iter().map(|difference| render_difference(difference, width)));
@@ -93,6 +129,33 @@ fn render(comparison: &Comparison, width: usize) -> String {
     text + &head + "\n"
 }
 
+/// Renders the paths at which the trees differ.
+fn render_tree(tree: &TreeDifference) -> String {
+    let (paths, omitted) = match tree {
+        TreeDifference::Unknown { reason } => {
+            return format!("  {}\n", paint(DIM, format!("the changed paths are not known: {}", reason.phrase())));
+        }
+        TreeDifference::Known { paths, omitted } => (paths, *omitted),
+    };
+    let line = |path: &ChangedPath| format!("  {} {}\n", change_word(path.kind), escape_line(&path.path));
+    let mut text: String = paths.iter().map(line).collect();
+    if omitted > 0 {
+        let more = count(usize::try_from(omitted).unwrap_or(usize::MAX), "more path");
+        text.push_str(&format!("  {}\n", paint(DIM, format!("and {more}"))));
+    }
+    text
+}
+
+fn change_word(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Deleted => "deleted",
+        ChangeKind::ModeChanged => "mode changed",
+        ChangeKind::TypeChanged => "type changed",
+    }
+}
+
 /// Renders a difference with the value before and after.
 fn render_difference(difference: &Difference, width: usize) -> String {
     let Difference { kind, at, field, before, after, .. } = difference;
@@ -110,7 +173,7 @@ fn render_difference(difference: &Difference, width: usize) -> String {
 mod tests {
     use super::*;
     use crate::text::strip_colours;
-    use proctor_core::decision::compare::{DifferenceKind, VERSION};
+    use proctor_core::decision::compare::VERSION;
 
     fn difference(kind: DifferenceKind, at: &str, field: &str, before: &str, after: Option<&str>) -> Difference {
         Difference {
@@ -125,7 +188,21 @@ mod tests {
 
     fn comparison(same: bool, differences: Vec<Difference>) -> Comparison {
         let run = |id: &str| RunId::new(id).expect("an id");
-        Comparison { version: VERSION, before: run("r1"), after: run("r2"), same, differences, omitted: 0 }
+        Comparison { version: VERSION, before: run("r1"), after: run("r2"), same, differences, omitted: 0, tree: None }
+    }
+
+    #[test]
+    fn names_changed_paths_or_why_they_are_unknown() {
+        let tree = difference(DifferenceKind::Tree, "", "", "t1", Some("t2"));
+        let changes = (0..21).map(|number| (format!("src/{number:02}").into_bytes(), ChangeKind::Modified));
+        let known =
+            Comparison { tree: Some(TreeDifference::from_changes(changes)), ..comparison(false, vec![tree.clone()]) };
+        let text = strip_colours(&render(&known, 80));
+        assert!(text.contains("  + t2\n  modified src/00\n") && text.contains("  and 1 more path\n"), "{text}");
+        let reason = UnknownTree::Worktree;
+        let unknown = Comparison { tree: Some(TreeDifference::Unknown { reason }), ..comparison(false, vec![tree]) };
+        let text = strip_colours(&render(&unknown, 80));
+        assert!(text.contains("the changed paths are not known: a run of the worktree records only"), "{text}");
     }
 
     #[test]

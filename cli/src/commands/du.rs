@@ -35,7 +35,9 @@ pub(crate) struct DiskUsageRecord {
 /// The directory is not a state directory, or cannot be read.
 pub(crate) fn du(args: &DuArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let state_dir = installation::state_dir(&args.state, caller)?;
+    let retention = installation::operator(&args.operator, caller)?.daemon.retention;
     let kinds = state_usage(&state_dir).map_err(|error| engine_error(EngineError::Store(error)))?;
+    let kinds: Vec<KindUsage> = kinds.into_iter().map(|kind| kind.with_bound(&retention)).collect();
     let bytes = kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
     let record = DiskUsageRecord { state_dir: show(&state_dir), bytes, kinds };
     match args.format {
@@ -52,7 +54,8 @@ fn render(record: &DiskUsageRecord) -> String {
 }
 
 fn render_kind(usage: &KindUsage) -> String {
-    let mut text = format!("{:>10} {}\n", size(usage.bytes), paint(STRONG, &usage.kind));
+    let bound = usage.max_bytes.map(|max| paint(DIM, format!(", at most {}", size(max)))).unwrap_or_default();
+    let mut text = format!("{:>10} {}{bound}\n", size(usage.bytes), paint(STRONG, &usage.kind));
     for one in usage.repositories.iter().take(MAX_SHOWN) {
         text.push_str(&format!("{:>10}   {}\n", size(one.bytes), escape_line(&one.repository)));
     }
@@ -77,13 +80,15 @@ mod tests {
             KindUsage::new("private copies", 5 << 20, [("/a".to_owned(), 1 << 20), ("/b".to_owned(), 3 << 20)]),
             KindUsage::new("other", 1 << 10, []),
         ];
+        let retention = proctor_core::spec::OperatorConfig::default().daemon.retention;
+        let kinds = kinds.into_iter().map(|kind| kind.with_bound(&retention)).collect();
         let record = DiskUsageRecord { state_dir: "/s".to_owned(), bytes: 6 << 20, kinds };
         let text = crate::text::strip_colours(&render(&record));
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(
             lines,
             [
-                "5 MiB private copies",
+                "5 MiB private copies, at most 20 GiB",
                 "3 MiB   /b",
                 "1 MiB   /a",
                 "1 MiB   of unknown repositories",

@@ -2,7 +2,10 @@
 //! daemon's log of the run, with the times at which its events were logged. If no daemon knows the run, the input is its
 //! documents.
 
-use std::path::Path;
+mod browser;
+mod page_file;
+
+use std::path::{Path, PathBuf};
 
 use proctor_core::api::{LoggedEvent, LoggedRun, RunState};
 use proctor_core::code::{Coded as _, CommandCode};
@@ -32,25 +35,58 @@ use crate::screen::{self, Screen};
 /// # Errors
 /// No daemon responds, the run does not exist, or it has not ended.
 pub(crate) async fn report(args: &ReportArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let mut reports = ReportOutputs::new(args.reports.format, screen)?;
-    let result = write_report(args, caller, &mut reports, screen).await;
-    if let Err(error) = &result {
-        reports.write_refusal(error, screen);
+    if args.open && args.reports.format != RunFormat::Html {
+        return Err(CliError::Usage {
+            message: "only a page can be opened in a browser".to_owned(),
+            hint: "add `--format html`, or omit `--open`".to_owned(),
+        });
     }
-    result
+    let mut reports = ReportOutputs::new(args.reports.format, screen)?;
+    if args.open {
+        reports.keep_stdout_text();
+    }
+    match write_report(args, caller, &mut reports, screen).await {
+        Ok((run, 0)) if args.open => show_page(args, &run, reports.kept_text(), (caller, screen)),
+        Ok((_, code)) => Ok(code),
+        Err(error) => {
+            reports.write_refusal(&error, screen);
+            Err(error)
+        }
+    }
 }
 
+/// Opens the page of a run in a browser. The page is in the file that the caller named, or is written to the cache
+/// directory.
+fn show_page(
+    args: &ReportArgs,
+    run: &RunId,
+    page: &str,
+    (caller, screen): (&Caller, &mut Screen),
+) -> Result<u8, CliError> {
+    let named = args.reports.report.iter().find(|report| report.format == RunFormat::Html);
+    let path: PathBuf = match named {
+        Some(report) => caller.cwd.join(&report.file),
+        None => page_file::write_page(caller, run, page)?,
+    };
+    browser::open_page(caller, &path)?;
+    screen.out(&format!("opened {}\n", installation::show(&path)));
+    Ok(0)
+}
+
+/// Returns the run and the exit code.
 async fn write_report(
     args: &ReportArgs,
     caller: &Caller,
     reports: &mut ReportOutputs,
     screen: &mut Screen,
-) -> Result<u8, CliError> {
+) -> Result<(RunId, u8), CliError> {
     reports.add_files(&args.reports.report, caller)?;
     let NamedRun { run, source } = find_named_run(&args.run, &args.repo, (&args.state, &args.daemon), caller).await?;
     let daemon = match source {
         RunSource::Daemon(daemon) => daemon,
-        RunSource::Documents(dir) => return report_documents(args, &dir, reports, (caller, screen)).await,
+        RunSource::Documents(dir) => {
+            return Ok((run, report_documents(args, &dir, reports, (caller, screen)).await?));
+        }
     };
     let view = daemon.client.run(&run).await.map_err(client_error)?;
     if view.state != RunState::Finished {
@@ -61,7 +97,7 @@ async fn write_report(
     }
     reports.set_repository(std::path::Path::new(&view.asked.repo), caller);
     let log = fetch_log(&daemon.client, &run).await?;
-    let (run, json) = match started_run(&log) {
+    let (reported, json) = match started_run(&log) {
         Ok(record) => {
             log.iter()
                 .filter(|logged| is_run_event(&logged.event))
@@ -80,10 +116,10 @@ async fn write_report(
             (run, screen::to_json_line(&error.to_record())?)
         }
     };
-    let runs = [run];
+    let runs = [reported];
     let exit_code = view.exit_code.unwrap_or(EXIT_INCONCLUSIVE);
     let is_written = reports.write_all(ReportedResult { runs: &runs, left_out: 0, exit_code, json: &json }, screen);
-    Ok(if is_written { 0 } else { EXIT_INCONCLUSIVE })
+    Ok((run, if is_written { 0 } else { EXIT_INCONCLUSIVE }))
 }
 
 /// Writes the report of a run that no daemon knows, from its documents.

@@ -390,6 +390,7 @@ impl CommandRuns<'_> {
 
     /// Carries out the requested run, or each run of a range.
     async fn run_all(&mut self, operator: OperatorConfig, screen: &mut Screen) -> Result<u8, CliError> {
+        self.require_known_files(&operator).await?;
         if self.args.scope.watch {
             let engine = self.backend.engine(self.args, operator, self.caller)?;
             let watch = engine.watch_worktree(&self.repo).map_err(engine_error)?;
@@ -404,6 +405,26 @@ impl CommandRuns<'_> {
         match commits.as_slice() {
             [commit] if !is_range(rev) => self.run_one(TreeSelection::Commit(commit.id.clone()), screen).await,
             commits => self.run_range(commits, screen).await,
+        }
+    }
+
+    /// Refuses a file of `--files` that neither the worktree nor git knows. A file that only the worktree lacks counts as
+    /// deleted.
+    async fn require_known_files(&self, operator: &OperatorConfig) -> Result<(), CliError> {
+        let missing = scope_request::missing_files(&self.args.scope, &self.scope, &self.repo);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let engine = self.backend.engine(self.args, operator.clone(), self.caller)?;
+        let commits = match &self.args.rev {
+            Some(rev) => engine.resolve_revision(&self.repo, rev).await.map_err(engine_error)?,
+            None => Vec::new(),
+        };
+        let paths = missing.iter().map(|missing| missing.path.clone()).collect();
+        let unknown = engine.paths_unknown_to_git(&self.repo, paths, commits).await.map_err(engine_error)?;
+        match missing.into_iter().find(|missing| unknown.contains(&missing.path)) {
+            Some(missing) => Err(missing.to_error()),
+            None => Ok(()),
         }
     }
 

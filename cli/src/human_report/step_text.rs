@@ -268,7 +268,8 @@ pub(crate) fn drift_block(step: &StepEvidence, layout: TextLayout) -> String {
 
 /// Renders the changes that a `fix` command made to the worktree.
 pub(crate) fn fixed_block(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
-    let head = format!("{} {}\n", paint(style::GOOD, "fixed"), paint(STRONG, escape_line(name)));
+    let exit = step.failed_fix_code().map(|code| format!(", and the command exited with {code}")).unwrap_or_default();
+    let head = format!("{} {}{exit}\n", paint(style::GOOD, "fixed"), paint(STRONG, escape_line(name)));
     head + &changes_block(&step.drift.fixed, layout)
 }
 

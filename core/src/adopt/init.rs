@@ -14,6 +14,7 @@ mod project;
 mod python;
 mod repo_scan;
 mod search_scope;
+mod sessions;
 mod shell_scripts;
 mod spec_text;
 #[cfg(test)]
@@ -95,9 +96,16 @@ fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
             found.extend(detect(tree, dir, &mut notes));
         }
         // The targets of a Makefile next to the files of another tool usually just call that tool.
-        match found.len() == before {
-            true => found.extend(make::detect(tree, dir)),
-            false => notes.extend(make::unused_targets_note(tree, dir)),
+        if dir.is_empty() {
+            let sessions = sessions::detect(tree, &found[before..]);
+            found.extend(sessions);
+        }
+        if found.len() == before {
+            found.extend(make::detect(tree, dir));
+        } else {
+            let targets = make::detect_workflow_targets(tree, dir, &found[before..]);
+            found.extend(targets);
+            notes.extend(make::unused_targets_note(tree, dir, &found[before..]));
         }
     }
     found.extend(shell_scripts::detect(tree));

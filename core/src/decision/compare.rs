@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::drift::{ChangeKind, display_path, is_evidence_path};
 use crate::model::names::RunId;
 use crate::model::outcome::Outcome;
 use crate::model::plan::Determinism;
-use crate::record::evidence::{self, SkillEvidence, StepEvidence, ToolchainEvidence};
+use crate::record::evidence::{self, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource};
 use crate::record::status::LastRun;
 use crate::text::canonical::Json;
 use crate::text::digest::Sha256Hex;
@@ -24,6 +25,9 @@ const NOISE_DIVISOR: u64 = 4;
 const NOISE_MS: u64 = 250;
 /// Maximum number of characters that are kept of a value.
 const MAX_VALUE_CHARS: usize = 200;
+
+/// Maximum number of paths that a comparison of trees lists; further ones are only counted.
+pub const MAX_TREE_PATHS: usize = 20;
 
 /// The documents of one run.
 #[derive(Debug, Clone)]
@@ -52,6 +56,97 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// The number of further differences.
     pub omitted: u64,
+    /// The paths at which the trees differ; absent if the trees are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeDifference>,
+}
+
+/// The paths at which two trees differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum TreeDifference {
+    /// The paths are known, from the commits of both runs.
+    Known {
+        /// The first paths, sorted.
+        paths: Vec<ChangedPath>,
+        /// The number of further paths.
+        omitted: u64,
+    },
+    /// The paths are not known.
+    Unknown {
+        /// The reason.
+        reason: UnknownTree,
+    },
+}
+
+/// A path at which two trees differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangedPath {
+    /// The path, escaped for display.
+    pub path: String,
+    /// The change from the first to the second tree.
+    pub kind: ChangeKind,
+}
+
+/// The reason why the paths at which two trees differ are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownTree {
+    /// A run was of the worktree. Its documents contain the hash of the tree, but no paths.
+    Worktree,
+    /// The repository does not have one of the commits.
+    Commit,
+}
+
+impl UnknownTree {
+    /// Returns the reason as a phrase.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Self::Worktree => "a run of the worktree records only the hash of its tree",
+            Self::Commit => "this repository does not have the commits of both runs, or cannot be read",
+        }
+    }
+}
+
+impl TreeDifference {
+    /// Lists the changes between two trees. Evidence of runs is not a part of a tree.
+    pub fn from_changes(changes: impl IntoIterator<Item = (Vec<u8>, ChangeKind)>) -> Self {
+        let mut changes: Vec<_> = changes.into_iter().filter(|(path, _)| !is_evidence_path(path)).collect();
+        changes.sort();
+        let omitted = changes.len().saturating_sub(MAX_TREE_PATHS) as u64;
+        changes.truncate(MAX_TREE_PATHS);
+        let paths = changes.into_iter().map(|(path, kind)| ChangedPath { path: display_path(&path), kind });
+        Self::Known { paths: paths.collect(), omitted }
+    }
+}
+
+/// The commit of a run, and whether the run had its submodules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComparedCommit {
+    /// The id.
+    pub id: String,
+    /// True if the trees of submodules were included.
+    pub submodules: bool,
+}
+
+/// Returns the commits of two runs whose trees differ; `None` if the trees are the same.
+///
+/// # Errors
+/// A run was not of a commit.
+pub fn compared_commits(
+    before: &RunDocuments,
+    after: &RunDocuments,
+) -> Result<Option<[ComparedCommit; 2]>, UnknownTree> {
+    if before.last_run.snapshot == after.last_run.snapshot {
+        return Ok(None);
+    }
+    let commit = |run: &RunDocuments| match &run.last_run.source {
+        TreeSource::Rev { commit, submodules, .. } => {
+            Ok(ComparedCommit { id: commit.clone(), submodules: *submodules })
+        }
+        TreeSource::Worktree { .. } => Err(UnknownTree::Worktree),
+    };
+    Ok(Some([commit(before)?, commit(after)?]))
 }
 
 /// A difference.
@@ -142,6 +237,7 @@ pub fn compare(before: &RunDocuments, after: &RunDocuments) -> Comparison {
         same,
         differences: found.differences,
         omitted: found.omitted,
+        tree: None,
     }
 }
 
@@ -380,6 +476,18 @@ mod tests {
             assert_eq!(is_beyond_noise(before, after), expected, "{before} {after}");
             assert_eq!(is_beyond_noise(after, before), expected, "{after} {before}");
         }
+    }
+
+    #[test]
+    fn lists_few_changed_paths_without_evidence() {
+        let files = (0..MAX_TREE_PATHS + 2).map(|number| (format!("f{number:02}").into_bytes(), ChangeKind::Created));
+        let evidence = (b"changes/x/05-status.json".to_vec(), ChangeKind::Modified);
+        let TreeDifference::Known { paths, omitted } = TreeDifference::from_changes(files.rev().chain([evidence]))
+        else {
+            panic!("unknown")
+        };
+        assert_eq!((paths.len(), omitted), (MAX_TREE_PATHS, 2));
+        assert_eq!(paths[0], ChangedPath { path: "f00".to_owned(), kind: ChangeKind::Created });
     }
 
     #[test]

@@ -3,6 +3,19 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::spec::Retention;
+
+/// Name of the kind for private copies.
+pub const PRIVATE_COPIES: &str = "private copies";
+/// Name of the kind for caches of skills.
+pub const CACHES: &str = "caches";
+/// Name of the kind for documents of runs.
+pub const RUNS: &str = "runs";
+/// Name of the kind for outputs of steps.
+pub const OUTPUTS: &str = "outputs";
+/// Name of the kind for everything else.
+pub const OTHER: &str = "other";
+
 /// The number and size of removed items of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Freed {
@@ -46,7 +59,7 @@ impl Collected {
     /// Returns each kind with its name, in display order.
     pub fn kinds(&self) -> [(&'static str, Freed); 5] {
         let Self { copies, caches, runs, outputs, other } = *self;
-        [("private copies", copies), ("caches", caches), ("runs", runs), ("outputs", outputs), ("other", other)]
+        [(PRIVATE_COPIES, copies), (CACHES, caches), (RUNS, runs), (OUTPUTS, outputs), (OTHER, other)]
     }
 
     /// Returns the freed disk space of all kinds together.
@@ -66,6 +79,8 @@ pub struct KindUsage {
     pub repositories: Vec<RepositoryUsage>,
     /// The used bytes whose repository is not known.
     pub unassigned_bytes: u64,
+    /// The bound for the used bytes according to the operator's config; `null` if the kind has no such bound.
+    pub max_bytes: Option<u64>,
 }
 
 /// The used space of one repository.
@@ -85,7 +100,19 @@ impl KindUsage {
         repositories
             .sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.repository.cmp(&other.repository)));
         let assigned = repositories.iter().fold(0_u64, |sum, usage| sum.saturating_add(usage.bytes));
-        Self { kind: kind.to_owned(), bytes, repositories, unassigned_bytes: bytes.saturating_sub(assigned) }
+        let unassigned_bytes = bytes.saturating_sub(assigned);
+        Self { kind: kind.to_owned(), bytes, repositories, unassigned_bytes, max_bytes: None }
+    }
+
+    /// Sets the bound of the kind.
+    pub fn with_bound(self, retention: &Retention) -> Self {
+        let max_bytes = match self.kind.as_str() {
+            PRIVATE_COPIES => Some(retention.max_copy_bytes),
+            CACHES => Some(retention.caches.max_bytes),
+            OUTPUTS => Some(retention.max_output_bytes),
+            _ => None,
+        };
+        Self { max_bytes, ..self }
     }
 }
 

@@ -190,6 +190,21 @@ pub fn judge_attempt(termination: &Termination, expected: &[u8], violations: Vio
     }
 }
 
+/// Exit codes of shells for a command that cannot be executed, or that is missing.
+const COMMAND_NOT_RUN_CODES: [u8; 2] = [126, 127];
+
+/// Computes the outcome of a `fix` command from its attempt. Tools exit with a failure if problems remain after a fix, and
+/// the check that follows reports these. Each exit code therefore counts as success, unless a shell reports that the
+/// command did not run.
+pub fn judge_fix(termination: &Termination, expected: &[u8], violations: Violations) -> Outcome {
+    match termination {
+        Termination::Exited { code } if !COMMAND_NOT_RUN_CODES.contains(code) => {
+            judge_attempt(termination, &[*code], violations)
+        }
+        _ => judge_attempt(termination, expected, violations),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +212,20 @@ mod tests {
     const NONE: Violations = Violations { drifted: false, leaked: false };
     const DRIFT: Violations = Violations { drifted: true, leaked: false };
     const LEAK: Violations = Violations { drifted: false, leaked: true };
+
+    #[test]
+    fn fix_passes_if_it_ended_by_itself() {
+        let of = |termination| judge_fix(&termination, &[0], NONE);
+        assert_eq!(of(Termination::Exited { code: 0 }), Outcome::Passed);
+        assert_eq!(of(Termination::Exited { code: 1 }), Outcome::Passed);
+        assert_eq!(of(Termination::Exited { code: 126 }), Outcome::Failed);
+        assert_eq!(of(Termination::Exited { code: 127 }), Outcome::Failed);
+        assert_eq!(judge_fix(&Termination::Exited { code: 127 }, &[127], NONE), Outcome::Passed);
+        assert_eq!(of(Termination::Signaled { signal: 9 }), Outcome::Failed);
+        assert_eq!(of(Termination::TimedOut { exit_code: 143 }), Outcome::TimedOut);
+        assert_eq!(of(Termination::LimitHit { limit: LimitKind::Disk, exit_code: 1 }), Outcome::Failed);
+        assert_eq!(judge_fix(&Termination::Exited { code: 1 }, &[0], LEAK), Outcome::Failed);
+    }
 
     #[test]
     fn drift_outranks_timeout_and_failure() {

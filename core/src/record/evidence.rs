@@ -7,6 +7,7 @@
 mod checked_files;
 mod declared_reports;
 mod measured;
+mod step_end;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
@@ -25,7 +26,7 @@ use crate::model::enforcement::{Enforcement, SandboxMode};
 use crate::model::leak::LeakedProcesses;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName, ToolchainName};
 use crate::model::outcome::{LimitKind, Outcome, Termination};
-use crate::model::plan::{Determinism, Leaks, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
+use crate::model::plan::{Determinism, Network, PlannedStep, ReadOnly, RelPath, VersionDemand};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
@@ -539,22 +540,6 @@ pub fn tier_reasons<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> BT
 /// Returns the name of a step for messages: `skill/step`.
 pub fn step_path(skill: &SkillName, step: &StepName) -> String {
     format!("{skill}/{step}")
-}
-
-impl StepEvidence {
-    /// Returns the processes because of which the step failed although its exit code was expected.
-    pub fn forbidden_leak(&self) -> Option<&LeakedProcesses> {
-        let as_expected =
-            matches!(&self.termination, Termination::Exited { code } if self.planned.expect_exit.contains(code));
-        let is_reason = as_expected && self.outcome == Outcome::Failed && self.planned.leaks == Leaks::Fail;
-        self.leaked.as_ref().filter(|_| is_reason)
-    }
-
-    /// Returns a warning if the step passed and left processes behind, as a phrase that follows its name.
-    pub fn leak_warning(&self) -> Option<String> {
-        let leaked = self.leaked.as_ref().filter(|_| self.outcome == Outcome::Passed)?;
-        Some(format!("passed and {}", leaked.phrase()))
-    }
 }
 
 #[cfg(test)]

@@ -334,6 +334,7 @@ fn removes_outdated_runs() {
         max_age,
         max_runs,
         max_output_bytes: 1,
+        max_copy_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     assert_eq!(
@@ -378,6 +379,7 @@ fn removes_thousands_of_runs_in_batches() {
         max_age: None,
         max_runs: 10,
         max_output_bytes: 1,
+        max_copy_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     let calls: Vec<RetentionResult> = std::iter::from_fn(|| Some(history.remove_outdated(&keep).expect("tidies")))

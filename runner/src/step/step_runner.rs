@@ -10,7 +10,7 @@ use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::event::{EndReason, RunEvent};
-use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt};
+use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_sandbox::helper::copy_changes::drift_method_for;
@@ -314,7 +314,7 @@ async fn judge_step_attempt(
     }
     let leaked = report.leaked.is_some() && step.leaks == Leaks::Fail;
     let mut judged = JudgedAttempt {
-        outcome: judge_attempt(&report.termination, &step.expect_exit, Violations { drifted: false, leaked }),
+        outcome: judge(step, &report.termination, Violations { drifted: false, leaked }),
         result: report,
         drift: StepDrift::default(),
         method: None,
@@ -352,7 +352,7 @@ async fn judge_step_attempt(
         Ok(((layer, drift), method)) => {
             if !drift.is_empty() || !in_doubt {
                 let violations = Violations { drifted: !drift.is_empty(), leaked };
-                judged.outcome = judge_attempt(&judged.result.termination, &step.expect_exit, violations);
+                judged.outcome = judge(step, &judged.result.termination, violations);
             }
             judged.drift = drift;
             judged.method = Some(method);
@@ -367,6 +367,12 @@ async fn judge_step_attempt(
         }
     }
     judged
+}
+
+/// Computes the outcome of a step, or of a `fix` command.
+fn judge(step: &PlannedStep, termination: &Termination, violations: Violations) -> Outcome {
+    let judge = if step.fixes.is_some() { judge_fix } else { judge_attempt };
+    judge(termination, &step.expect_exit, violations)
 }
 
 /// Returns how the step's changes got into its layer: through the kernel's overlay or, without an overlay, through

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use proctor_core::decision::gc::KindUsage;
+use proctor_core::decision::gc::{CACHES, KindUsage, OTHER, OUTPUTS, PRIVATE_COPIES, RUNS};
 
 use super::attestations::recorded_runs;
 use super::caches::{SKILL_CACHES_DIR, eviction};
@@ -17,8 +17,7 @@ use super::{SNAPSHOTS_DIR, StoreError};
 
 /// The kinds of content by the names of their directories. The rest is `other`.
 const KINDS: [(&str, &str); 4] =
-    [("private copies", MIRRORS_DIR), ("caches", SKILL_CACHES_DIR), ("runs", RUNS_DIR), ("outputs", "objects")];
-const OTHER: &str = "other";
+    [(PRIVATE_COPIES, MIRRORS_DIR), (CACHES, SKILL_CACHES_DIR), (RUNS, RUNS_DIR), (OUTPUTS, "objects")];
 
 /// Returns the used space of each kind, largest first. The list is empty if the state directory does not exist.
 ///

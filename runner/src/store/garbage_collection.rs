@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use proctor_core::decision::gc::Collected;
-use proctor_core::spec::{CacheRetention, Retention};
+use proctor_core::spec::Retention;
 
 use super::freed_bytes::remove_dir_counted;
 use super::gc_extent::GcExtent;
@@ -30,8 +30,7 @@ pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Colle
     }
     let now = Clock::system().system_time();
     let mut collected = Collected::default();
-    collect_copies_and_caches(state, &keep.caches, extent, now, &mut collected)
-        .map_err(|error| cleanup_error(state, error))?;
+    collect_copies_and_caches(state, keep, extent, now, &mut collected).map_err(|error| cleanup_error(state, error))?;
     retention::apply_retention(state, retention::RetentionBounds::from(keep), now, &mut collected)
         .map_err(|error| cleanup_error(state, error))?;
     Ok(collected)
@@ -43,14 +42,15 @@ pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Colle
 /// A directory in the state directory cannot be read.
 pub(crate) fn collect_copies_and_caches(
     state: &Path,
-    keep: &CacheRetention,
+    keep: &Retention,
     extent: GcExtent,
     now: SystemTime,
     collected: &mut Collected,
 ) -> io::Result<()> {
     remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
-    private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, extent, &mut collected.copies)?;
-    caches::eviction::evict(state, (keep, extent), now, &mut collected.caches).map_err(io::Error::other)
+    let copies = (keep.max_copy_bytes, extent);
+    private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, copies, &mut collected.copies)?;
+    caches::eviction::evict(state, (&keep.caches, extent), now, &mut collected.caches).map_err(io::Error::other)
 }
 
 fn cleanup_error(state: &Path, source: io::Error) -> StoreError {

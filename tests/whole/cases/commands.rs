@@ -7,7 +7,7 @@ use crate::documents;
 use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case, dry_case};
-use crate::process::RunningProcess;
+use crate::process::{FinishedProcess, RunningProcess};
 use crate::schemas;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
@@ -283,7 +283,25 @@ fn recorded_runs_are_found_without_daemon(env: &TestEnvironment) {
     in_state(&["report", "last"]).exits(0).prints(&["failed", "exit 1"]);
     let page = in_state(&["report", "last", "--format", "html"]).exits(0);
     assert!(page.stdout.contains("<html") && page.stdout.contains(id), "{page}");
+    opens_page_in_browser(env, &in_state, id);
     let record: Value = serde_json::from_str(&in_state(&["report", id, "--format", "json"]).exits(0).stdout)
         .expect("the record of a run");
     assert_eq!((&record["finished"]["exit_code"], &record["started"]["run_id"]), (&1.into(), &id.into()));
+}
+
+/// Opens the page of a run in a program that copies the page.
+fn opens_page_in_browser(env: &TestEnvironment, in_state: &dyn Fn(&[&str]) -> FinishedProcess, id: &str) {
+    const OPEN: [&str; 4] = ["report", "--format", "html", "--open"];
+    let page = env.root().join(format!("cache/proctor/reports/{id}.html"));
+    in_state(&["report", "--open"]).exits(2).prints_to_stderr(&["add `--format html`"]);
+    env.set_caller_var("PATH", "");
+    in_state(&OPEN).exits(5).prints_to_stderr(&[page.to_str().expect("text"), "`xdg-open` is not installed"]);
+    let (browser, shown) = (env.root().join("browser"), env.root().join("shown"));
+    machine::write(&browser, format!("#!/bin/sh\n/bin/cp \"$1\" {}\n", shown.display()));
+    machine::make_executable(&browser);
+    env.set_caller_var("BROWSER", browser.to_str().expect("text"));
+    let opened = in_state(&OPEN).exits(0).prints(&["opened"]);
+    assert!(!opened.stdout.contains("<html"), "{opened}");
+    let text = std::fs::read_to_string(&shown).expect("the page was opened");
+    assert!(text.contains("<html") && text.contains(id), "{text}");
 }

@@ -20,6 +20,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::restriction_without_effect_counts_as_a_whole_run", restriction_without_effect_is_whole),
     case("files::step_without_files_never_makes_a_pass", step_without_files_is_no_pass),
     case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
+    case("files::files_that_never_existed_are_refused", refuses_files_that_never_existed).daemon_sample(),
     case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
     case("files::fix_is_applied_before_its_check", fix_is_applied).daemon_sample(),
     case("files::hooks_check_staged_and_pushed_files", hooks_check_their_files).needs(NEEDS_GIT_AND_SANDBOX),
@@ -189,8 +190,30 @@ fn deleted_file_starts_step(env: &TestEnvironment) {
     repo.commit();
     std::fs::remove_file(repo.file("src/gone.py")).expect("removed");
     let changed = record(&repo, &["--changed"], 0);
-    let outcome = |at: usize| changed["skills"][0]["steps"][at]["outcome"].clone();
-    assert_eq!((outcome(0), outcome(1)), ("passed".into(), "no_files".into()));
+    let outcomes = |record: &Value| {
+        let outcome = |at: usize| record["skills"][0]["steps"][at]["outcome"].clone();
+        (outcome(0), outcome(1))
+    };
+    assert_eq!(outcomes(&changed), ("passed".into(), "no_files".into()));
+    assert_eq!(outcomes(&record(&repo, &["--files", "src/gone.py"], 0)), ("passed".into(), "no_files".into()));
+}
+
+fn refuses_files_that_never_existed(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    let refused = repo.run_with_only(&["--files", "src/a.py", "src/typo.py"]).exits(2);
+    refused.prints_to_stderr(&["`src/typo.py` does not exist, and git does not track it either", "correct the path"]);
+    // Git knows a file in the index, and in an older commit.
+    repo.write("old/gone.py", "x\n");
+    repo.commit();
+    std::fs::remove_dir_all(repo.file("old")).expect("removed");
+    repo.run_with_only(&["--files", "old"]).exits(0);
+    repo.commit();
+    repo.run_with_only(&["--files", "old"]).exits(2);
+    repo.run_with_only(&["--rev", "HEAD~1", "--files", "old"]).exits(0);
+    repo.write("src/staged.py", "x\n");
+    repo.git(&["add", "src/staged.py"]);
+    std::fs::remove_file(repo.file("src/staged.py")).expect("removed");
+    repo.run_with_only(&["--files", "src/staged.py"]).exits(0);
 }
 
 fn selected_steps_run_alone(env: &TestEnvironment) {
@@ -218,11 +241,21 @@ fn fix_is_applied(env: &TestEnvironment) {
     gate(&repo).exits(1);
     record(&repo, &[], 0);
     gate(&repo).exits(0);
-    // The changes of a fix that fails are discarded.
-    let broken = file_step("it", &["files: { types: [python] }", "fix: [sh, -c, \"echo x > src/a.py; false\"]"]);
-    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [broken])]).to_yaml(env.marker()));
-    record(&repo, &["--fix"], 1);
-    assert_eq!(repo.read("src/a.py"), "good\n");
+    // A fix may exit with a failure, since the check decides. A killed fix, and one that did not run, has no effect.
+    let fix_with = |script: &str| {
+        let fix = format!("fix: [sh, -c, \"{script}\"]");
+        let step = file_step("it", &["files: { types: [python] }", &fix]);
+        repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [step])]).to_yaml(env.marker()));
+        repo.run_with_only(&["--fix"])
+    };
+    fix_with("echo fine > src/a.py; exit 3").exits(0).prints(&["fixed s/it, and the command exited with 3", "+fine"]);
+    fix_with("exit 3").exits(0).prints(&["s/it.fix fixed nothing, and exited with 3"]);
+    fix_with("echo BAD > src/a.py; exit 3").exits(1).prints(&["+BAD"]);
+    assert_eq!(repo.read("src/a.py"), "BAD\n");
+    for script in ["echo x > src/a.py; kill -9 $$", "echo x > src/a.py; exit 127", "echo x > src/a.py; exit 126"] {
+        fix_with(script).exits(1);
+        assert_eq!(repo.read("src/a.py"), "BAD\n", "{script}");
+    }
     let none = TestSpec::new([TestSkill::new("s", [TestStep::sh("it", "true")])]);
     repo.write("spec/verification.yaml", none.to_yaml(env.marker()));
     repo.run_with_only(&["--fix"]).exits(2).prints_to_stderr(&["no selected step of the profile `pr` has a `fix`"]);

@@ -141,14 +141,35 @@ fn compare_names_differences(env: &TestEnvironment) {
     two.run().exits(0);
     let dirs = [one.changeset(), two.changeset()].map(|dir| dir.to_str().expect("UTF-8").to_owned());
     let run = proctor_with_state_dir(&one, env, &["compare", &dirs[0], &dirs[1]]).exits(1);
-    for expected in
-        ["tree\n", "output verify.it/say stdout\n", "stable part verify.it steps[0].stdout_sha256\n", "different: "]
-    {
+    for expected in [
+        "the changed paths are not known: ",
+        "tree\n",
+        "output verify.it/say stdout\n",
+        "stable part verify.it steps[0].stdout_sha256\n",
+        "different: ",
+    ] {
         assert!(run.stdout.contains(expected), "{expected}: {run}");
     }
     let run = proctor_with_state_dir(&one, env, &["compare", &dirs[0], &dirs[1], "--format", "json"]).exits(1);
     let comparison: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     schemas::assert_valid("comparison", &comparison, &run);
+    let repo = env.repo_at("three", &text("true"));
+    repo.write("src/new.rs", "new\n");
+    repo.write("README.md", "another text\n");
+    repo.commit();
+    let [before, after] = ["HEAD~1", "HEAD"].map(|rev| {
+        let run = repo.run_with_only(&["--rev", rev, "--format", "json"]).exits(0);
+        let record: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+        record["started"]["run_id"].as_str().expect("a run").to_owned()
+    });
+    let run = proctor_with_state_dir(&repo, env, &["compare", &before, &after]).exits(1);
+    run.prints(&["modified README.md", "created src/new.rs"]);
+    let run = proctor_with_state_dir(&repo, env, &["compare", &before, &after, "--format", "json"]).exits(1);
+    let comparison: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
+    schemas::assert_valid("comparison", &comparison, &run);
+    assert_eq!(comparison["tree"]["paths"].as_array().map(Vec::len), Some(2), "{comparison}");
+    let run = proctor_with_state_dir(&one, env, &["compare", &before, &after]).exits(1);
+    run.prints(&["this repository does not have the commits"]);
     // A document without the hash that its status cites proves nothing.
     let forged = two.changeset().join("verify/verify.it.json");
     crate::machine::write(&forged, "{}");

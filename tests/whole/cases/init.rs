@@ -20,6 +20,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("init::a_python_project_passes_and_fails", python_project).needs(&[Needs::Sandbox, NEEDS_PYTEST]),
     case("init::a_go_module_passes_and_fails", go_module).needs(&[Needs::Sandbox, NEEDS_GO]).long(),
     case("init::a_makefile_passes_and_fails", makefile_project).needs(&[Needs::Sandbox, NEEDS_MAKE]),
+    case("init::checks_of_workflows_pass_and_fail", workflow_targets).needs(&[Needs::Sandbox, NEEDS_MAKE]),
     case("init::shell_scripts_pass_and_fail", shell_scripts).needs(&[Needs::Sandbox]),
     case("", shell_scripts).unprivileged("init::shell_scripts_pass_and_fail_as_a_user").long(),
     case("init::several_projects_pass_and_fail", several_projects).needs(&[
@@ -178,6 +179,19 @@ const GO_MODULE: ProjectTemplate = ProjectTemplate {
     ),
 };
 
+const WORKFLOW_TARGETS: ProjectTemplate = ProjectTemplate {
+    name: "workflow",
+    files: &[
+        ("Makefile", ".PHONY: check-links release\ncheck-links:\n\t@grep -q good words\nrelease:\n\t@false\n"),
+        (
+            ".github/workflows/ci.yml",
+            "on: push\njobs:\n  ci:\n    runs-on: ubuntu-latest\n    steps:\n      - run: make check-links\n      - run: make release\n",
+        ),
+        ("words", "good\n"),
+    ],
+    breaking_file: ("words", "bad\n"),
+};
+
 const MAKEFILE: ProjectTemplate = ProjectTemplate {
     name: "make",
     files: &[
@@ -314,6 +328,11 @@ fn go_module(env: &TestEnvironment) {
 
 fn makefile_project(env: &TestEnvironment) {
     assert_passes_then_fails(env, &MAKEFILE);
+}
+
+/// Runs a target that only a workflow declares as a check.
+fn workflow_targets(env: &TestEnvironment) {
+    assert_passes_then_fails(env, &WORKFLOW_TARGETS);
 }
 
 fn shell_scripts(env: &TestEnvironment) {

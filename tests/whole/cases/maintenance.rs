@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::environment::{Repo, TestEnvironment, release_step, wait_for_step, waiting_step};
+use crate::machine;
 use crate::needs::{CaseDefinition, case};
 use crate::process::FinishedProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
@@ -126,6 +127,17 @@ fn gc_removes_copies_and_caches(env: &TestEnvironment) {
     assert!(!cache_base().is_null());
     let without_all = run_gc(env, &repo, &[]);
     assert_eq!((&without_all["bytes"], &without_all["all"]), (&0.into(), &false.into()), "{without_all:#}");
+    // The operator's bound for the size removes even the only copy.
+    let config = env.root().join("small.toml");
+    machine::write(&config, "[daemon.retention]\nmax_copy_bytes = 4096\n");
+    let config = ["--config", config.to_str().expect("UTF-8")];
+    let state = env.state_dir();
+    let usage = [&["du", "--state-dir", state.to_str().expect("UTF-8")], &config[..]].concat();
+    repo.start_proctor(&usage).wait().exits(0).prints(&["private copies, at most 4 KiB"]);
+    let small = run_gc(env, &repo, &config);
+    assert_eq!((&small["freed"]["copies"]["number"], &small["freed"]["caches"]["number"]), (&1.into(), &0.into()));
+    assert_eq!(private_copies(env).len(), 0);
+    repo.run().exits(0);
     let all = run_gc(env, &repo, &["--all"]);
     for kind in ["copies", "caches"] {
         let freed = &all["freed"][kind];

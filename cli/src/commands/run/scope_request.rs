@@ -14,8 +14,7 @@ use crate::installation::show;
 /// # Errors
 /// A file is outside the repository, or its path is not valid text.
 pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<ScopeRequest, CliError> {
-    // The spec may be in a subdirectory of the worktree.
-    let top = WorktreePlace::find(repo).map_or_else(|_| repo.to_path_buf(), |place| place.top);
+    let top = worktree_top(repo);
     let files = args.files.as_ref().map(|files| files.iter().map(|file| path_in_repo(file, &top, cwd)).collect());
     Ok(ScopeRequest {
         selected: args.selected.clone(),
@@ -23,6 +22,37 @@ pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<Sco
         files: files.transpose()?,
         fix: args.fix,
     })
+}
+
+/// A file of `--files` that the worktree does not have.
+pub(super) struct MissingFile {
+    /// The path relative to the top of the worktree.
+    pub(super) path: String,
+    /// The path as the caller wrote it.
+    written: PathBuf,
+}
+
+impl MissingFile {
+    /// Returns the error for a file that git does not know either.
+    pub(super) fn to_error(&self) -> CliError {
+        CliError::Usage {
+            message: format!("`{}` does not exist, and git does not track it either", show(&self.written)),
+            hint: "correct the path; a deleted file can be named while HEAD or the index has it".to_owned(),
+        }
+    }
+}
+
+/// Returns the files of a request that do not exist in the worktree.
+pub(super) fn missing_files(args: &ScopeArgs, scope: &ScopeRequest, repo: &Path) -> Vec<MissingFile> {
+    let (written, paths) = (args.files.iter().flatten(), scope.files.iter().flatten());
+    let top = worktree_top(repo);
+    let missing = written.zip(paths).filter(|(_, path)| top.join(path).symlink_metadata().is_err());
+    missing.map(|(written, path)| MissingFile { path: path.clone(), written: written.clone() }).collect()
+}
+
+/// Returns the top of the worktree; the spec may be in a subdirectory.
+fn worktree_top(repo: &Path) -> PathBuf {
+    WorktreePlace::find(repo).map_or_else(|_| repo.to_path_buf(), |place| place.top)
 }
 
 /// Returns the path of a file relative to the top of the worktree. The file need not exist.

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::ci_commands::ci_commands;
+use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, ci_commands};
 use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
 use super::repo_scan::{RepoScan, ancestors};
 use super::version_ranges;
@@ -10,10 +10,6 @@ use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
 
 const MANIFEST: &str = "Cargo.toml";
-
-/// Maximum number of commands of the CI system for one subcommand of cargo.
-const MAX_CI_STEPS: usize = 4;
-const CI_COMMENT: &str = "The command of the repository's workflow in `.github/workflows`.";
 
 const ENV: [EnvVariable; 2] = [
     EnvVariable { name: "CARGO_NET_OFFLINE", value: "true", comment: "cargo uses only downloaded crates" },

@@ -1,5 +1,7 @@
-//! Reads the commands that the workflows of GitHub Actions run at the top of the repository.
+//! Reads the commands that the workflows of GitHub Actions run at the top of the repository, and tells checks from other
+//! commands.
 
+use super::project::SkillKind;
 use super::repo_scan::RepoScan;
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::yaml::{self, Node, YamlFileKind, YamlValue};
@@ -11,6 +13,45 @@ const MAX_COMMANDS: usize = 1_000;
 /// Words of commands that need another toolchain or another machine than the caller's.
 const FOREIGN_WORDS: [&str; 3] = ["--target", "--git", "--profile"];
 
+/// The comment of steps that a workflow declares.
+pub(super) const CI_COMMENT: &str = "The command of the repository's workflow in `.github/workflows`.";
+
+/// Maximum number of commands of one tool that become steps.
+pub(super) const MAX_CI_STEPS: usize = 4;
+
+/// Words in the name of a script, target or session that changes files or the world outside.
+const OTHER_WORDS: [&str; 17] = [
+    "bench", "clean", "deploy", "dev", "docker", "fix", "install", "publish", "push", "release", "serve", "setup",
+    "start", "update", "upload", "watch", "write",
+];
+
+/// Words in the name of a script, target or session that checks, with the purpose; the first kind with a word wins.
+const KIND_WORDS: [(SkillKind, &[&str]); 4] = [
+    (SkillKind::Types, &["mypy", "pyright", "tsc", "type", "typecheck", "types", "typing"]),
+    (
+        SkillKind::Lint,
+        &[
+            "clippy",
+            "eslint",
+            "flake8",
+            "lint",
+            "linter",
+            "linting",
+            "pylint",
+            "ruff",
+            "shellcheck",
+            "staticcheck",
+            "vet",
+        ],
+    ),
+    (SkillKind::Test, &["e2e", "integration", "jest", "mocha", "pytest", "test", "testing", "tests", "unit", "vitest"]),
+    (SkillKind::Check, &["check", "checks", "validate", "verify"]),
+];
+
+/// Options of `uv run` that take a value as the next word.
+const UV_VALUE_OPTIONS: [&str; 8] =
+    ["--extra", "--group", "--no-group", "--only-group", "--package", "--python", "--with", "-p"];
+
 /// Returns the commands of all workflows that need no shell and no values of the CI system.
 pub(super) fn ci_commands(tree: &RepoScan) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
@@ -18,14 +59,88 @@ pub(super) fn ci_commands(tree: &RepoScan) -> Vec<Vec<String>> {
         let mut report = DiagnosticCollector::default();
         let Some(root) = yaml::parse_file(YamlFileKind::Foreign, text.as_bytes(), &mut report) else { continue };
         let jobs = value(&root, "jobs").into_iter().flat_map(values);
+        let jobs = jobs.filter(|job| !has_default_directory(&root) && !has_default_directory(job));
         for step in jobs.filter_map(|job| value(job, "steps")).flat_map(items) {
-            if value(step, "working-directory").is_none() {
+            if is_plain_step(step) {
                 commands.extend(value(step, "run").and_then(scalar).into_iter().flat_map(plain_commands));
             }
         }
     }
     commands.truncate(MAX_COMMANDS);
     commands
+}
+
+/// Returns whether all commands of a workflow or job run in another directory.
+fn has_default_directory(node: &Node<'_>) -> bool {
+    let run = value(node, "defaults").and_then(|defaults| value(defaults, "run"));
+    run.is_some_and(|run| value(run, "working-directory").is_some())
+}
+
+/// Returns whether a step runs at the top of the repository, in a shell, without variables whose values the CI system
+/// computes.
+fn is_plain_step(step: &Node<'_>) -> bool {
+    let shell = value(step, "shell").and_then(scalar).unwrap_or("bash");
+    let env = value(step, "env").into_iter().flat_map(values);
+    value(step, "working-directory").is_none()
+        && (shell.starts_with("bash") || shell.starts_with("sh"))
+        && !env.filter_map(scalar).any(|value| value.contains("${{"))
+}
+
+/// Returns the distinct commands of a tool, without a prefix such as `uv run` or `python -m`.
+pub(super) fn tool_commands<'c>(commands: &'c [Vec<String>], tool: &str) -> Vec<&'c [String]> {
+    let mut found: Vec<&[String]> = Vec::new();
+    for words in commands.iter().map(|words| strip_runner(words)) {
+        if words.first().is_some_and(|first| first == tool) && !found.contains(&words) {
+            found.push(words);
+        }
+    }
+    found
+}
+
+/// Removes the words that only start a tool of a Python environment.
+fn strip_runner(words: &[String]) -> &[String] {
+    let texts: Vec<&str> = words.iter().take(3).map(String::as_str).collect();
+    match texts[..] {
+        ["uv", "run", ..] => strip_runner(strip_uv_options(&words[2..])),
+        ["poetry" | "pdm" | "pipenv", "run", ..] | ["python" | "python3", "-m", _, ..] => strip_runner(&words[2..]),
+        ["coverage", "run", ..] => match words.iter().position(|word| word == "-m") {
+            Some(at) => &words[at + 1..],
+            None => words,
+        },
+        _ => words,
+    }
+}
+
+fn strip_uv_options(mut words: &[String]) -> &[String] {
+    while let Some(option) = words.first().filter(|word| word.starts_with('-')) {
+        let count = if UV_VALUE_OPTIONS.contains(&option.as_str()) { 2 } else { 1 };
+        words = words.get(count..).unwrap_or_default();
+    }
+    words
+}
+
+/// Returns the purpose of a script, target or session according to its name; `None` if the name is not that of a
+/// check.
+pub(super) fn check_kind(name: &str) -> Option<SkillKind> {
+    const FORMAT_WORDS: [&str; 5] = ["black", "fmt", "format", "formatting", "prettier"];
+    let name = name.to_ascii_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let has_any = |list: &[&str]| words.iter().any(|word| list.contains(word));
+    if has_any(&OTHER_WORDS) {
+        return None;
+    }
+    if has_any(&FORMAT_WORDS) {
+        // A formatter without `check` in its name writes files.
+        return has_any(&["check"]).then_some(SkillKind::Format);
+    }
+    KIND_WORDS.iter().find(|(_, list)| has_any(list)).map(|(kind, _)| *kind)
+}
+
+/// Returns the name of a step for a script, target or session.
+pub(super) fn step_name(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let name: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).take(60).collect();
+    name.trim_matches('-').to_owned()
 }
 
 /// Returns the lines of a script that are commands on their own. A script that changes its directory or sets variables
@@ -80,6 +195,62 @@ fn scalar<'t>(node: &'t Node<'_>) -> Option<&'t str> {
 mod tests {
     use super::*;
     use crate::adopt::init::ScannedContent;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn tells_checks_by_name() {
+        let cases = [
+            ("lint", Some(SkillKind::Lint)),
+            ("lint:fix", None),
+            ("test:unit", Some(SkillKind::Test)),
+            ("test-types", Some(SkillKind::Types)),
+            ("format", None),
+            ("format:check", Some(SkillKind::Format)),
+            ("check", Some(SkillKind::Check)),
+            ("check-release", None),
+            ("build", None),
+            ("latest", None),
+        ];
+        for (name, kind) in cases {
+            assert_eq!(check_kind(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn finds_tools_behind_runners() {
+        let commands = [
+            words("uv run --locked --group dev pytest tests"),
+            words("poetry run pytest -x"),
+            words("python -m pytest tests"),
+            words("coverage run --source=a -m pytest"),
+            words("pytest-watch"),
+            words("uv run --group"),
+        ];
+        let found: Vec<String> = tool_commands(&commands, "pytest").iter().map(|words| words.join(" ")).collect();
+        assert_eq!(found, ["pytest tests", "pytest -x", "pytest"]);
+    }
+
+    #[test]
+    fn ignores_steps_in_other_places() {
+        let workflow = r#"
+jobs:
+  web:
+    defaults: { run: { working-directory: web } }
+    steps: [{ run: npm test }]
+  tests:
+    steps:
+      - run: tox run
+        env: { TOX_ENV: "${{ matrix.tox }}" }
+      - { run: print(1), shell: python }
+      - { run: make check, env: { CI: "1" } }
+"#;
+        let mut tree = RepoScan::default();
+        tree.add_file(".github/workflows/ci.yml", ScannedContent::Text(workflow.to_owned()));
+        assert_eq!(ci_commands(&tree), [words("make check")]);
+    }
 
     #[test]
     fn reads_plain_commands_of_workflows() {

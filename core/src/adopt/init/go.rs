@@ -1,5 +1,6 @@
 //! Recognizes Go modules: one project for each module.
 
+use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, ci_commands, tool_commands};
 use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
 use super::repo_scan::RepoScan;
 use super::{shell_scripts, version_ranges};
@@ -42,11 +43,51 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, _: &mut Vec<InitNote>) -> Optio
         .with_comment("gofmt itself never fails, so a file that it lists fails the step.");
     project.skills.push(SkillDraft::new(SkillKind::Format, "Go formatting", vec![format]).quick().reproducible());
     let caches = vec![BUILD_CACHE_DIR.to_owned()];
-    let vet = SkillDraft::new(SkillKind::Lint, "go vet over all packages", vec![go_step("go_vet", "go vet ./...")]);
-    project.skills.push(vet.with_caches(caches.clone()));
-    let test = go_step("go_test", "go test -count=1 ./...").with_comment("`-count=1` disables cached test results.");
-    project.skills.push(SkillDraft::new(SkillKind::Test, "The tests of all packages", vec![test]).with_caches(caches));
+    // The workflows run at the top of the repository.
+    let ci_commands = if dir.is_empty() { ci_commands(tree) } else { Vec::new() };
+    let mut vet = ci_steps(&ci_commands, "go_vet", &["go", "vet"]);
+    if vet.is_empty() {
+        vet.push(go_step("go_vet", "go vet ./..."));
+    }
+    project.skills.push(SkillDraft::new(SkillKind::Lint, "go vet over all packages", vet).with_caches(caches.clone()));
+    let linter = ci_steps(&ci_commands, "golangci_lint", &["golangci-lint", "run"]);
+    if !linter.is_empty() {
+        project.require(ProgramRequirement::on_path("golangci-lint", &["golangci-lint", "--version"]));
+        project.add_skill(SkillDraft::new(SkillKind::Lint, "Go lint", linter).with_caches(caches.clone()));
+    }
+    let mut test = ci_steps(&ci_commands, "go_test", &["go", "test"]);
+    if test.is_empty() {
+        test.push(
+            go_step("go_test", "go test -count=1 ./...").with_comment("`-count=1` disables cached test results."),
+        );
+    }
+    project.skills.push(SkillDraft::new(SkillKind::Test, "The tests of all packages", test).with_caches(caches));
     Some(project)
+}
+
+/// Returns the steps for the commands of the workflows that begin with `start` and check all packages. Leaves out
+/// commands that write files, measure, or need quotes.
+fn ci_steps(commands: &[Vec<String>], name: &str, start: &[&str]) -> Vec<StepDraft> {
+    const UNSUITABLE_OPTIONS: [&str; 10] =
+        ["-bench", "-c", "-coverprofile", "-cpuprofile", "-fix", "-fuzz", "-memprofile", "-o", "-trace", "-update"];
+    let is_plain = |word: &String| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./,=:".contains(c));
+    let option = |word: &String| format!("-{}", word.trim_start_matches('-').split('=').next().unwrap_or_default());
+    let is_suitable = |words: &&[String]| {
+        let is_tool = words.len() >= start.len() && words.iter().zip(start).all(|(word, start)| word == start);
+        let checks_all = start[0] != "go" || words.iter().any(|word| word == "./...");
+        let options = || words.iter().filter(|word| word.starts_with('-')).map(option);
+        is_tool
+            && checks_all
+            && words.iter().all(is_plain)
+            && !options().any(|option| UNSUITABLE_OPTIONS.contains(&option.as_str()))
+    };
+    let tools = tool_commands(commands, start[0]);
+    let suitable = tools.into_iter().filter(is_suitable).take(MAX_CI_STEPS).enumerate();
+    let step = |(number, words): (usize, &[String])| {
+        let name = if number == 0 { name.to_owned() } else { format!("{name}_{}", number + 1) };
+        go_step(&name, &words.join(" ")).with_comment(CI_COMMENT)
+    };
+    suitable.map(step).collect()
 }
 
 /// Returns a go command with `GOCACHE` set, which go requires to be an absolute path.

@@ -4,6 +4,7 @@
 use globset::Glob;
 use serde_json::{Map, Value};
 
+use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, check_kind, ci_commands, step_name};
 use super::project::{
     DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
     to_owned_strings,
@@ -103,6 +104,57 @@ impl NodeFacts<'_> {
                 SkillKind::Types | SkillKind::Check | SkillKind::Test => skill,
             });
         }
+        self.add_workflow_scripts(project);
+    }
+
+    /// Adds the scripts that the workflows run at the top of the repository, unless a step runs the same check.
+    fn add_workflow_scripts(&self, project: &mut Project) {
+        let commands = if self.root.dir.is_empty() { ci_commands(self.tree) } else { Vec::new() };
+        let mut added = 0;
+        for words in &commands {
+            let Some(skill) = self.workflow_skill(words) else { continue };
+            if added < MAX_CI_STEPS && !self.repeats_step(words, project) {
+                added += 1;
+                project.add_skill(skill);
+            }
+        }
+    }
+
+    /// Returns the skill for a command of a workflow that runs a script of the package, or bun's own tests.
+    fn workflow_skill(&self, words: &[String]) -> Option<SkillDraft> {
+        let (kind, name, argv) = match script_call(words) {
+            Some((script, more)) => {
+                self.root.script(script).filter(|text| !UNSUITABLE_WORDS.iter().any(|word| text.contains(word)))?;
+                let argv = self.manager.run_command(script).into_iter().chain(more.iter().map(String::as_str));
+                (check_kind(script)?, step_name(script), argv.collect())
+            }
+            None if words.starts_with(&["bun".to_owned(), "test".to_owned()]) && !has_option(words, "--watch") => {
+                (SkillKind::Test, "bun-test".to_owned(), words.iter().map(String::as_str).collect::<Vec<&str>>())
+            }
+            None => return None,
+        };
+        let step = StepDraft::new(name, &argv).with_comment(CI_COMMENT);
+        let is_quick = matches!(kind, SkillKind::Format | SkillKind::Lint);
+        Some(SkillDraft { is_quick, ..SkillDraft::new(kind, skill_description(kind), vec![step]) })
+    }
+
+    /// Returns whether a step of the project does what a command does: it runs the same script, one calls the other, or
+    /// the script starts the tool of the step.
+    fn repeats_step(&self, words: &[String], project: &Project) -> bool {
+        let mut steps = project.skills.iter().flat_map(|skill| &skill.steps);
+        let Some((script, _)) = script_call(words) else {
+            return project.has_kind(SkillKind::Test);
+        };
+        let text = self.root.script(script).unwrap_or_default();
+        steps.any(|step| {
+            let is_run = step.argv.first().is_some_and(|program| program == self.manager.program())
+                && step.argv.get(1).is_some_and(|word| word == "run");
+            let Some(other) = step.argv.get(2).filter(|_| is_run) else {
+                return step.argv.first().and_then(|tool| tool.rsplit('/').next()) == text.split_whitespace().next();
+            };
+            let other_text = self.root.script(other).unwrap_or_default();
+            other == script || other_text == text || calls_script(text, other) || calls_script(other_text, script)
+        })
     }
 
     /// Returns the steps of a kind: the script of the root package, or else an installed tool, or else the scripts
@@ -195,6 +247,10 @@ impl NodeFacts<'_> {
 }
 
 impl NodePackage {
+    fn script(&self, name: &str) -> Option<&str> {
+        self.fields.get("scripts")?.as_object()?.get(name)?.as_str()
+    }
+
     /// Returns the first of `names` that is a script and a check.
     fn check_script<'n>(&self, names: &[&'n str], notes: &mut Vec<InitNote>) -> Option<&'n str> {
         let scripts = self.fields.get("scripts")?.as_object()?;
@@ -297,13 +353,41 @@ fn skill_description(kind: SkillKind) -> &'static str {
         SkillKind::Format => "Formatting",
         SkillKind::Lint => "Lint",
         SkillKind::Types => "Types",
-        SkillKind::Check | SkillKind::Test => "Tests",
+        SkillKind::Check => "Checks",
+        SkillKind::Test => "Tests",
     }
 }
 
-/// Converts the name of a script to the name of a step.
-fn step_name(script: &str) -> String {
-    script.replace(':', "-")
+/// Splits a command of a package manager that runs a script: the name of the script, and the words for it. `None` for
+/// all other commands, and for options whose effect depends on the package manager.
+fn script_call(words: &[String]) -> Option<(&str, &[String])> {
+    let (program, rest) = words.split_first()?;
+    let (script, more) = match (program.as_str(), rest.split_first()?) {
+        ("npm" | "pnpm" | "yarn" | "bun", (run, rest)) if run == "run" || run == "run-script" => rest.split_first()?,
+        ("npm", (word, rest)) if word == "test" || word == "t" => return Some(("test", rest)).filter(is_plain_call),
+        ("pnpm" | "yarn", call) => call,
+        _ => return None,
+    };
+    Some((script.as_str(), more)).filter(is_plain_call)
+}
+
+/// Returns whether a call names a script, and passes further words to it only behind `--`.
+fn is_plain_call((script, more): &(&str, &[String])) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.-".contains(c);
+    !script.starts_with('-') && script.chars().all(is_plain) && more.first().is_none_or(|word| word == "--")
+}
+
+/// Returns whether the text of a script calls another script.
+fn calls_script(text: &str, name: &str) -> bool {
+    let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || "&;|\"'".contains(c)).collect();
+    let runs_several = words.iter().any(|word| matches!(*word, "run-s" | "run-p" | "npm-run-all" | "concurrently"));
+    let is_manager = |word: &str| matches!(word, "npm" | "pnpm" | "yarn" | "bun" | "run");
+    words.windows(2).any(|pair| pair[1] == name && (runs_several || is_manager(pair[0])))
+        || (runs_several && words.iter().any(|word| word.trim_start_matches("npm:") == name))
+}
+
+fn has_option(words: &[String], option: &str) -> bool {
+    words.iter().any(|word| word == option)
 }
 
 fn read_package(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> Option<NodePackage> {

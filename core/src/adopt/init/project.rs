@@ -163,6 +163,27 @@ impl Project {
         self.notes.iter().cloned().chain(missing).collect()
     }
 
+    /// Adds a skill, or its steps to a skill of the same kind with the same properties.
+    pub(super) fn add_skill(&mut self, skill: SkillDraft) {
+        let is_same = |other: &&mut SkillDraft| {
+            (other.kind, other.determinism, other.timeout_ms) == (skill.kind, skill.determinism, skill.timeout_ms)
+                && other.caches == skill.caches
+        };
+        let Some(same) = self.skills.iter_mut().find(is_same) else {
+            return self.skills.push(skill);
+        };
+        for step in skill.steps {
+            let mut taken: BTreeSet<String> = same.steps.iter().map(|step| step.name.clone()).collect();
+            let name = unused_name(&step.name, &mut taken);
+            same.steps.push(StepDraft { name, ..step });
+        }
+    }
+
+    /// Returns whether the project has checks of this kind.
+    pub(super) fn has_kind(&self, kind: SkillKind) -> bool {
+        self.skills.iter().any(|skill| skill.kind == kind)
+    }
+
     /// Adds a file that identified the project.
     pub(super) fn add_marker(&mut self, name: &str) {
         self.files.push(join(&self.dir, name));

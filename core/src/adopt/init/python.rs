@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
+use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, ci_commands, tool_commands};
 use super::project::{
     DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
     VARYING_OUTPUT,
@@ -99,7 +100,30 @@ impl PythonFacts<'_> {
             let is_set_up = self.manifest.get("tool").is_some_and(|tools| tools.get(tool).is_some());
             if has_file || is_set_up || self.asked.contains(tool) {
                 add(self, project);
+            } else if self.dir.is_empty() {
+                // The workflows run at the top of the repository.
+                self.add_workflow_tool(project, tool);
             }
+        }
+    }
+
+    /// Adds the commands of the workflows that call a tool which the project neither configures nor depends on.
+    fn add_workflow_tool(&self, project: &mut Project, tool: &'static str) {
+        let commands = ci_commands(self.tree);
+        let commands = tool_commands(&commands, tool);
+        let checks = commands.into_iter().filter_map(|words| workflow_check(tool, &words[1..]));
+        for (number, (kind, about, name, arguments)) in checks.take(MAX_CI_STEPS).enumerate() {
+            let program = match tool {
+                "pytest" => {
+                    project.require(self.interpreter.module_requirement("pytest", self));
+                    vec![self.interpreter.program_path("python3", "python", self), "-m".to_owned(), tool.to_owned()]
+                }
+                _ => vec![self.require_tool(project, tool)],
+            };
+            let words: Vec<&str> = program.iter().map(String::as_str).chain(arguments).collect();
+            let name = if number == 0 { name.to_owned() } else { format!("{name}_{}", number + 1) };
+            let skill = SkillDraft::new(kind, about, vec![StepDraft::new(name, &words).with_comment(CI_COMMENT)]);
+            project.add_skill(if tool == "ruff" || tool == "black" { skill.quick() } else { skill });
         }
     }
 
@@ -238,6 +262,57 @@ impl PythonFacts<'_> {
             || self.tree.checks_mention("ruff format")
             || self.tree.checks_mention("ruff-format")
     }
+}
+
+/// Returns the check that a tool does with these arguments: the kind, its description, the name of its step, and the
+/// arguments to use. `None` for a command that changes or installs something.
+fn workflow_check<'c>(
+    tool: &str,
+    arguments: &'c [String],
+) -> Option<(SkillKind, &'static str, &'static str, Vec<&'c str>)> {
+    let has = |option: &str| arguments.iter().any(|word| word == option);
+    let all = || arguments.iter().map(String::as_str);
+    let first = arguments.first().map(String::as_str);
+    if ["--fix", "--fix-only", "--unsafe-fixes", "--version", "--help", "--install-types"].into_iter().any(has) {
+        return None;
+    }
+    match tool {
+        "ruff" if first == Some("check") => {
+            Some((SkillKind::Lint, "Python lint", "ruff", all().chain(["--no-cache"]).collect()))
+        }
+        "ruff" if first == Some("format") && (has("--check") || has("--diff")) => {
+            Some((SkillKind::Format, "Python formatting", "ruff_format", all().chain(["--no-cache"]).collect()))
+        }
+        "black" if has("--check") => Some((SkillKind::Format, "Python formatting", "black", all().collect())),
+        "mypy" => Some((
+            SkillKind::Types,
+            "Python types",
+            "mypy",
+            ["--cache-dir=/dev/null"].into_iter().chain(all()).collect(),
+        )),
+        "pytest" => {
+            let words = without_reports(arguments).into_iter().chain(["-o", "cache_dir=/tmp/.pytest_cache"]).collect();
+            Some((SkillKind::Test, "The tests", "pytest", words))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the arguments of pytest without the options that write coverage and reports to the tree.
+fn without_reports(arguments: &[String]) -> Vec<&str> {
+    const PREFIXES: [&str; 4] = ["--cov", "--junit", "--html", "--report"];
+    const FLAGS: [&str; 2] = ["--cov-append", "--cov-branch"];
+    let mut kept = Vec::new();
+    let mut words = arguments.iter().map(String::as_str).peekable();
+    while let Some(word) = words.next() {
+        if !PREFIXES.iter().any(|prefix| word.starts_with(prefix)) {
+            kept.push(word);
+        } else if !word.contains('=') && !FLAGS.contains(&word) {
+            // The next word is the value of the option.
+            words.next_if(|next| !next.starts_with('-'));
+        }
+    }
+    kept
 }
 
 impl PythonInterpreter {

@@ -8,7 +8,7 @@ pub const MAX_MARKER_BYTES: u64 = 1 << 20;
 pub const MAX_MARKERS: usize = 512;
 
 /// The programs that a generated spec may use; the caller searches for them in `PATH`.
-pub const PROGRAMS: [&str; 22] = [
+pub const PROGRAMS: [&str; 25] = [
     "bash",
     "black",
     "bun",
@@ -19,9 +19,11 @@ pub const PROGRAMS: [&str; 22] = [
     "git",
     "go",
     "gofmt",
+    "golangci-lint",
     "make",
     "mypy",
     "node",
+    "nox",
     "npm",
     "pnpm",
     "pytest",
@@ -29,6 +31,7 @@ pub const PROGRAMS: [&str; 22] = [
     "ruff",
     "sh",
     "shellcheck",
+    "tox",
     "uv",
     "yarn",
 ];

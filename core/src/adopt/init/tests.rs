@@ -72,6 +72,130 @@ fn commands_of_the_ci_system_win() {
     assert!(text.contains("cmd: [\"cargo\", \"nextest\", \"run\", \"--locked\"]"), "{text}");
 }
 
+fn workflow(commands: &[&str]) -> String {
+    let steps: String = commands.iter().map(|command| format!("      - run: {command}\n")).collect();
+    format!(
+        "on: push\njobs:\n  ci:\n    runs-on: ubuntu-latest\n    steps:\n      - uses: actions/checkout@v4\n{steps}"
+    )
+}
+
+/// Returns the commands of all steps of a draft.
+fn commands(tree: &RepoScan) -> Vec<String> {
+    let draft = draft_spec(tree).expect("a draft");
+    let reading = crate::spec::parse(draft.text.as_bytes()).expect("a spec");
+    let steps = reading.spec.skills.iter().flat_map(|(_, skill)| &skill.steps.value);
+    steps
+        .map(|step| step.cmd.as_ref().expect("a command").value.argv().map(Vec::from).expect("words").join(" "))
+        .collect()
+}
+
+#[test]
+fn scripts_that_workflows_run_become_steps() {
+    let scripts = r#"{ "scripts": { "lint": "eslint .", "lint:css": "stylelint .", "lint:fix": "eslint . --fix",
+        "test": "node --test", "test-ci": "c8 npm test", "test:e2e": "playwright test", "check:ci": "run-s lint test",
+        "check:links": "node links.js", "deploy": "x", "check-env": "node --watch x" } }"#;
+    let ci = workflow(&[
+        "npm ci",
+        "npm run lint",
+        "npm run lint:css",
+        "npm run lint:fix",
+        "npm test",
+        "npm run test-ci",
+        "npm run test:e2e -- --shard 1",
+        "npm run check:ci",
+        "yarn check:links",
+        "npm run check:links",
+        "npm run check:missing",
+        "npm run check-env",
+        "npm run --workspaces test",
+        "npm run deploy",
+        "npm publish",
+    ]);
+    let files = [("package.json", scripts), ("package-lock.json", "{}"), (".github/workflows/ci.yml", ci.as_str())];
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&files)));
+    let bun = workflow(&["bun install", "bun test", "bun run typecheck"]);
+    let files = [
+        ("package.json", r#"{ "scripts": { "typecheck": "tsc" } }"#),
+        ("bun.lock", ""),
+        (".github/workflows/ci.yaml", bun.as_str()),
+    ];
+    assert_eq!(commands(&scan_with_programs(&files)), ["bun run typecheck", "bun test"]);
+}
+
+#[test]
+fn python_tools_that_workflows_run_become_steps() {
+    let ci = workflow(&[
+        "python -m pip install -e .",
+        "pip install ruff",
+        "ruff check --fix .",
+        "ruff check src",
+        "uv run --locked black --check src",
+        "poetry run mypy --strict src",
+        "python -m pytest tests -x --cov pkg --cov-report=xml --junitxml report.xml",
+        "tox -e lint",
+        "python -m build",
+        "twine upload dist/*",
+    ]);
+    let files = [("setup.py", ""), ("tox.ini", "[testenv:lint]\n"), (".github/workflows/ci.yml", ci.as_str())];
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&files)));
+    // A configured tool has its step already.
+    let files = [("pyproject.toml", "[tool.pytest.ini_options]\n"), (".github/workflows/ci.yml", ci.as_str())];
+    let commands = commands(&scan_with_programs(&files));
+    assert_eq!(commands.iter().filter(|command| command.contains("pytest")).count(), 1, "{commands:?}");
+}
+
+#[test]
+fn sessions_that_workflows_run_become_steps() {
+    let ci =
+        workflow(&["uv run --group dev tox run -e typing", "tox -e py312", "tox -e undeclared-lint", "tox -e release"]);
+    let manifest = "[dependency-groups]\ndev = [\"pytest\"]\n[tool.tox.env.typing]\n[tool.tox.env.release]\n";
+    let files = [("pyproject.toml", manifest), (".github/workflows/tests.yaml", ci.as_str())];
+    insta::assert_snapshot!(render_skills(&scan_with_programs(&files)));
+    let ci = workflow(&["nox -s lint tests-3.12", "nox --session=docs"]);
+    let noxfile =
+        "import nox\n@nox.session\ndef lint(session): ...\n@nox.session(python=[\"3.12\"])\ndef tests(session): ...\n";
+    let files = [("noxfile.py", noxfile), (".github/workflows/tests.yaml", ci.as_str())];
+    assert_eq!(commands(&scan_with_programs(&files)), ["nox -R -s lint", "nox -R -s tests-3.12"]);
+}
+
+#[test]
+fn go_commands_of_workflows_win() {
+    let ci = workflow(&[
+        "go mod download",
+        "go build ./...",
+        "go vet -tags integration ./...",
+        "go test -race ./...",
+        "go test -race -coverprofile=c.out ./...",
+        "go test ./internal",
+        "golangci-lint run --timeout 5m",
+        "go install example.com/tool@latest",
+    ]);
+    let files = [("go.mod", "module a\n"), (".github/workflows/ci.yml", ci.as_str())];
+    let commands = commands(&scan_with_programs(&files));
+    let run: Vec<&str> = commands.iter().filter_map(|command| Some(command.split_once("exec ")?.1)).collect();
+    assert_eq!(run, ["go vet -tags integration ./...", "golangci-lint run --timeout 5m", "go test -race ./..."]);
+}
+
+#[test]
+fn targets_that_workflows_make_become_steps() {
+    let ci = workflow(&[
+        "make",
+        "make deps install",
+        "make lint check-links",
+        "make test",
+        "make release",
+        "make verify-all",
+    ]);
+    let makefile = "install:\ndeps:\nlint:\ncheck-links:\ntest:\nrelease:\n";
+    let alone = [("Makefile", makefile), (".github/workflows/ci.yml", ci.as_str())];
+    assert_eq!(commands(&scan_with_programs(&alone)), ["make lint", "make check-links", "make test"]);
+    // The targets for kinds of checks that another tool covers usually call that tool.
+    let with_go = [("Makefile", makefile), ("go.mod", "module a\n"), (".github/workflows/ci.yml", ci.as_str())];
+    let commands = commands(&scan_with_programs(&with_go));
+    let made: Vec<&String> = commands.iter().filter(|command| command.starts_with("make")).collect();
+    assert_eq!(made, ["make check-links"]);
+}
+
 #[test]
 fn installed_programs_add_no_checks() {
     let files = [("Cargo.toml", "[package]\nname = \"a\"\n"), ("Cargo.lock", ""), ("a.sh", "#!/bin/sh\n")];
@@ -227,6 +351,7 @@ fn generated_file() -> impl Strategy<Value = (String, String)> {
         "yarn.lock",
         "pnpm-workspace.yaml",
         "tox.ini",
+        "noxfile.py",
     ];
     let dir = prop_oneof![
         3 => Just(String::new()),

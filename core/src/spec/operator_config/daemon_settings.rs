@@ -80,6 +80,8 @@ pub struct Retention {
     pub max_runs: u64,
     /// Maximum size of the stored outputs, in bytes on disk.
     pub max_output_bytes: u64,
+    /// Maximum size of all private copies, in bytes on disk. The least recently used copies are removed first.
+    pub max_copy_bytes: u64,
     /// Retention of skill caches.
     pub caches: CacheRetention,
 }
@@ -113,6 +115,7 @@ const DRAIN_MS: u64 = 30_000;
 const DEFAULT_LOG_LEVEL: &str = "info";
 const MAX_RUNS_KEPT: u64 = 10_000;
 const MAX_OUTPUT_BYTES: u64 = 4 << 30;
+const MAX_COPY_BYTES: u64 = 20 << 30;
 const MAX_CACHE_BYTES: u64 = 64 << 30;
 const MAX_CACHE_BYTES_PER_REPOSITORY: u64 = 32 << 30;
 const MAX_CACHE_BYTES_PER_RUN: u64 = 16 << 30;
@@ -176,6 +179,9 @@ struct RetentionFile {
     max_runs: Option<NonZeroU64>,
     /// Maximum size of the stored outputs, in bytes on disk. Default: 4 GiB.
     max_output_bytes: Option<NonZeroU64>,
+    /// Maximum size of all private copies of worktrees and commits, in bytes on disk; the least recently used copies are
+    /// removed first. Default: 20 GiB.
+    max_copy_bytes: Option<NonZeroU64>,
     /// Maximum size of all caches, in bytes; the least recently used caches are removed first. Default: 64 GiB.
     max_cache_bytes: Option<NonZeroU64>,
     /// Maximum size of the caches of one repository, in bytes. Default: 32 GiB.
@@ -235,6 +241,7 @@ impl DaemonSettings {
                 max_output_bytes: retention
                     .and_then(|kept| kept.max_output_bytes)
                     .map_or(MAX_OUTPUT_BYTES, NonZeroU64::get),
+                max_copy_bytes: retention.and_then(|kept| kept.max_copy_bytes).map_or(MAX_COPY_BYTES, NonZeroU64::get),
                 caches: CacheRetention::from_file(retention),
             },
         }

@@ -24,7 +24,7 @@ impl Engine {
         }
         let (state, clock) = (self.state_path.clone(), self.clock);
         let retention = &self.config.operator.daemon.retention;
-        let (bounds, kept) = (retention::RetentionBounds::from(retention), retention.caches);
+        let (bounds, kept) = (retention::RetentionBounds::from(retention), retention.clone());
         let work = tokio::task::spawn_blocking(move || {
             let mut collected = Collected::default();
             if let Some(now) = now {
@@ -33,7 +33,7 @@ impl Engine {
             if !is_due {
                 return Ok(());
             }
-            let (now, keep) = (clock.system_time(), (&kept, GcExtent::Excess));
+            let (now, keep) = (clock.system_time(), (&kept.caches, GcExtent::Excess));
             caches::eviction::evict(&state, keep, now, &mut collected.caches).map_err(std::io::Error::other)?;
             retention::apply_retention(&state, bounds, now, &mut collected)
         });

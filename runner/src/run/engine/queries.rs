@@ -1,18 +1,23 @@
 //! Answers queries other than runs: trees, specs, revisions, the gate, stored outputs and the controls of this
 //! machine. No query changes a repository.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::api::{CopyReport, StreamView};
+use proctor_core::decision::compare::ComparedCommit;
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::decision::rerun::Rerun;
+use proctor_core::model::drift::ChangeKind;
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{MAX_REPORT_BYTES, ReportEvidence, TreeSource};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::protocol::{NamedCommit, StagedCommit, StagedIndex};
+use proctor_git::helper::GitHelper;
+use proctor_git::object::object_id::ObjectId;
+use proctor_git::protocol::{CommitRef, NamedCommit, StagedCommit, StagedIndex};
 use proctor_sandbox::{DoctorReport, StepUser, setup_ops};
 
 use super::prior_result::tool_search_error;
@@ -260,4 +265,94 @@ impl Engine {
             work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?;
         Ok(resolved?)
     }
+
+    /// Returns the paths at which the trees of two commits differ.
+    ///
+    /// # Errors
+    /// The repository does not have a commit, or cannot be read.
+    pub async fn changes_between(
+        &self,
+        repo: &Path,
+        commits: [ComparedCommit; 2],
+    ) -> Result<Vec<(Vec<u8>, ChangeKind)>, EngineError> {
+        let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let [before, after] = commits.map(|commit| {
+                let tree = helper.tree(repository.path(), &CommitRef::from(&commit.id), commit.submodules)?;
+                Ok::<_, EngineError>(tree.leaves.into_iter().map(|leaf| (leaf.path, (leaf.mode, leaf.id))).collect())
+            });
+            Ok(changes_between(&before?, &after?))
+        });
+        work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?
+    }
+
+    /// Returns those of `paths` that git does not know: that HEAD, the index and the `commits` have neither as a file nor
+    /// as a directory. The worktree itself does not matter.
+    ///
+    /// # Errors
+    /// The repository or a commit cannot be read.
+    pub async fn paths_unknown_to_git(
+        &self,
+        repo: &Path,
+        paths: Vec<String>,
+        commits: Vec<NamedCommit>,
+    ) -> Result<Vec<String>, EngineError> {
+        let (repository, helper) = (self.open_repository(repo)?, self.helper.clone());
+        let work =
+            tokio::task::spawn_blocking(move || paths_unknown_to_git(&helper, repository.path(), paths, &commits));
+        work.await.map_err(|error| EngineError::Internal(format!("the lookup failed unexpectedly: {error}")))?
+    }
+}
+
+/// The files of a commit's tree, with their modes and ids.
+type CommittedFiles = BTreeMap<Vec<u8>, (u32, ObjectId)>;
+
+/// Returns the paths at which two trees differ.
+fn changes_between(before: &CommittedFiles, after: &CommittedFiles) -> Vec<(Vec<u8>, ChangeKind)> {
+    /// The bits of a mode that are the type of an entry.
+    const TYPE_BITS: u32 = 0o170_000;
+    let paths: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
+    let change = |path: &Vec<u8>| match (before.get(path), after.get(path)) {
+        (Some(old), Some(new)) if old == new => None,
+        (Some(old), Some(new)) if old.0 & TYPE_BITS != new.0 & TYPE_BITS => Some(ChangeKind::TypeChanged),
+        (Some(old), Some(new)) if old.1 == new.1 => Some(ChangeKind::ModeChanged),
+        (Some(_), Some(_)) => Some(ChangeKind::Modified),
+        (Some(_), None) => Some(ChangeKind::Deleted),
+        (None, _) => Some(ChangeKind::Created),
+    };
+    paths.into_iter().filter_map(|path| Some((path.clone(), change(path)?))).collect()
+}
+
+/// Reads the paths of the index and HEAD, and those of each commit while a path is unknown.
+fn paths_unknown_to_git(
+    helper: &GitHelper,
+    repo: &Path,
+    mut paths: Vec<String>,
+    commits: &[NamedCommit],
+) -> Result<Vec<String>, EngineError> {
+    let listing = helper.list(repo, &mut |_| {})?;
+    paths.retain(|path| !listing.tracked.iter().any(|tracked| is_at_or_below(&tracked.0, path)));
+    for index in &listing.indexes {
+        let known = |path: &String| {
+            let below = match index.at.0.is_empty() {
+                true => Some(path.as_str()),
+                false => std::str::from_utf8(&index.at.0).ok().and_then(|at| path.strip_prefix(at)?.strip_prefix('/')),
+            };
+            below.is_some_and(|below| index.entries.iter().any(|entry| is_at_or_below(&entry.path.0, below)))
+        };
+        paths.retain(|path| !known(path));
+    }
+    for commit in commits {
+        if paths.is_empty() {
+            break;
+        }
+        let tree = helper.tree(repo, &CommitRef::from(&commit.id), false)?;
+        paths.retain(|path| !tree.leaves.iter().any(|leaf| is_at_or_below(&leaf.path, path)));
+    }
+    Ok(paths)
+}
+
+/// Returns whether `known` is `path`, or a file in the directory `path`.
+fn is_at_or_below(known: &[u8], path: &str) -> bool {
+    known.strip_prefix(path.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

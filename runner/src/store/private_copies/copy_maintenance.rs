@@ -1,4 +1,4 @@
-//! Limits and verifies the private copies while runs use them.
+//! Limits the number, the age and the size of the private copies, and verifies them, while runs use them.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +10,19 @@ use rustix::fs::{RenameFlags, renameat_with};
 
 use super::copy_directory::LOCK_FILE;
 use super::*;
-use crate::store::freed_bytes::remove_dir_counted;
+use crate::store::freed_bytes::{disk_usage, remove_dir_counted};
 use crate::store::gc_extent::GcExtent;
 
 /// Maximum number of directories of copies (one for a repository's worktree, one for its commits), and the time
 /// after which unused ones are removed.
 const MAX_DIRECTORIES: usize = 64;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// Name of the file with the measured size of a directory of copies.
+const SIZE_FILE: &str = "size";
+/// Maximum size of that file, in bytes.
+const MAX_SIZE_FILE: u64 = 4 << 10;
+/// Time for which the measured size of copies in use counts: reading a large tree takes longer than a short run.
+const SIZE_LIFETIME: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of copies of a repository that are verified.
 const MAX_VERIFIED: usize = 1_000;
 /// Describes a copy whose files are missing.
@@ -85,6 +91,12 @@ impl CopyDirectory {
         drop(lock);
         discarded.into_iter().for_each(|copy| copy.remove(freed));
         Ok(())
+    }
+
+    /// Removes the copies that `keep` does not include and no run holds, and the directory if it is then empty.
+    fn sweep(&self, keep: CopiesToKeep, freed: &mut Freed) -> Result<(), StoreError> {
+        self.remove_excess(keep, freed)?;
+        if keep == CopiesToKeep::Nothing { self.remove_if_empty() } else { Ok(()) }
     }
 
     /// Compares a copy with its record, and removes it if it is damaged; `None` if the copy no longer exists.
@@ -160,14 +172,61 @@ impl CopyDirectory {
             Err(Errno::WOULDBLOCK) => return Ok(()),
             Err(errno) => return Err(failed(errno)),
         }
-        if root.names()?.iter().any(|name| name != LOCK_FILE) {
+        root.remove_temporaries()?;
+        if root.names()?.iter().any(|name| name != LOCK_FILE && name != SIZE_FILE) {
             return Ok(());
         }
+        root.remove(SIZE_FILE)?;
         root.remove(LOCK_FILE)?;
         match rustix::fs::rmdir(&self.path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed(errno)),
         }
+    }
+}
+
+/// The measured size of a directory of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct MeasuredSize {
+    /// The size in bytes on disk.
+    bytes: u64,
+    /// The number of the newest copy in it.
+    newest: u64,
+    /// The time of the last use before the measurement, since 1970.
+    used: Duration,
+    /// The time of the measurement, since 1970.
+    measured: Duration,
+}
+
+impl MeasuredSize {
+    /// Returns whether the size holds: nothing was used since, or the measurement is recent.
+    fn holds(&self, newest: u64, used: Duration, now: Duration) -> bool {
+        let age = now.checked_sub(self.measured);
+        self.newest == newest && (self.used == used || age.is_some_and(|age| age < SIZE_LIFETIME))
+    }
+}
+
+impl CopyDirectory {
+    /// Returns the size of the copies on disk; a file with several links counts once. Copies that were used, but are the
+    /// same, are measured again only after [`SIZE_LIFETIME`].
+    fn size(&self, used: SystemTime, now: SystemTime) -> Result<u64, StoreError> {
+        let since_epoch = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (used, now) = (since_epoch(used), since_epoch(now));
+        let newest = self.numbers()?.pop().unwrap_or_default();
+        let stored = self.root.read(SIZE_FILE, MAX_SIZE_FILE)?;
+        let stored: Option<MeasuredSize> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if let Some(stored) = stored.filter(|stored| stored.holds(newest, used, now)) {
+            return Ok(stored.bytes);
+        }
+        let bytes = disk_usage(&self.path).unwrap_or_default();
+        let size = MeasuredSize { bytes, newest, used, measured: now };
+        // A lost measurement is repeated, so the file need not be durable.
+        if let Ok(text) = serde_json::to_vec(&size)
+            && let Err(error) = self.root.write(SIZE_FILE, &text)
+        {
+            tracing::debug!(%error, path = %self.path.display(), "the size of private copies is not stored");
+        }
+        Ok(bytes)
     }
 }
 
@@ -242,12 +301,17 @@ fn hold_to_remove(path: &Path) -> Option<File> {
 }
 
 /// Removes the copies of repositories that are unused for too long, and of the least recently used ones beyond the
-/// maximum number. Of other repositories, keeps only the newest copy. With [`GcExtent::All`], removes all copies. A
-/// copy that a run holds is kept.
+/// maximum number or beyond `max_bytes` together. Of other repositories, keeps only the newest copy. With
+/// [`GcExtent::All`], removes all copies. A copy that a run holds is kept.
 ///
 /// # Errors
 /// A directory in the state directory cannot be listed.
-pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed) -> io::Result<()> {
+pub(crate) fn evict(
+    mirrors: &Path,
+    now: SystemTime,
+    (max_bytes, extent): (u64, GcExtent),
+    freed: &mut Freed,
+) -> io::Result<()> {
     let entries = match fs::read_dir(mirrors) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -259,15 +323,20 @@ pub(crate) fn evict(mirrors: &Path, now: SystemTime, extent: GcExtent, freed: &m
         let used = fs::metadata(path.join(LOCK_FILE)).and_then(|found| found.modified());
         kept.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
     }
-    kept.sort();
-    let excess = kept.len().saturating_sub(MAX_DIRECTORIES);
+    // The most recently used copies come first, so that the sum of the sizes decides about the others.
+    kept.sort_by(|one, other| other.cmp(one));
+    let mut all_bytes = 0_u64;
     for (number, (used, path)) in kept.into_iter().enumerate() {
-        let is_old = number < excess || now.duration_since(used).unwrap_or_default() > MAX_UNUSED;
+        let is_old = number >= MAX_DIRECTORIES || now.duration_since(used).unwrap_or_default() > MAX_UNUSED;
         let keep = if is_old || extent == GcExtent::All { CopiesToKeep::Nothing } else { CopiesToKeep::Newest };
         let swept = Directory::open(&path).and_then(|root| {
             let copies = CopyDirectory { root, path: path.clone() };
-            copies.remove_excess(keep, freed)?;
-            if keep == CopiesToKeep::Nothing { copies.remove_if_empty() } else { Ok(()) }
+            copies.sweep(keep, freed)?;
+            if keep == CopiesToKeep::Nothing {
+                return Ok(());
+            }
+            all_bytes = all_bytes.saturating_add(copies.size(used, now)?);
+            if all_bytes > max_bytes { copies.sweep(CopiesToKeep::Nothing, freed) } else { Ok(()) }
         });
         if let Err(error) = swept {
             tracing::debug!(%error, path = %path.display(), "a private copy stays");
@@ -299,10 +368,28 @@ mod tests {
         }
 
         fn evict(&self, now: SystemTime, extent: GcExtent) -> Freed {
+            self.evict_beyond(u64::MAX, now, extent)
+        }
+
+        fn evict_beyond(&self, max_bytes: u64, now: SystemTime, extent: GcExtent) -> Freed {
             let mut freed = Freed::default();
-            evict(self.0.path(), now, extent, &mut freed).expect("evicts");
+            evict(self.0.path(), now, (max_bytes, extent), &mut freed).expect("evicts");
             freed
         }
+
+        /// Writes a file of this size to a copy.
+        #[expect(clippy::disallowed_methods, reason = "a test's own files need not survive a crash")]
+        fn fill(copies: &CopyDirectory, number: u64, size: usize) -> PathBuf {
+            let path = copies.path.join(number.to_string()).join(OWN_DIR).join("file");
+            fs::write(&path, vec![1; size]).expect("writes");
+            path
+        }
+    }
+
+    /// Sets the time of the last use of copies.
+    fn set_used(copies: &CopyDirectory, used: SystemTime) {
+        let lock = File::options().write(true).open(copies.path.join(LOCK_FILE)).expect("opens");
+        lock.set_modified(used).expect("sets the time");
     }
 
     fn now() -> SystemTime {
@@ -318,6 +405,60 @@ mod tests {
         assert_eq!(fixture.evict(now(), GcExtent::Excess), Freed::default());
         assert_eq!(fixture.evict(now() + MAX_UNUSED * 2, GcExtent::Excess).number, 1);
         assert!(!copies.path.exists(), "nothing is left of the repository");
+    }
+
+    #[test]
+    fn removes_least_recently_used_copies_beyond_the_size() {
+        const SIZE: usize = 1 << 20;
+        let fixture = CopiesFixture::new();
+        let start = now();
+        let all: Vec<CopyDirectory> = (0..3)
+            .map(|age: u64| {
+                let copies = fixture.copies(&format!("age-{age}"), &[1]);
+                CopiesFixture::fill(&copies, 1, SIZE);
+                set_used(&copies, start - Duration::from_secs(age));
+                copies
+            })
+            .collect();
+        let left = || all.iter().map(|copies| copies.path.exists()).collect::<Vec<bool>>();
+        fixture.evict_beyond(4 << 20, start, GcExtent::Excess);
+        assert_eq!(left(), [true, true, true]);
+        assert_eq!(fixture.evict_beyond(5 << 19, start, GcExtent::Excess).number, 1);
+        assert_eq!(left(), [true, true, false]);
+        // A run holds the older copy.
+        let held = all[1].root.descend("1").expect("opens");
+        flock(&held, FlockOperation::NonBlockingLockShared).expect("locks");
+        let freed = fixture.evict_beyond(3 << 19, start, GcExtent::Excess);
+        assert_eq!((freed.number, freed.in_use, left()), (0, 1, vec![true, true, false]));
+        drop(held);
+        fixture.evict_beyond(1, start, GcExtent::Excess);
+        assert_eq!(left(), [false, false, false]);
+    }
+
+    #[test]
+    fn measures_allocated_blocks_and_links_once() {
+        const SIZE: u64 = 1 << 20;
+        let fixture = CopiesFixture::new();
+        let copies = fixture.copies("a", &[1, 2]);
+        let file = CopiesFixture::fill(&copies, 1, 1 << 20);
+        fs::hard_link(&file, copies.path.join("2").join(OWN_DIR).join("file")).expect("links");
+        let sparse = File::options().create_new(true).write(true).open(file.with_file_name("sparse")).expect("makes");
+        sparse.set_len(SIZE * 100).expect("extends");
+        let start = now();
+        let size = copies.size(start, start).expect("measures");
+        assert!((SIZE..SIZE * 3 / 2).contains(&size), "{size}");
+        // A later use counts only after a while.
+        CopiesFixture::fill(&copies, 2, 4 << 20);
+        let later = start + Duration::from_secs(60);
+        assert_eq!(copies.size(later, later).expect("reads"), size);
+        assert_eq!(copies.size(start, later + SIZE_LIFETIME * 2).expect("reads"), size, "unused since");
+        assert!(copies.size(later, later + SIZE_LIFETIME * 2).expect("measures") > size);
+        // A new copy is measured at once.
+        let stored = copies.size(later, later).expect("reads");
+        fs::create_dir(copies.path.join("3")).expect("makes");
+        fs::remove_file(file).expect("removes");
+        fs::remove_file(copies.path.join("2").join(OWN_DIR).join("file")).expect("removes");
+        assert!(copies.size(later, later).expect("measures") < stored);
     }
 
     #[test]
