@@ -183,6 +183,10 @@ pub(crate) struct RunArgs {
     /// Start each skill with empty caches, and discard their content afterwards
     #[arg(long)]
     pub no_caches: bool,
+    /// Execute each step, even if the result of an earlier execution holds because everything that the
+    /// step read is the same
+    #[arg(long)]
+    pub no_cache: bool,
     #[command(flatten)]
     pub reports: ReportsArgs,
     /// Print only the verdict and what did not pass, and nothing during the run

@@ -71,6 +71,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
         checked_files: None,
+        reused: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
         leaked: None,

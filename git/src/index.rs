@@ -1,6 +1,7 @@
 //! Represents the index of one repository as it was read.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::files::file_stat::{FileStat, FileTime};
 use crate::files::repo_path::RepoPath;
@@ -46,6 +47,21 @@ pub struct IndexEntry {
     pub skip_worktree: bool,
     /// The stat data of the file when the entry was made; `null` if they are not known.
     pub stat: Option<IndexStat>,
+}
+
+/// Returns the sha256 of an index file's entries without their stat data; `None` if the file is not a complete index of
+/// the common kind. Git updates stat data whenever it looks at files.
+pub fn entries_digest(file: &[u8]) -> Option<[u8; 32]> {
+    let mut hash = Sha256::new();
+    for entry in index_parser::parse(file)? {
+        let flags = [entry.stage, entry.intent_to_add.into(), entry.skip_worktree.into()];
+        hash.update(entry.mode.to_le_bytes());
+        hash.update(entry.id.as_bytes());
+        hash.update(flags);
+        hash.update((entry.path.0.len() as u64).to_le_bytes());
+        hash.update(&entry.path.0);
+    }
+    Some(hash.finalize().into())
 }
 
 /// A time of a file system's clock: seconds and nanoseconds.

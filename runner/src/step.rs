@@ -7,6 +7,8 @@ pub(crate) mod live_output;
 pub(crate) mod needed_paths;
 pub(crate) mod output;
 pub(crate) mod path_preparation;
+pub(crate) mod reuse;
+pub(crate) mod reused_files;
 pub(crate) mod session;
 pub(crate) mod skill_caches;
 pub(crate) mod skill_runner;

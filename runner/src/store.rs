@@ -16,6 +16,7 @@ pub(crate) mod gc_extent;
 mod limits;
 pub(crate) mod objects;
 pub(crate) mod private_copies;
+pub(crate) mod results;
 pub(crate) mod retention;
 
 pub use attestations::recorded_runs;

@@ -1,6 +1,7 @@
 //! The files that a command gets as arguments, divided into batches. The command runs once for each batch.
 
 use proctor_core::model::plan::FILES_PLACEHOLDER;
+use proctor_core::text::digest::Sha256Hex;
 use serde::{Deserialize, Serialize};
 
 /// Number of bytes that a batch may have in the argument list by default, including its pointers. Every Linux system
@@ -34,6 +35,18 @@ pub(crate) struct FileBatch {
 #[derive(Debug, thiserror::Error)]
 #[error("a batch of files is not written in hexadecimal")]
 pub(crate) struct BadFileBatch;
+
+impl FileBatches {
+    /// Returns a digest of the batches, with their order and limits.
+    pub fn digest(&self) -> Sha256Hex {
+        let mut bytes = self.parallel.to_le_bytes().to_vec();
+        for batch in &self.batches {
+            bytes.extend_from_slice(&(batch.bytes.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(&batch.bytes);
+        }
+        Sha256Hex::digest(&bytes)
+    }
+}
 
 impl FileBatch {
     /// Returns the paths.

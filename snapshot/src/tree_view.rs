@@ -61,6 +61,11 @@ impl TreeView {
         Self { base, touched: BTreeMap::new(), hidden_paths: BTreeSet::new() }
     }
 
+    /// Returns the view of the snapshot without layers.
+    pub fn without_layers(&self) -> Self {
+        Self::new(Arc::clone(&self.base))
+    }
+
     /// Returns the view with one more layer on top.
     ///
     /// # Errors

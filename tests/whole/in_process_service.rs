@@ -53,6 +53,7 @@ pub(crate) fn run_submission(repo: &Repo<'_>) -> RunSubmission {
         skills: proctor_core::api::SkillsAsked::All,
         scope: Default::default(),
         no_caches: false,
+        no_cache: false,
         env: None,
     }
 }
@@ -181,6 +182,7 @@ pub(crate) fn pass_from_aborted_run(env: &TestEnvironment, repo: &Repo<'_>) -> R
         skills: SkillSelection::All,
         scope: Default::default(),
         caches: CacheMode::Persistent,
+        reuses_steps: false,
         live: None,
         trace: TraceSettings::default(),
     };

@@ -149,6 +149,7 @@ impl InProcessEngine {
             skills: SkillSelection::All,
             scope: Default::default(),
             caches: CacheMode::Persistent,
+            reuses_steps: false,
             live: None,
             trace: TraceSettings::default(),
         };

@@ -201,7 +201,7 @@ impl<'a> CommandRuns<'a> {
     /// Finds an earlier run whose result holds for the tree, if this process does the run. A daemon checks that
     /// itself as part of the request.
     async fn find_reusable_run(&self, tree: &TreeSelection) -> Option<ReusedRun> {
-        let keeps_plan = !self.args.no_caches && !self.scope.changes_plan();
+        let keeps_plan = !self.args.no_caches && !self.args.no_cache && !self.scope.changes_plan();
         let (RunBackend::InProcess(engine), Reuse::Verified, true) = (&self.backend, self.reuse, keeps_plan) else {
             return None;
         };
@@ -278,6 +278,7 @@ impl CommandRuns<'_> {
             skills: skills_wanted(self.args),
             scope: self.scope.clone(),
             caches: if self.args.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
+            reuses_steps: !self.args.no_cache,
             live: None,
             trace: self.exports.tracing(),
         }
@@ -306,6 +307,7 @@ impl CommandRuns<'_> {
             skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
             scope: self.scope.clone(),
             no_caches: self.args.no_caches,
+            no_cache: self.args.no_cache,
             env: Some(self.caller.env.clone()),
         })
     }

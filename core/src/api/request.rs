@@ -54,6 +54,10 @@ pub struct RunSubmission {
     /// not answer such a request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_caches: bool,
+    /// If true, each step is executed, even if a stored result holds because every input that it read is the same. An
+    /// earlier run does not answer such a request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
     /// The environment from which `env_allowlist` of the spec takes variables. If it is absent, the daemon uses its own
     /// environment, or no variables if it serves several users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,6 +201,7 @@ impl RunSubmission {
             skills: SkillsAsked::default(),
             scope: ScopeRequest::default(),
             no_caches: false,
+            no_cache: false,
             env: None,
         }
     }

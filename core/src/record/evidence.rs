@@ -7,6 +7,7 @@
 mod checked_files;
 mod declared_reports;
 mod measured;
+mod reuse_source;
 mod step_end;
 mod tree_source;
 
@@ -14,6 +15,7 @@ pub use crate::text::escape::escape_output;
 pub use checked_files::CheckedFiles;
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
+pub use reuse_source::ReuseSource;
 pub use tree_source::{TreeKind, TreeSource};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,6 +177,10 @@ pub struct StepEvidence {
     /// a limit, and for `leaks: ignore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
+    /// The earlier execution whose result this is, because every input that it read is the same; absent if the step was
+    /// executed. The other observations are those of that execution, and the duration is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused: Option<ReuseSource>,
 }
 
 impl StepEvidence {
@@ -456,7 +462,7 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
-/// `cached_from`, each `duration_ms`, `resources`, `leaked`, and `mechanism`, `reason` and `hint` of controls. If the
+/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, and `mechanism`, `reason` and `hint` of controls. If the
 /// determinism class allows different output, it also excludes the fields about output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::from_serializable(document);
@@ -479,7 +485,8 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
 
 fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
-    let is_removed = |key: &str| matches!(key, "duration_ms" | "resources" | "leaked") || !outputs && is_output(key);
+    let is_removed =
+        |key: &str| matches!(key, "duration_ms" | "resources" | "leaked" | "reused") || !outputs && is_output(key);
     remove_keys(step, is_removed);
     // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {

@@ -1,30 +1,16 @@
 //! The stored result of an execution of a step.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::names::RunId;
 use crate::model::trace::MAX_ENCODED_BYTES;
-use crate::record::evidence::StepEvidence;
+use crate::record::evidence::{ReuseSource, StepEvidence};
 use crate::reuse::observed_inputs::ObservedInputs;
 use crate::text::digest::Sha256Hex;
 
 /// Maximum size of an encoded result, in bytes.
 pub const MAX_STORED_BYTES: usize = 3 * MAX_ENCODED_BYTES;
 const MAGIC: &[u8; 16] = b"proctor-result1\n";
-
-/// The run whose result a step has, and the basis for that.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ReuseSource {
-    /// The run that executed the step.
-    pub run_id: RunId,
-    /// The end of that execution, in UTC, RFC 3339.
-    pub executed_at: String,
-    /// The sha256 of the inputs that the execution read. All of them are the same now.
-    pub inputs_sha256: Sha256Hex,
-    /// Number of these inputs: paths that were looked up, found or not.
-    pub inputs: u64,
-}
 
 /// The result of an execution that can be reused.
 #[derive(Debug, Clone, PartialEq, Eq)]

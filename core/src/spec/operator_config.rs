@@ -6,6 +6,7 @@
 mod ask_settings;
 mod command_settings;
 mod daemon_settings;
+mod reuse_settings;
 mod sql_settings;
 mod telemetry_settings;
 mod tree_settings;
@@ -25,6 +26,7 @@ use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
 use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
+use reuse_settings::ReuseFile;
 use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
 use tree_settings::TreeFile;
@@ -32,6 +34,7 @@ use tree_settings::TreeFile;
 pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderSettings};
 pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use reuse_settings::ReuseSettings;
 pub use sql_settings::{SqlSettings, TidbZeroSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
 pub use tree_settings::TreeSettings;
@@ -70,6 +73,8 @@ pub struct OperatorConfig {
     pub allow_best_effort: bool,
     /// The directory that steps see in a run of a worktree.
     pub tree: TreeSettings,
+    /// Reuse of the results of steps.
+    pub reuse: ReuseSettings,
     /// Settings of the daemon: socket, capacity and retention.
     pub daemon: DaemonSettings,
     /// Settings of the export of trace spans.
@@ -113,6 +118,7 @@ impl Default for OperatorConfig {
             may_miss: Tolerated::default(),
             allow_best_effort: true,
             tree: TreeSettings::default(),
+            reuse: ReuseSettings::default(),
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
             ask: AskSettings::default(),
@@ -154,6 +160,8 @@ struct OperatorFile {
     allow_best_effort: Option<bool>,
     /// The directory that steps see in a run of a worktree.
     tree: Option<TreeFile>,
+    /// Reuse of the results of steps.
+    reuse: Option<ReuseFile>,
     /// Settings of the daemon: socket, capacity and retention.
     daemon: Option<DaemonFile>,
     /// Settings of the export of runs as OpenTelemetry spans.
@@ -264,6 +272,7 @@ impl OperatorConfig {
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
             tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
+            reuse: file.reuse.as_ref().map(ReuseSettings::from_file).unwrap_or_default(),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
             ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),

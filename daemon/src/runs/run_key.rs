@@ -36,6 +36,8 @@ pub struct RunKey {
     pub scope: ScopeRequest,
     /// `true` if each skill starts with empty caches.
     pub no_caches: bool,
+    /// `true` if each step is executed.
+    pub no_cache: bool,
     /// SHA-256 of the variables that the run can take from the caller. These may be secrets, so the digest is never
     /// stored.
     pub env: Sha256Hex,
@@ -100,6 +102,7 @@ mod tests {
             skills: submission.skills,
             scope: submission.scope.clone(),
             no_caches: submission.no_caches,
+            no_cache: submission.no_cache,
             env: Sha256Hex::digest(b"all"),
             toolchain_env: toolchain_env.clone(),
         }

@@ -330,7 +330,8 @@ impl SubmissionCheck {
         let whole = self.submission.changes == ChangesAsked::Applied
             && self.submission.skills.is_all()
             && !scope.changes_plan();
-        let reuse = self.submission.reuse == Reuse::Verified && whole && !self.submission.no_caches;
+        let is_cached = !self.submission.no_caches && !self.submission.no_cache;
+        let reuse = self.submission.reuse == Reuse::Verified && whole && is_cached;
         let tools = plan.and_then(|plan| self.tools_digest(plan));
         Ok(CheckedRequest {
             is_reusable: reuse && tools.is_some() && plan.is_some_and(is_reusable),
@@ -384,6 +385,7 @@ impl SubmissionCheck {
             skills: self.submission.skills,
             scope: self.submission.scope.clone(),
             no_caches: self.submission.no_caches,
+            no_cache: self.submission.no_cache,
             env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
         }
@@ -477,6 +479,7 @@ impl CheckedRequest {
                 skills: skills_wanted(submission.skills),
                 scope: submission.scope,
                 caches: if submission.no_caches { CacheMode::Empty } else { CacheMode::Persistent },
+                reuses_steps: !submission.no_cache,
                 live: None,
                 trace,
             },

@@ -19,7 +19,7 @@ use crate::error::one_line;
 use crate::run::evidence_builder;
 use crate::run::run_context::RunContext;
 use crate::run::schedule::Schedule;
-use crate::step::layer_stack::{LayerStack, LayerStackError};
+use crate::step::layer_stack::{LayerStack, LayerStackError, StepFilesLeft};
 use crate::step::skill_runner::{self, SkillRun, describe_outcome};
 
 /// The settings that decide which skills start.
@@ -133,8 +133,13 @@ impl Dispatcher<'_> {
     /// Returns the snapshot with the layers that the skill sees.
     async fn visible_stack(&self, index: usize) -> Result<LayerStack, LayerStackError> {
         let mut stack = LayerStack::new(Arc::clone(&self.context.tree.snapshot));
-        for layer in self.visible_runs(index).flat_map(|run| &run.layers) {
-            stack = skill_runner::push_layer(self.context, &stack, Arc::clone(layer)).await?;
+        for left in self.visible_runs(index).flat_map(|run| &run.files) {
+            stack = match left {
+                StepFilesLeft::Reused(files) => stack.with_reused(Arc::clone(files)),
+                StepFilesLeft::Layer(layer, stored_as) => {
+                    skill_runner::push_layer(self.context, &stack, Arc::clone(layer), stored_as.clone()).await?
+                }
+            };
         }
         Ok(stack)
     }

@@ -59,6 +59,7 @@ use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePa
 use crate::run::run_patch;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
+use crate::step::reuse::{ReuseConfig, ReuseRequest, StepReuse};
 use crate::step::skill_caches::TrustScopes;
 use crate::step::skill_runner::SkillRun;
 use crate::step::toolchain_checks::{self, BlockedSkills};
@@ -105,6 +106,8 @@ struct ContextSettings {
     redactor: Redactor,
     /// The only paths that steps with `files` check; `None` if they check all.
     files: Option<Arc<ScopePaths>>,
+    /// The reuse of results; `None` if steps are executed in any case and not observed.
+    reuse: Option<ReuseRequest>,
 }
 
 /// Maximum number of commits in a range: each one is a run.
@@ -277,7 +280,14 @@ impl Engine {
         let (disk, sandboxes) = (disk_limit(&plan), sandbox_reuse(&plan, changes));
         let needs = RunSpaceNeeds { disk, sandboxes, caches: self.ensure_cache_dir(&plan)?, space: None };
         let space = run_space_config(&needs, tolerated.clone());
-        let parts = ContextSettings { changes, caches: request.caches, redactor: self.redactor(None), files };
+        let parts = ContextSettings {
+            changes,
+            caches: request.caches,
+            redactor: self.redactor(None),
+            files,
+            reuse: (request.sandbox == SandboxMode::Strict)
+                .then(|| ReuseRequest { run_id: facts.run_id.clone(), uses_stored: request.reuses_steps }),
+        };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
         preflight::require_same_spec(&context.tree.snapshot, &repository, &file)?;
@@ -464,6 +474,7 @@ impl Engine {
         let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
         let space = space?;
         let trust = TrustScopes::new(&recorded, &snapshot.git, common);
+        let reuse = self.open_reuse(parts.reuse.filter(|_| apart.is_some()), user);
         let caches = self.prepare_caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(RunContext {
             launcher: Arc::clone(&self.launcher),
@@ -492,7 +503,25 @@ impl Engine {
             changes: parts.changes,
             files: parts.files,
             trace: OnceLock::new(),
+            reuse,
         }))
+    }
+
+    /// Opens the stored results of steps. Without them, every step is executed.
+    fn open_reuse(&self, request: Option<ReuseRequest>, user: StepUser) -> Option<StepReuse> {
+        let settings = self.config.operator.reuse;
+        let config = ReuseConfig {
+            settings,
+            request: request?,
+            helper: &self.config.helpers.sandbox,
+            user: user.ids_in_sandbox(),
+            clock: self.clock,
+        };
+        if !settings.enabled {
+            return None;
+        }
+        let opened = StepReuse::open(&self.state, &self.state_path, &config);
+        opened.inspect_err(|error| tracing::warn!(%error, "results of steps cannot be stored or reused")).ok()
     }
 
     /// Returns the user of steps for a tree at this path.

@@ -92,6 +92,7 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
         earlier_attempts: vec![],
         found_reports: vec![],
         checked_files: None,
+        reused: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,
@@ -109,6 +110,13 @@ pub(crate) fn cancelled_evidence(redactor: &Redactor, step: &PlannedStep) -> Ste
 pub(crate) fn skipped_evidence(redactor: &Redactor, step: &PlannedStep, reason: &str) -> StepEvidence {
     let termination = Termination::NotStarted { reason: reason.to_owned(), fault: StartFault::NotReached };
     not_run_evidence(redactor, step, termination)
+}
+
+/// Returns the run that executed the steps, if all of them have reused results of this run.
+fn common_source(steps: &[StepEvidence]) -> Option<RunId> {
+    let run = &steps.first()?.reused.as_ref()?.run_id;
+    let is_same = |step: &StepEvidence| step.reused.as_ref().is_some_and(|source| source.run_id == *run);
+    steps.iter().all(is_same).then(|| run.clone())
 }
 
 /// Returns the sealed document of one skill.
@@ -143,7 +151,7 @@ pub(crate) fn skill_evidence(
         left_out: plan.left_out.clone(),
         scope: plan.scope.clone(),
         flaky: steps.iter().any(|step| step.flaky),
-        cached_from: None,
+        cached_from: common_source(&steps),
         summary: summary(&steps),
         steps,
         measured: measured(run, span),

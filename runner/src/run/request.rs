@@ -98,6 +98,8 @@ pub struct RunRequest {
     pub scope: ScopeRequest,
     /// The initial content of the skills' caches.
     pub caches: CacheMode,
+    /// True if stored results of steps are used when every input that they read is the same.
+    pub reuses_steps: bool,
     /// Gives readers the output of steps while they run; `None` if there are no readers.
     pub live: Option<LiveOutputs>,
     /// The tracing settings of the run.

@@ -38,6 +38,7 @@ use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
+use crate::step::reuse::{ObservedTree, StepReuse};
 use crate::step::skill_caches::RunCaches;
 use crate::step::sql_step::SqlProgram;
 use crate::store::caches::SkillCacheError;
@@ -72,6 +73,8 @@ pub(crate) struct RunContext {
     pub(crate) files: Option<Arc<ScopePaths>>,
     /// The trace that the steps continue, if there is one; set before the first step.
     pub(crate) trace: OnceLock<StepTrace>,
+    /// The reuse of results; `None` if steps are executed in any case.
+    pub(crate) reuse: Option<StepReuse>,
 }
 
 /// The paths to which a run is restricted.
@@ -329,7 +332,12 @@ impl RunContext {
         let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
         // The needed paths are not available yet, and a sandbox without them would serve no command.
         let needs_paths = plan.skills.iter().any(|skill| !skill.needs_paths.is_empty());
-        let (context, first) = (Arc::clone(self), check.or_else(step).filter(|_| !needs_paths));
+        // Possibly the first command is not executed.
+        let may_be_reused = |(skill, step): &(Option<PlannedSkill>, PlannedStep)| {
+            self.reuse.as_ref().zip(skill.as_ref()).is_some_and(|(reuse, skill)| reuse.may_be_reused(skill, step))
+        };
+        let first = check.or_else(step).filter(|first| !needs_paths && !may_be_reused(first));
+        let (context, first) = (Arc::clone(self), first);
         tokio::task::spawn_blocking(move || {
             let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
             // An error in the policy is reported when the command itself starts.
@@ -395,7 +403,15 @@ impl RunContext {
             mounts = self.caches.mounts(&skill.name, &skill.caches)?;
             mounts.extend(self.needed_paths.mounts(&self.caches, skill)?.iter().cloned());
         }
-        Ok(self.policy_with_mounts(step, mounts))
+        let (mut policy, environment) = self.policy_with_mounts(step, mounts);
+        policy.view = skill.is_some_and(|skill| self.reuse.as_ref().is_some_and(|reuse| reuse.observes(skill, step)));
+        Ok((policy, environment))
+    }
+
+    /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.
+    pub(crate) fn observed_tree(&self) -> Option<ObservedTree<'_>> {
+        let copy = self.tree.private_copy.as_ref()?;
+        Some(ObservedTree { entries: &self.tree.snapshot.entries, directory: &copy.tree })
     }
 
     /// Returns the policy of one command with these mounts in the tree.

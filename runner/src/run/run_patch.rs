@@ -73,7 +73,7 @@ fn write_patch(context: &RunContext, layers: Vec<Arc<StackedLayer>>) -> Result<V
     let snapshot = Arc::clone(&context.tree.snapshot);
     let mut stack = LayerStack::new(Arc::clone(&snapshot));
     for layer in layers {
-        stack = stack.with_layer(layer, &context.tree.ignored)?;
+        stack = stack.with_layer(layer, None, &context.tree.ignored)?;
     }
     let before = TreeView::new(snapshot);
     let (repo, uppers) = (context.tree.repository.as_fd(), stack.uppers());

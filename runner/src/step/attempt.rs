@@ -13,7 +13,7 @@ use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault, Termination};
 use proctor_core::model::plan::{Leaks, PlannedStep};
 use proctor_core::record::evidence::{Resources, StreamEvidence};
-use proctor_sandbox::{EventPoll, RunningSandbox, SandboxEvent, WaitStatus};
+use proctor_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace, WaitStatus};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
@@ -52,6 +52,8 @@ pub(crate) struct AttemptResult {
     pub processes_ended: bool,
     /// The sandbox, if the command left nothing in it and it can be reused.
     pub sandbox: Option<RunningSandbox>,
+    /// What the command read of the host; `None` if it did not run on a view.
+    pub view: Option<ViewTrace>,
 }
 
 impl AttemptResult {
@@ -67,6 +69,7 @@ impl AttemptResult {
             leaked: None,
             processes_ended: true,
             sandbox: None,
+            view: None,
         }
     }
 }
@@ -146,17 +149,18 @@ pub(crate) async fn supervise(
     let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
     let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), live_out, stop.clone()));
     let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), live_err, stop.clone()));
-    let (observed, duration, sandbox) = match AttemptChannel::new(running) {
+    let (observed, duration, sandbox, view) = match AttemptChannel::new(running) {
         Ok(control) => {
             let observed = observe_until_end(&control, step, cancel, notify, timer).await;
             // Taken before `control` is dropped: releasing an attempt that does not end takes a while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
+            let view = control.running.take_view_trace();
             let sandbox = observed.ended_by_itself().then_some(control.running).filter(RunningSandbox::is_reusable);
-            (observed, duration, sandbox)
+            (observed, duration, sandbox, view)
         }
         Err(error) => {
             let reason = format!("the sandbox's control channel cannot be monitored: {error}");
-            (AttemptObservations::internal_failure(reason), Duration::ZERO, None)
+            (AttemptObservations::internal_failure(reason), Duration::ZERO, None, None)
         }
     };
     timer.finish_stage("let_go");
@@ -172,6 +176,7 @@ pub(crate) async fn supervise(
         resources: observed.resources,
         processes_ended: observed.processes_ended,
         sandbox,
+        view,
     }
 }
 

@@ -3,11 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
 use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{Layer, Sealed};
 use proctor_snapshot::{LayerScan, Snapshot, TreeView};
 use tokio::task::JoinError;
+
+use crate::step::reused_files::ReusedFiles;
 
 /// Maximum number of layers below a step: the kernel stacks 500 directories (`OVL_MAX_STACK` of fs/overlayfs), one
 /// of which is the repository.
@@ -31,38 +34,81 @@ pub(crate) struct StackedLayer {
     pub(crate) scan: LayerScan,
 }
 
+/// What a step has left in the tree, for later steps.
+#[derive(Debug, Clone)]
+pub(crate) enum StepFilesLeft {
+    /// A layer, and the digest of the stored result that stands for it; without one, no result of a later step is stored
+    /// or used.
+    Layer(Arc<StackedLayer>, Option<Sha256Hex>),
+    /// The files of a step whose result was reused. They do not exist.
+    Reused(Arc<ReusedFiles>),
+}
+
 /// The snapshot with layers on top. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerStack {
     view: TreeView,
-    /// The layers, oldest first.
-    layers: Vec<Arc<StackedLayer>>,
+    /// The parts, oldest first.
+    parts: Vec<StepFilesLeft>,
 }
 
 impl LayerStack {
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
-        Self { view: TreeView::new(snapshot), layers: Vec::new() }
+        Self { view: TreeView::new(snapshot), parts: Vec::new() }
     }
 
     /// Returns the stack with one more layer on top. An empty layer is left out, since the kernel limits the number
     /// of layers.
-    pub(crate) fn with_layer(&self, layer: Arc<StackedLayer>, ignored: &IgnoreQuery) -> Result<Self, GitError> {
+    pub(crate) fn with_layer(
+        &self,
+        layer: Arc<StackedLayer>,
+        stored_as: Option<Sha256Hex>,
+        ignored: &IgnoreQuery,
+    ) -> Result<Self, GitError> {
         if layer.scan.entries.is_empty() {
             return Ok(self.clone());
         }
         let view = self.view.with_layer(&layer.scan, ignored)?;
-        let mut layers = self.layers.clone();
-        layers.push(layer);
-        Ok(Self { view, layers })
+        let mut parts = self.parts.clone();
+        parts.push(StepFilesLeft::Layer(layer, stored_as));
+        Ok(Self { view, parts })
+    }
+
+    /// Returns the stack with the files of a step whose result was reused. Git ignores all of them, so that they do not
+    /// change the covered content.
+    pub(crate) fn with_reused(&self, files: Arc<ReusedFiles>) -> Self {
+        let mut parts = self.parts.clone();
+        parts.push(StepFilesLeft::Reused(files));
+        Self { view: self.view.clone(), parts }
+    }
+
+    /// Returns the digests of the stored results that stand for the parts, oldest first; `None` if a part has none.
+    pub(crate) fn stored_results(&self) -> Option<Vec<Sha256Hex>> {
+        let digest = |part: &StepFilesLeft| match part {
+            StepFilesLeft::Layer(_, stored_as) => stored_as.clone(),
+            StepFilesLeft::Reused(files) => Some(files.stored_as.clone()),
+        };
+        self.parts.iter().map(digest).collect()
+    }
+
+    /// Returns the parts, oldest first, if files of a reused step are missing among them.
+    pub(crate) fn incomplete_parts(&self) -> Option<&[StepFilesLeft]> {
+        let is_missing = |part: &StepFilesLeft| matches!(part, StepFilesLeft::Reused(_));
+        self.parts.iter().any(is_missing).then_some(&self.parts)
+    }
+
+    /// Returns the stack without layers.
+    pub(crate) fn without_layers(&self) -> Self {
+        Self { view: self.view.without_layers(), parts: Vec::new() }
     }
 
     /// Returns why no step can run on this stack, if it has too many layers.
     pub(crate) fn too_many_layers_message(&self) -> Option<String> {
-        (self.layers.len() > MAX_LAYERS).then(|| {
+        (self.parts.len() > MAX_LAYERS).then(|| {
             format!(
                 "{} earlier steps wrote files, but a step can be based on at most {MAX_LAYERS} layers; reduce the \
                  number of steps that write, or declare `needs` so that fewer layers are visible",
-                self.layers.len()
+                self.parts.len()
             )
         })
     }
@@ -71,13 +117,20 @@ impl LayerStack {
         &self.view
     }
 
+    fn layers(&self) -> impl DoubleEndedIterator<Item = &StackedLayer> {
+        self.parts.iter().filter_map(|part| match part {
+            StepFilesLeft::Layer(layer, _) => Some(&**layer),
+            StepFilesLeft::Reused(_) => None,
+        })
+    }
+
     /// Returns the layers for the overlay, newest first.
     pub(crate) fn lowers(&self) -> Vec<&Layer<Sealed>> {
-        self.layers.iter().rev().map(|stacked| &stacked.layer).collect()
+        self.layers().rev().map(|stacked| &stacked.layer).collect()
     }
 
     /// Returns the upper directories, newest first.
     pub(crate) fn uppers(&self) -> Vec<BorrowedFd<'_>> {
-        self.layers.iter().rev().map(|stacked| stacked.layer.upper()).collect()
+        self.layers().rev().map(|stacked| stacked.layer.upper()).collect()
     }
 }

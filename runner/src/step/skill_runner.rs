@@ -9,11 +9,12 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{PlannedSkill, ReadOnly};
 use proctor_core::record::evidence::StepEvidence;
+use proctor_core::text::digest::Sha256Hex;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange};
 use crate::run::run_context::RunContext;
-use crate::step::layer_stack::{LayerStack, LayerStackError, StackedLayer};
+use crate::step::layer_stack::{LayerStack, LayerStackError, StackedLayer, StepFilesLeft};
 use crate::step::step_runner;
 
 /// The result of a skill.
@@ -23,6 +24,8 @@ pub(crate) struct SkillRun {
     pub(crate) has_run: bool,
     /// The layers with the writes of the steps, oldest first, except layers that are reused.
     pub(crate) layers: Vec<Arc<StackedLayer>>,
+    /// What the steps have left in the tree, oldest first: these layers, and the files of reused steps.
+    pub(crate) files: Vec<StepFilesLeft>,
     /// The layers whose changes were applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<StackedLayer>, Vec<Vec<u8>>)>,
     pub(crate) snapshots: SkillSnapshots,
@@ -102,6 +105,7 @@ impl SkillRun {
             steps: vec![],
             has_run: false,
             layers: vec![],
+            files: vec![],
             applied: vec![],
             snapshots: SkillSnapshots { after: before.clone(), before },
             span: TimeRange { started_at: now.clone(), finished_at: now },
@@ -159,7 +163,7 @@ impl SkillRun {
         self.inconclusive_reasons.extend(step.inconclusive_reasons);
         self.has_run |= step.is_known;
         if let Some(layer) = step.layer {
-            match push_layer(context, stack, Arc::clone(&layer)).await {
+            match push_layer(context, stack, Arc::clone(&layer), step.stored_as.clone()).await {
                 Ok(higher) => *stack = higher,
                 Err(error) => {
                     let message = format!("{}: {}", skill.name, one_line(&error));
@@ -172,7 +176,12 @@ impl SkillRun {
             if !step.applied.is_empty() {
                 self.applied.push((Arc::clone(&layer), step.applied));
             }
+            self.files.push(StepFilesLeft::Layer(Arc::clone(&layer), step.stored_as));
             self.layers.push(layer);
+        }
+        if let Some(files) = step.reused_files {
+            *stack = stack.with_reused(Arc::clone(&files));
+            self.files.push(StepFilesLeft::Reused(files));
         }
         evidence
     }
@@ -183,13 +192,14 @@ pub(crate) async fn push_layer(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     layer: Arc<StackedLayer>,
+    stored_as: Option<Sha256Hex>,
 ) -> Result<LayerStack, LayerStackError> {
     if layer.scan.entries.is_empty() {
         // An empty layer adds nothing, so git need not be asked.
         return Ok(stack.clone());
     }
     let (context, stack) = (Arc::clone(context), stack.clone());
-    let work = tokio::task::spawn_blocking(move || stack.with_layer(layer, &context.tree.ignored));
+    let work = tokio::task::spawn_blocking(move || stack.with_layer(layer, stored_as, &context.tree.ignored));
     Ok(work.await??)
 }
 

@@ -13,8 +13,10 @@ use proctor_core::model::event::{EndReason, RunEvent};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
+use proctor_core::reuse::{ReuseObstacle, StoredResult};
+use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::helper::copy_changes::drift_method_for;
-use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
+use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed, ViewTrace};
 use proctor_snapshot::{
     ApplyError, ApplyInput, DriftError, DriftInput, IgnoredContent, ScanBounds, ScanError, SparingRules, apply_back,
     find_drift, scan_layer_sparing,
@@ -29,6 +31,9 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
 use crate::step::live_output::LiveWriter;
+use crate::step::reuse::{NoResult, ReuseSearch};
+use crate::step::reused_files::{self, ReusedFiles};
+use crate::step::skill_runner::describe_outcome;
 use crate::step::sql_step::SqlProgram;
 use crate::step::step_reports::ExpectedReports;
 use crate::step::timing::StageTimer;
@@ -43,6 +48,26 @@ pub(crate) struct StepRun {
     /// Paths that were applied to the worktree, as bytes.
     pub(crate) applied: Vec<Vec<u8>>,
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
+    /// The digest of the stored result that stands for the layer, if the result was stored.
+    pub(crate) stored_as: Option<Sha256Hex>,
+    /// The files that a reused step would have left.
+    pub(crate) reused_files: Option<Arc<ReusedFiles>>,
+}
+
+/// The purpose of an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Execution {
+    /// The step is verified.
+    Verifying,
+    /// The result of the step was reused, and a later step needs its files. There are no events.
+    ForItsFiles,
+}
+
+/// How the reuse of results applies to one execution of a step.
+struct StepReuseState {
+    key: Sha256Hex,
+    /// True if a stored result holds, and the execution checks it.
+    is_recheck: bool,
 }
 
 /// The reason why a step has no command to run.
@@ -112,26 +137,149 @@ impl JudgedAttempt {
     }
 }
 
-/// Runs `step` on top of `stack`. The result does not contain the caller's secrets.
+/// Runs `step` on top of `stack`, or uses a stored result. The result does not contain the caller's secrets.
 pub(crate) async fn run(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> StepRun {
-    let mut earlier = Vec::new();
-    let mut env_names = Default::default();
     let files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
         Err(FilesNotChosen { fault, reason }) => {
             return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
+    let key = reuse_key(context, stack, skill, step, &files);
+    let mut is_recheck = false;
+    if let Some(key) = &key {
+        match search_result(context, key).await {
+            ReuseSearch::Found(result) => return reused_step(context, skill, step, *result),
+            ReuseSearch::Nothing(reason) => {
+                is_recheck = matches!(reason, NoResult::Recheck);
+                tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
+            }
+        }
+    }
+    let stack = match reused_files::complete_stack(context, stack).await {
+        Ok(stack) => stack,
+        Err(reason) => {
+            return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
+        }
+    };
+    let state = key.map(|key| StepReuseState { key, is_recheck });
+    execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
+}
+
+/// Executes `step` on top of `stack`, which must be complete.
+pub(crate) async fn execute(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    purpose: Execution,
+) -> StepRun {
+    match StepFiles::choose(context, stack.view(), step).await {
+        Ok(files) => execute_with_files(context, stack, skill, step, (&files, None, purpose)).await,
+        Err(FilesNotChosen { fault, reason }) => {
+            not_started_step(context, step, &JudgedAttempt::not_started(fault, reason))
+        }
+    }
+}
+
+/// Returns the key of a step under which its results are stored; `None` if they are not.
+fn reuse_key(
+    context: &RunContext,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    files: &StepFiles,
+) -> Option<Sha256Hex> {
+    let reuse = context.reuse.as_ref().filter(|reuse| reuse.observes(skill, step))?;
+    let below = stack.stored_results()?;
+    let (mut policy, _) = context.policy(skill, step).ok()?;
+    policy.files = files.batches(&policy);
+    Some(reuse.key(skill, step, &policy, &below))
+}
+
+/// Searches a stored result on a blocking thread.
+async fn search_result(context: &Arc<RunContext>, key: &Sha256Hex) -> ReuseSearch {
+    let (context, key) = (Arc::clone(context), key.clone());
+    let search = move || match (&context.reuse, context.observed_tree()) {
+        (Some(reuse), Some(tree)) => reuse.find(&key, tree),
+        _ => ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)),
+    };
+    tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
+        let message = format!("the search ended badly: {error}");
+        ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }))
+    })
+}
+
+/// Returns the result of a step that is not executed, because a stored result holds.
+fn reused_step(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, result: StoredResult) -> StepRun {
+    let (source, stored_as) = (result.source(), result.chain_digest());
+    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key, stored_as)));
+    let mut evidence = StepEvidence { planned: step.clone(), duration_ms: 0, reused: Some(source), ..result.evidence };
+    context.redactor().redact_step(&mut evidence);
+    StepRun {
+        evidence,
+        layer: None,
+        is_known: true,
+        applied: Vec::new(),
+        inconclusive_reasons: Vec::new(),
+        stored_as: None,
+        reused_files: files,
+    }
+}
+
+/// Stores the result of an execution. Returns the digest that stands for it, and the reason for a doubt if a stored
+/// result was wrong.
+async fn store_result(
+    context: &Arc<RunContext>,
+    state: Option<StepReuseState>,
+    evidence: &StepEvidence,
+    (view, has_files): (Option<ViewTrace>, bool),
+) -> (Option<Sha256Hex>, Option<InconclusiveDetail>) {
+    let (Some(StepReuseState { key, is_recheck }), Some(view)) = (state, view) else { return (None, None) };
+    if is_recheck && !matches!(evidence.outcome, Outcome::Passed | Outcome::Cancelled) {
+        let reason = format!(
+            "a stored result said that `{}` passes with these inputs, but it {}; the step is not reused any more; \
+             report this, or declare the skill with `determinism: D2`",
+            evidence.planned.name,
+            describe_outcome(evidence.outcome)
+        );
+        if let Some(reuse) = &context.reuse {
+            reuse.distrust(&key, &reason);
+        }
+        return (None, Some(InconclusiveReason::Internal.with_message(reason)));
+    }
+    let (context, evidence) = (Arc::clone(context), evidence.clone());
+    let store = move || {
+        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return None };
+        let stored = reuse.record(&key, &evidence, (view, has_files), tree);
+        stored.inspect_err(|obstacle| tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored")).ok()
+    };
+    (tokio::task::spawn_blocking(store).await.ok().flatten(), None)
+}
+
+async fn execute_with_files(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    (files, state, purpose): (&StepFiles, Option<StepReuseState>, Execution),
+) -> StepRun {
+    let mut earlier = Vec::new();
+    let mut env_names = Default::default();
+    let is_shown = purpose == Execution::Verifying;
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         // Comes before the event, so that a reader of the event finds the outputs.
-        let live = context.live.get().map(|live| live.begin_attempt(&skill.name, &step.name, attempt));
-        context.emit(step_started_event(context, skill, step, attempt)).await;
+        let live = context.live.get().filter(|_| is_shown);
+        let live = live.map(|live| live.begin_attempt(&skill.name, &step.name, attempt));
+        if is_shown {
+            context.emit(step_started_event(context, skill, step, attempt)).await;
+        }
         let mut timer = StageTimer::start();
         let mut expected = ExpectedReports::default();
         let mut used_policy = None;
@@ -145,6 +293,8 @@ pub(crate) async fn run(
                     Ok(argv) => {
                         policy.argv = argv;
                         policy.files = files.batches(&policy);
+                        // Only a first attempt is observed: a later pass is never stored.
+                        policy.view &= state.is_some() && earlier.is_empty();
                         let judged = run_attempt(context, stack, skill, step, &policy, live, timer).await;
                         used_policy = Some(policy);
                         judged
@@ -176,10 +326,24 @@ pub(crate) async fn run(
         };
         evidence.drift.fixed = fixed;
         context.redactor().redact_step(&mut evidence);
+        let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
+        let view = judged.result.view.take();
+        let (stored_as, doubt) = store_result(context, state, &evidence, (view, has_files)).await;
+        if let Some(doubt) = doubt {
+            judged.inconclusive_reasons.push(doubt);
+        }
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
         let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
-        return StepRun { evidence, layer, is_known, applied, inconclusive_reasons: judged.inconclusive_reasons };
+        return StepRun {
+            evidence,
+            layer,
+            is_known,
+            applied,
+            inconclusive_reasons: judged.inconclusive_reasons,
+            stored_as,
+            reused_files: None,
+        };
     }
 }
 
@@ -187,7 +351,15 @@ pub(crate) async fn run(
 fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAttempt) -> StepRun {
     let mut evidence = step_evidence(step, judged, Vec::new(), false, BTreeSet::new(), &[]);
     context.redactor().redact_step(&mut evidence);
-    StepRun { evidence, layer: None, is_known: false, applied: Vec::new(), inconclusive_reasons: Vec::new() }
+    StepRun {
+        evidence,
+        layer: None,
+        is_known: false,
+        applied: Vec::new(),
+        inconclusive_reasons: Vec::new(),
+        stored_as: None,
+        reused_files: None,
+    }
 }
 
 /// Puts the sandbox of a step that left nothing behind back for reuse. Otherwise, returns the layer.
@@ -530,6 +702,7 @@ fn step_evidence(
         earlier_attempts,
         found_reports: vec![],
         checked_files: None,
+        reused: None,
         env_names,
         resources: report.resources.clone(),
         leaked: report.leaked.clone(),

@@ -56,7 +56,7 @@ impl StepDurations {
         let taken = steps.filter_map(|(skill, step)| {
             let path = step_path(skill, &step.planned.name);
             let ms = match step.outcome {
-                Outcome::Passed => Some(step.duration_ms).filter(|ms| *ms >= MIN_DURATION_MS),
+                Outcome::Passed if step.reused.is_none() => Some(step.duration_ms).filter(|ms| *ms >= MIN_DURATION_MS),
                 _ => self.0.get(&path).copied(),
             };
             Some((path, ms?))

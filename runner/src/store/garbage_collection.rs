@@ -13,7 +13,7 @@ use proctor_core::spec::Retention;
 use super::freed_bytes::remove_dir_counted;
 use super::gc_extent::GcExtent;
 use super::private_copies::{self, MIRRORS_DIR};
-use super::{SNAPSHOTS_DIR, StoreError, caches, retention};
+use super::{SNAPSHOTS_DIR, StoreError, caches, results, retention};
 use crate::clock::Clock;
 
 /// Directory of the trees of commits in an earlier version.
@@ -48,6 +48,7 @@ pub(crate) fn collect_copies_and_caches(
     collected: &mut Collected,
 ) -> io::Result<()> {
     remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
+    results::evict(state, now, extent == GcExtent::All, &mut collected.other)?;
     let copies = (keep.max_copy_bytes, extent);
     private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, copies, &mut collected.copies)?;
     caches::eviction::evict(state, (&keep.caches, extent), now, &mut collected.caches).map_err(io::Error::other)

@@ -175,6 +175,7 @@ fn skipped() -> StepEvidence {
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
         checked_files: None,
+        reused: None,
         leaked: None,
         ..step()
     }

@@ -140,6 +140,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         patch: None,
         last_failed: false,
         no_caches: false,
+        no_cache: args.options.fresh,
         fail_fast: false,
         is_hook: true,
         quiet: false,

@@ -86,6 +86,7 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
         earlier_attempts: vec![],
         found_reports: Vec::new(),
         checked_files: None,
+        reused: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,

@@ -52,6 +52,7 @@ impl Redactor {
             env_names: _,
             resources: _,
             leaked,
+            reused: _,
         } = step;
         self.redact_planned_step(planned);
         self.redact_termination(termination);

@@ -76,7 +76,13 @@ impl Engine {
         // The events have no receiver: the command's report contains the same information.
         let (events, _) = mpsc::channel(1);
         let redactor = self.redactor(command);
-        let parts = ContextSettings { changes: ChangeMode::Apply, caches: CacheMode::Empty, redactor, files: None };
+        let parts = ContextSettings {
+            changes: ChangeMode::Apply,
+            caches: CacheMode::Empty,
+            redactor,
+            files: None,
+            reuse: None,
+        };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::from_env(&self.config.caller_env));
         Ok(Session::new(context))

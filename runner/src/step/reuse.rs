@@ -1,0 +1,457 @@
+//! Uses the stored results of steps, and stores new ones.
+//!
+//! A step that may be reused runs on a view, which records what it reads of the host, the private copy of the tree
+//! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
+//! [`StepReuse::find`] compares the stored inputs with the current ones.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::model::drift::{Entry, EntryKind};
+use proctor_core::model::names::RunId;
+use proctor_core::model::plan::{PlannedSkill, PlannedStep};
+use proctor_core::model::trace::{
+    AccessTrace, AccessedPath, EntryKind as ListedKind, FileStamp, ListingDigest, NoTrace, PathState,
+};
+use proctor_core::record::evidence::{StepEvidence, escape_output};
+use proctor_core::reuse::{
+    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PathNow, ReuseObstacle,
+    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+};
+use proctor_core::spec::ReuseSettings;
+use proctor_core::telemetry::is_trace_variable;
+use proctor_core::text::digest::Sha256Hex;
+use proctor_git::index::entries_digest;
+use proctor_sandbox::{Policy, ViewTrace};
+use proctor_snapshot::EntryTree;
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::store::StoreError;
+use crate::store::directory::{Directory, random_u64};
+use crate::store::private_copies::MIRRORS_DIR;
+use crate::store::results::{MAX_AGE, StepResults};
+
+/// A file of the host that changed within this time may have changed since without other stat data: a write through a
+/// shared mapping sets no time until the kernel has written the page.
+const UNSETTLED_NS: i64 = 40_000_000_000;
+/// The largest file in a git directory that is hashed, in bytes.
+const MAX_GIT_FILE: u64 = 512 << 20;
+/// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
+const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// The reuse of results in one run.
+#[derive(Debug)]
+pub(crate) struct StepReuse {
+    results: StepResults,
+    settings: ReuseSettings,
+    request: ReuseRequest,
+    proctor: String,
+    machine: MachineFacts,
+    /// User and group of steps inside the sandbox.
+    user: (u32, u32),
+    /// The state directory.
+    state: PathBuf,
+    clock: Clock,
+}
+
+/// The request of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct ReuseRequest {
+    /// The run.
+    pub(crate) run_id: RunId,
+    /// True if stored results are used. New ones are stored in any case.
+    pub(crate) uses_stored: bool,
+}
+
+/// The settings of a run that its reuse depends on.
+pub(crate) struct ReuseConfig<'a> {
+    pub(crate) settings: ReuseSettings,
+    pub(crate) request: ReuseRequest,
+    /// The program that sets up sandboxes.
+    pub(crate) helper: &'a Path,
+    pub(crate) user: (u32, u32),
+    pub(crate) clock: Clock,
+}
+
+/// The tree of a run, for the comparison of inputs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObservedTree<'a> {
+    /// The covered files.
+    pub(crate) entries: &'a EntryTree,
+    /// The directory of the private copy.
+    pub(crate) directory: &'a Path,
+}
+
+/// The search for a stored result.
+#[derive(Debug)]
+pub(crate) enum ReuseSearch {
+    /// A result holds.
+    Found(Box<StoredResult>),
+    /// No result is used.
+    Nothing(NoResult),
+}
+
+/// The reason why no stored result is used.
+#[derive(Debug)]
+pub(crate) enum NoResult {
+    /// The step is never reused.
+    Obstacle(ReuseObstacle),
+    /// There is no result for the step as it is now.
+    NotStored,
+    /// The request does not want stored results.
+    NotWanted,
+    /// This input differs from that of the newest result.
+    Changed(ChangedInput),
+    /// All results are too old.
+    TooOld,
+    /// A check found a wrong result.
+    Distrusted(String),
+    /// A result holds, and the step is executed to check it.
+    Recheck,
+    /// The results cannot be read.
+    Unreadable(StoreError),
+}
+
+impl fmt::Display for NoResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Obstacle(obstacle) => write!(f, "its results are not reused: {obstacle}"),
+            Self::NotStored => f.write_str(
+                "no result is stored for this command with these settings, variables and programs of Proctor",
+            ),
+            Self::NotWanted => f.write_str("the request does not use stored results (`--no-cache`)"),
+            Self::Changed(change) => change.fmt(f),
+            Self::TooOld => write!(f, "every stored result is older than {} days", MAX_AGE.as_secs() / SECONDS_PER_DAY),
+            Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
+            Self::Recheck => f.write_str("a stored result holds, and this execution checks it"),
+            Self::Unreadable(error) => write!(f, "the stored results cannot be read: {error}"),
+        }
+    }
+}
+
+impl StepReuse {
+    /// Opens the stored results of a state directory.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or the helper program cannot be examined.
+    pub(crate) fn open(state: &Directory, state_path: &Path, config: &ReuseConfig<'_>) -> Result<Self, EngineError> {
+        let program = fs::metadata(config.helper).map_err(|error| {
+            EngineError::Internal(format!("`{}` cannot be examined: {error}", config.helper.display()))
+        })?;
+        let uname = rustix::system::uname();
+        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+        Ok(Self {
+            results: StepResults::open(state)?,
+            settings: config.settings,
+            request: config.request.clone(),
+            proctor: format!(
+                "{} {} {} {}.{:09}",
+                env!("CARGO_PKG_VERSION"),
+                program.ino(),
+                program.size(),
+                program.ctime(),
+                program.ctime_nsec()
+            ),
+            machine: MachineFacts {
+                kernel: format!("{} {}", text(uname.release()), text(uname.version())),
+                architecture: text(uname.machine()),
+                processors: std::thread::available_parallelism().map_or(1, usize::from),
+            },
+            user: config.user,
+            state: state_path.to_owned(),
+            clock: config.clock,
+        })
+    }
+
+    /// Returns whether a stored result may be used for a step, so that it is not certain that the step is executed.
+    pub(crate) fn may_be_reused(&self, skill: &PlannedSkill, step: &PlannedStep) -> bool {
+        self.request.uses_stored && self.observes(skill, step)
+    }
+
+    /// Returns whether a step runs on a view.
+    pub(crate) fn observes(&self, skill: &PlannedSkill, step: &PlannedStep) -> bool {
+        plan_obstacle(skill, step).is_none()
+    }
+
+    /// Returns the key of a step with this policy. `below` stands for the earlier steps whose files it sees.
+    pub(crate) fn key(
+        &self,
+        skill: &PlannedSkill,
+        step: &PlannedStep,
+        policy: &Policy,
+        below: &[Sha256Hex],
+    ) -> Sha256Hex {
+        let text = |path: &Path| escape_output(path.as_os_str().as_bytes());
+        let env = policy.env.iter().filter(|(name, _)| !is_trace_variable(name));
+        let identity = StepIdentity {
+            proctor: self.proctor.clone(),
+            skill: (skill.name.as_str(), skill.determinism),
+            step,
+            command: (policy.argv.words(), policy.files.digest()),
+            env: env.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            repository: text(&policy.repo),
+            user: (self.user.0, self.user.1, text(&policy.home)),
+            hidden: policy.hide.iter().map(|path| text(path)).collect(),
+            tools: policy
+                .tools
+                .iter()
+                .map(|tool| ShownTool {
+                    source: text(&tool.source),
+                    at: text(&tool.at),
+                    kind: format!("{:?} {:?}", tool.kind, tool.rights),
+                })
+                .collect(),
+            machine: self.machine.clone(),
+            below,
+        };
+        identity.key(self.results.secret())
+    }
+
+    /// Searches a stored result whose inputs are the same now.
+    pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
+        match self.search(key, tree) {
+            Ok(search) => search,
+            Err(error) => ReuseSearch::Nothing(NoResult::Unreadable(error)),
+        }
+    }
+
+    fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<ReuseSearch, StoreError> {
+        let nothing = |reason| Ok(ReuseSearch::Nothing(reason));
+        if !self.request.uses_stored {
+            return nothing(NoResult::NotWanted);
+        }
+        if let Some(reason) = self.results.distrust(key)? {
+            return nothing(NoResult::Distrusted(reason));
+        }
+        let (now, stored) = (self.clock.now_ms(), self.results.candidates(key)?);
+        let mut miss = NoResult::NotStored;
+        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+        let inputs = TreeInputs(tree);
+        for result in stored {
+            let is_dated = result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
+                || now.saturating_sub(result.executed_ms) > max_age_ms;
+            let reason = match (is_dated, result.inputs.first_change(&inputs)) {
+                (true, _) => NoResult::TooOld,
+                (false, Some(change)) => NoResult::Changed(change),
+                (false, None) if self.is_chosen_for_recheck()? => return nothing(NoResult::Recheck),
+                (false, None) => return Ok(ReuseSearch::Found(Box::new(result))),
+            };
+            // The newest result is the nearest one.
+            if matches!(miss, NoResult::NotStored) {
+                miss = reason;
+            }
+        }
+        nothing(miss)
+    }
+
+    fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
+        Ok(random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+    }
+
+    /// Stores the result of an execution, if it can be reused.
+    ///
+    /// # Errors
+    /// The reason why it is not stored.
+    pub(crate) fn record(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+    ) -> Result<Sha256Hex, ReuseObstacle> {
+        if let Some(obstacle) = result_obstacle(evidence) {
+            return Err(obstacle);
+        }
+        let not_observed = |message: String| ReuseObstacle::NotObserved { message };
+        let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
+        let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
+        let result = StoredResult {
+            key: key.clone(),
+            run_id: self.request.run_id.clone(),
+            executed_at: self.clock.now_text(),
+            executed_ms: self.clock.now_ms(),
+            has_files,
+            evidence: evidence.clone(),
+            inputs,
+        };
+        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        Ok(result.chain_digest())
+    }
+
+    /// Excludes a step from reuse, because an execution did not confirm a stored result.
+    pub(crate) fn distrust(&self, key: &Sha256Hex, reason: &str) {
+        if let Err(error) = self.results.set_distrust(key, reason) {
+            tracing::error!(%error, "a step cannot be excluded from reuse");
+        }
+    }
+
+    /// Separates the accesses to the tree from the others, and adds the content of the tree's files.
+    fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<ObservedInputs, String> {
+        let copies = self.state.join(MIRRORS_DIR);
+        let (copies, top) = (copies.as_os_str().as_bytes(), tree.directory.as_os_str().as_bytes());
+        let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
+        let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in trace.entries() {
+            if let Some(below) = strip_directory(&entry.path, top) {
+                contents.push(TreeInputs(tree).pin(entry, below)?);
+                paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
+            } else if strip_directory(&entry.path, copies).is_none() {
+                require_settled(entry, now_ns)?;
+                host.push(entry.clone());
+            } else if entry.read || entry.listing.is_some() {
+                // Only the directories above the copy have no meaning for the step.
+                return Err(format!("it read `{}`", escape_output(&entry.path)));
+            }
+        }
+        let inputs = (AccessTrace::new(paths), AccessTrace::new(host));
+        let (Ok(paths), Ok(host)) = inputs else { return Err("its trace is not valid".to_owned()) };
+        let inputs = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
+        // What has changed in between could have been read in either state.
+        match inputs.first_change(&TreeInputs(tree)) {
+            Some(change) => Err(format!("{change} since it ran")),
+            None => Ok(inputs),
+        }
+    }
+}
+
+/// Refuses a file of the host that changed a moment ago.
+fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
+    let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
+    if stamp.ctime_ns.saturating_add(UNSETTLED_NS) < now_ns {
+        return Ok(());
+    }
+    Err(format!("`{}` changed less than {} s ago", escape_output(&entry.path), UNSETTLED_NS / 1_000_000_000))
+}
+
+/// Returns the part of a path below a directory; empty for the directory itself.
+fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
+    match path.strip_prefix(directory)? {
+        b"" => Some(b""),
+        rest => rest.strip_prefix(b"/"),
+    }
+}
+
+/// Looks up the inputs of a step as they are now.
+struct TreeInputs<'a>(ObservedTree<'a>);
+
+impl TreeInputs<'_> {
+    /// Returns the content of a path of the tree, for the record.
+    fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
+        let shown = || escape_output(path);
+        if is_in_git_directory(path) {
+            let is_file = matches!(entry.state, PathState::File { .. });
+            if !entry.read || !is_file {
+                return Ok(ContentPin::None);
+            }
+            let sha256 = self.git_content(path).ok_or_else(|| format!("`{}` cannot be read", shown()))?;
+            return Ok(ContentPin::Git { sha256 });
+        }
+        match self.covered(path) {
+            Some(Entry { kind: EntryKind::File, executable, sha256 }) => {
+                let is_same = matches!(entry.state, PathState::File { mode, .. } if (mode & 0o100 != 0) == executable);
+                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable })
+            }
+            Some(Entry { kind: EntryKind::Symlink, sha256, .. }) => {
+                let is_same =
+                    matches!(&entry.state, PathState::Link { target, .. } if Sha256Hex::digest(target) == sha256);
+                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable: false })
+            }
+            Some(Entry { kind: EntryKind::Gitlink, .. }) | None => Some(ContentPin::None),
+            Some(_) => None,
+        }
+        .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
+    }
+
+    fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        match area {
+            InputArea::Tree => self.0.directory.join(path),
+            InputArea::Host => path.to_owned(),
+        }
+    }
+}
+
+impl CurrentInputs for TreeInputs<'_> {
+    fn covered(&self, path: &[u8]) -> Option<Entry> {
+        self.0.entries.get(path)
+    }
+
+    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
+        let at = self.host_path(area, path);
+        let found = match at.symlink_metadata() {
+            Ok(found) => found,
+            Err(error) => {
+                let is_absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+                return is_absent.then_some((PathState::Absent, None));
+            }
+        };
+        let (mode, uid, gid) = (found.mode() & 0o7777, found.uid(), found.gid());
+        let state = match FileType::from_raw_mode(found.mode()) {
+            FileType::RegularFile => PathState::File { mode, size: found.size(), uid, gid },
+            FileType::Directory => PathState::Directory { mode, uid, gid },
+            FileType::Symlink => {
+                let target = fs::read_link(&at).ok()?.into_os_string().into_encoded_bytes();
+                PathState::Link { target, uid, gid }
+            }
+            _ => PathState::Other { mode: found.mode(), uid, gid },
+        };
+        let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        let stamp = FileStamp {
+            dev: found.dev(),
+            ino: found.ino(),
+            size: found.size(),
+            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
+            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
+        };
+        Some((state, Some(stamp)))
+    }
+
+    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(self.host_path(area, path)).ok()? {
+            let entry = entry.ok()?;
+            let kind = listed_kind(entry.file_type().ok()?)?;
+            entries.push((entry.file_name().into_encoded_bytes(), kind));
+        }
+        Some(ListingDigest::from_entries(entries))
+    }
+
+    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file: OwnedFd = rustix::fs::open(self.host_path(InputArea::Tree, path), flags, Mode::empty()).ok()?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(fs::File::from(file), MAX_GIT_FILE), &mut bytes).ok()?;
+        if bytes.len() as u64 >= MAX_GIT_FILE {
+            return None;
+        }
+        let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
+        Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
+    }
+}
+
+fn listed_kind(kind: fs::FileType) -> Option<ListedKind> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let kinds = [
+        (kind.is_file(), ListedKind::File),
+        (kind.is_dir(), ListedKind::Directory),
+        (kind.is_symlink(), ListedKind::Link),
+        (kind.is_fifo(), ListedKind::Fifo),
+        (kind.is_socket(), ListedKind::Socket),
+        (kind.is_char_device(), ListedKind::CharacterDevice),
+        (kind.is_block_device(), ListedKind::BlockDevice),
+    ];
+    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind))
+}
+
+/// Returns whether a path of the tree is inside a git directory.
+fn is_in_git_directory(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == b".git")
+}
