@@ -48,6 +48,8 @@ pub enum ViewEnd {
 pub struct ViewServer {
     device: OwnedFd,
     exports: Vec<ViewExport>,
+    /// The devices of the exports.
+    base_devices: Vec<u64>,
     nodes: NodeTable,
     host: HostFiles,
     listings: KeptListings,
@@ -64,9 +66,12 @@ impl ViewServer {
     /// Creates the server of a view that was mounted with `device`, a non-blocking descriptor of `/dev/fuse`. The server
     /// accesses the host with the rights of this process.
     pub fn new(device: OwnedFd, exports: Vec<ViewExport>) -> Self {
+        let base_devices =
+            exports.iter().map(|export| rustix::fs::fstat(&export.base).map_or(0, |stat| stat.st_dev)).collect();
         Self {
             device,
             exports,
+            base_devices,
             nodes: NodeTable::default(),
             host: HostFiles::default(),
             listings: KeptListings::default(),
@@ -83,18 +88,16 @@ impl ViewServer {
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<ViewEnd, Errno> {
         let mut buffer = vec![0; REQUEST_BUFFER];
         loop {
+            // A command usually waits for the answer before its next request, so there is rarely a second one to read.
+            let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+            if fds[0].revents().is_empty() && !fds[1].revents().is_empty() {
+                return Ok(ViewEnd::Stopped);
+            }
             match rustix::io::read(&self.device, &mut buffer) {
                 Ok(length) => self.handle(&buffer[..length])?,
-                Err(Errno::AGAIN) => {
-                    let mut fds =
-                        [PollFd::new(&self.device, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-                    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
-                    if fds[0].revents().is_empty() && !fds[1].revents().is_empty() {
-                        return Ok(ViewEnd::Stopped);
-                    }
-                }
                 // ENOENT: the request was interrupted before it was read.
-                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::NODEV) => return Ok(ViewEnd::Unmounted),
                 Err(errno) => return Err(errno),
             }
@@ -283,8 +286,11 @@ impl ViewServer {
     /// Returns the inode number that programs see. A view is one device, so files of other devices of the host get
     /// numbers that are unlikely to be in use.
     fn shown_inode(&self, export: usize, meta: &FileMeta) -> u64 {
-        let base = rustix::fs::fstat(&self.exports[export].base).map_or(meta.dev, |stat| stat.st_dev);
-        if meta.dev == base { meta.ino } else { meta.ino ^ meta.dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+        if meta.dev == self.base_devices[export] {
+            meta.ino
+        } else {
+            meta.ino ^ meta.dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        }
     }
 
     fn read_attributes(&mut self, key: u64) -> Answer {
