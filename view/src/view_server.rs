@@ -53,7 +53,8 @@ pub struct ViewServer {
     nodes: NodeTable,
     host: HostFiles,
     listings: KeptListings,
-    last_handle: u64,
+    /// The optional features of the kernel, as in its INIT request.
+    kernel_flags: u32,
     recorder: Recorder,
     /// The user whose rights the server has.
     uid: u32,
@@ -75,7 +76,7 @@ impl ViewServer {
             nodes: NodeTable::default(),
             host: HostFiles::default(),
             listings: KeptListings::default(),
-            last_handle: 0,
+            kernel_flags: 0,
             recorder: Recorder::default(),
             uid: rustix::process::geteuid().as_raw(),
         }
@@ -168,6 +169,7 @@ impl ViewServer {
         let node = request.node;
         match &request.operation {
             Operation::Init { major, minor, max_readahead, flags } => {
+                self.kernel_flags = *flags;
                 AnswerBody::init(*major, *minor, *max_readahead, *flags).ok_or(Errno::PROTO)
             }
             Operation::Lookup { name } => self.look_up(node, name),
@@ -181,25 +183,20 @@ impl ViewServer {
             }
             Operation::GetAttr => self.read_attributes(node),
             Operation::ReadLink => self.read_link(node),
-            Operation::Open => self.open_file(node),
+            // With nothing of the file in the kernel's cache, a READ request precedes every access to its content. OPEN
+            // and RELEASE requests would add nothing to that, and would double the number of requests.
+            Operation::Open => self.answer_open(protocol::NO_OPEN_SUPPORT, AnswerBody::opened_file()),
             Operation::Read { offset, size } => self.read_file(node, *offset, *size),
-            // The file stays open for later reads, as long as few others are used.
-            Operation::Release => Ok(AnswerBody::default()),
-            Operation::OpenDir => {
-                self.last_handle += 1;
-                Ok(AnswerBody::opened_directory(self.last_handle))
-            }
-            Operation::ReadDir { handle, offset, size } => self.list(node, *handle, *offset, *size),
-            Operation::ReleaseDir { handle } => {
-                self.listings.release(*handle);
-                Ok(AnswerBody::default())
-            }
+            Operation::OpenDir => self.answer_open(protocol::NO_OPENDIR_SUPPORT, AnswerBody::opened_directory()),
+            Operation::ReadDir { offset, size } => self.list(node, *offset, *size),
             Operation::StatFs => {
                 let export = self.nodes.get(node).map_or(0, |node| node.export);
                 let base = &self.exports.get(export).ok_or(Errno::STALE)?.base;
                 Ok(AnswerBody::file_system(&rustix::fs::fstatvfs(base)?))
             }
-            Operation::Interrupt | Operation::Destroy => Ok(AnswerBody::default()),
+            Operation::Release | Operation::ReleaseDir | Operation::Interrupt | Operation::Destroy => {
+                Ok(AnswerBody::default())
+            }
             Operation::Write => Err(Errno::ROFS),
             Operation::Unsupported => Err(Errno::NOSYS),
         }
@@ -317,13 +314,9 @@ impl ViewServer {
         node.target.as_ref().map(|target| AnswerBody(target.to_vec())).ok_or(Errno::INVAL)
     }
 
-    fn open_file(&mut self, key: u64) -> Answer {
-        let node = self.node(key)?;
-        self.recorder.record_read(node.record);
-        match self.host.file(key, &node, &self.exports[node.export]) {
-            Ok(_) => Ok(AnswerBody::opened_file()),
-            Err(errno) => Err(self.wrong_answer("open", &node.path, errno)),
-        }
+    /// Answers OPEN or OPENDIR: if the kernel can do without these requests, it sends no other one.
+    fn answer_open(&self, feature: u32, opened: AnswerBody) -> Answer {
+        if self.kernel_flags & feature != 0 { Err(Errno::NOSYS) } else { Ok(opened) }
     }
 
     fn read_file(&mut self, key: u64, offset: u64, size: usize) -> Answer {
@@ -340,11 +333,12 @@ impl ViewServer {
         }
     }
 
-    fn list(&mut self, key: u64, handle: u64, offset: u64, size: usize) -> Answer {
+    fn list(&mut self, key: u64, offset: u64, size: usize) -> Answer {
         if key == ROOT_NODE {
             return Ok(DirectoryListing::empty(ROOT_NODE).answer(offset, size));
         }
-        if let Some(listing) = self.listings.get(handle) {
+        // The first part is always read again: a kernel that has dropped its cache must not get an old listing.
+        if let Some(listing) = self.listings.get(key).filter(|_| offset > 0) {
             return Ok(listing.answer(offset, size));
         }
         let node = self.node(key)?;
@@ -356,7 +350,7 @@ impl ViewServer {
             Ok(listing) => {
                 self.recorder.record_listing(node.record, listing.digest());
                 let answer = listing.answer(offset, size);
-                self.listings.keep(handle, listing);
+                self.listings.keep(key, listing);
                 Ok(answer)
             }
             Err(errno) => Err(self.wrong_answer("list", &node.path, errno)),
