@@ -591,6 +591,10 @@ mod tests {
     }
 
     fn exited_message(code: u8) -> HelperMessage {
+        exited_on_view(code, None)
+    }
+
+    fn exited_on_view(code: u8, view: Option<ViewReport>) -> HelperMessage {
         HelperMessage::Exited {
             status: WaitStatus::Code(code),
             limit: None,
@@ -598,7 +602,7 @@ mod tests {
             serves_on: false,
             leaked: None,
             scratch: crate::resource_report::ExhaustedSpace::default(),
-            view: None,
+            view,
             user_ms: 0,
             system_ms: 0,
             max_rss_kib: 0,
@@ -622,6 +626,54 @@ mod tests {
             assert_eq!(state.recv(ours.as_fd()).expect("heard"), EventPoll::Closed, "the end, and no second word");
             state.abort_attempt(ours.as_fd()).expect("killed");
         }
+    }
+
+    /// Returns the event and the trace of a command that exited with 0 on a view with this report.
+    fn end_on_view(view: Option<ViewReport>, fds: &[BorrowedFd<'_>], is_killed: bool) -> (SandboxEvent, ViewTrace) {
+        let (mut state, ours, theirs) = test_attempt();
+        state.wants_view = true;
+        wire::send(theirs.as_fd(), &exited_on_view(0, view), fds).expect("sent");
+        if is_killed {
+            state.is_killed = true;
+        }
+        let event = match state.recv(ours.as_fd()).expect("received") {
+            EventPoll::Event(event) => event,
+            other => panic!("{other:?}"),
+        };
+        state.abort_attempt(ours.as_fd()).expect("killed");
+        (event, state.view_trace.take().expect("a trace was requested"))
+    }
+
+    #[test]
+    fn failed_view_replaces_exit_code() {
+        let failed = NoTrace::Failed { message: "gone".to_owned() };
+        let (event, trace) = end_on_view(Some(ViewReport::Untraced(failed.clone())), &[], false);
+        let fault = StartFault::Internal;
+        assert_eq!(event, SandboxEvent::NotStarted { fault, message: "the view failed: gone".to_owned() });
+        assert_eq!(trace, Err(failed.clone()));
+        // The daemon itself has killed the server.
+        let (event, trace) = end_on_view(Some(ViewReport::Untraced(failed)), &[], true);
+        assert!(matches!(event, SandboxEvent::Exited { .. }) && !trace.expect_err("killed").invalidates_result());
+    }
+
+    #[test]
+    fn missing_or_damaged_trace_keeps_exit_code() {
+        let memory = |bytes: &[u8]| {
+            let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+            rustix::io::write(&fd, bytes).expect("written");
+            fd
+        };
+        let whole = memory(&AccessTrace::default().encode());
+        let (event, trace) = end_on_view(Some(ViewReport::Traced), &[whole.as_fd()], false);
+        assert!(matches!(event, SandboxEvent::Exited { .. }));
+        assert_eq!(trace, Ok(AccessTrace::default()));
+        for fds in [&[][..], &[memory(b"damaged").as_fd()]] {
+            let (event, trace) = end_on_view(Some(ViewReport::Traced), fds, false);
+            assert!(matches!(event, SandboxEvent::Exited { .. }));
+            assert!(matches!(trace, Err(NoTrace::NotDescribable { .. })), "{trace:?}");
+        }
+        let (_, trace) = end_on_view(None, &[], false);
+        assert!(matches!(trace, Err(NoTrace::Unavailable { .. })), "a sandbox without namespaces");
     }
 
     /// The helper had not yet sent PID 1's pidfd when the daemon looked, and sent it before it died.

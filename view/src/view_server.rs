@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::directory_listing::{DirectoryListing, KeptListings, read_directory};
-use crate::file_meta::{FileMeta, OwnerMap};
+use crate::file_meta::{FileMeta, OwnerMap, ProcessIds};
 use crate::host_files::{HostFiles, examine, examine_at};
 use crate::node_table::{Node, NodeTable};
 use crate::protocol::{self, AnswerBody, Operation, REQUEST_BUFFER, ROOT_NODE, Request};
@@ -57,7 +57,7 @@ pub struct ViewServer {
     kernel_flags: u32,
     recorder: Recorder,
     /// The user whose rights the server has.
-    uid: u32,
+    ids: ProcessIds,
 }
 
 /// The answer to a request: a body, or an error.
@@ -78,7 +78,7 @@ impl ViewServer {
             listings: KeptListings::default(),
             kernel_flags: 0,
             recorder: Recorder::default(),
-            uid: rustix::process::geteuid().as_raw(),
+            ids: ProcessIds::of_this_process(),
         }
     }
 
@@ -248,7 +248,7 @@ impl ViewServer {
     /// owner, however, can permit itself the access in the sandbox, and the server cannot.
     fn refused_access(&mut self, what: &str, dir: &Node, errno: Errno) -> Errno {
         match errno {
-            Errno::ACCESS if dir.meta.uid != self.uid => errno,
+            Errno::ACCESS if dir.meta.uid != self.ids.uid => errno,
             _ => self.wrong_answer(what, &dir.path, errno),
         }
     }
@@ -270,7 +270,7 @@ impl ViewServer {
         let is_hollow = meta.is_directory() && HOLLOW.contains(&&*path);
         let shown_inode = self.shown_inode(export, &meta);
         let key = self.nodes.add(Node { export, path, meta, target, record, is_hollow });
-        AnswerBody::entry(key, &meta, shown_inode)
+        AnswerBody::entry(key, &self.ids.shown_meta(&meta), shown_inode)
     }
 
     /// Answers the lookup of a directory that does not exist on the host.
@@ -306,7 +306,7 @@ impl ViewServer {
         };
         let state = meta.state(&self.exports[node.export].owners, target.as_deref());
         self.recorder.record_lookup(node.export, &node.path, state, Some(meta.stamp()));
-        Ok(AnswerBody::attributes_of(&meta, self.shown_inode(node.export, &meta)))
+        Ok(AnswerBody::attributes_of(&self.ids.shown_meta(&meta), self.shown_inode(node.export, &meta)))
     }
 
     fn read_link(&mut self, key: u64) -> Answer {
@@ -323,7 +323,9 @@ impl ViewServer {
         let node = self.node(key)?;
         self.recorder.record_read(node.record);
         let file = self.host.file(key, &node, &self.exports[node.export]);
-        let mut content = vec![0; size];
+        // The kernel asks for whole pages, and knows the size of the file.
+        let rest = usize::try_from(node.meta.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut content = vec![0; size.min(rest)];
         match file.and_then(|file| read_fully(&file, &mut content, offset)) {
             Ok(length) => {
                 content.truncate(length);
