@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use proctor_core::model::enforcement::Tolerated;
@@ -35,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [repo, rounds, command @ ..] = arguments.as_slice() else { return Err("REPOSITORY ROUNDS COMMAND…".into()) };
     let state = tempfile::tempdir()?;
     let helper = std::env::current_exe()?.ancestors().nth(2).ok_or("no directory")?.join("proctor-sandbox");
-    let home = PathBuf::from(std::env::var("HOME")?);
+    let home = state.path().join("home");
+    std::fs::create_dir(&home)?;
     let launcher = Launcher::start(Host::new(HostConfig { helper, state_dir: state.path().join("state"), home })?)?;
     let facts = RepoFacts::read(repo.as_ref())?;
     let mut samples = [Vec::new(), Vec::new()];
@@ -110,7 +110,7 @@ fn run(launcher: &Launcher, facts: &RepoFacts, command: &[String], view: bool) -
     drop(running);
     // The helper ends, and the reaper collects it with everything that it has reaped.
     while has_children()? {
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::yield_now();
     }
     Ok(Sample { wall, cpu: cpu_of_children().saturating_sub(cpu_before), trace })
 }
@@ -128,7 +128,7 @@ fn cpu_of_children() -> Duration {
     use nix::sys::resource::{UsageWho, getrusage};
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let time = |time: nix::sys::time::TimeVal| {
-        Duration::from_micros(u64::try_from(time.tv_sec() * 1_000_000 + i64::from(time.tv_usec())).unwrap_or_default())
+        Duration::from_micros(u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or_default())
     };
     usage.map(|usage| time(usage.user_time()) + time(usage.system_time())).unwrap_or_default()
 }

@@ -11,28 +11,18 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::directory_listing::{DirectoryListing, KeptListings, read_directory};
-use crate::file_meta::{FileMeta, OwnerMap, ProcessIds};
+use crate::file_meta::{FileMeta, ProcessIds};
 use crate::host_files::{HostFiles, examine, examine_at};
 use crate::node_table::{Node, NodeTable};
 use crate::protocol::{self, AnswerBody, Operation, REQUEST_BUFFER, ROOT_NODE, Request};
 use crate::recorder::{Recorder, is_unchanged};
+use crate::view_export::ViewExport;
 
 /// Directories of the host's root that a view shows without content: a sandbox mounts its own file systems there.
 const HOLLOW: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
 /// An empty directory that exists in the view only, in one of the directories without content. It is a mount point for
 /// file systems that no path may lead to: the sandbox covers its parent.
 pub const HIDDEN_MOUNT_POINT: &str = "/dev/hidden";
-
-/// A directory or file of the host that a view serves. It appears in the root of the view, under its number.
-#[derive(Debug)]
-pub struct ViewExport {
-    /// The absolute path on the host.
-    pub host_path: Vec<u8>,
-    /// The directory or file; an `O_PATH` descriptor is sufficient.
-    pub base: OwnedFd,
-    /// The owners on the disk, if the mount of `base` maps owners.
-    pub owners: OwnerMap,
-}
 
 /// The reason why a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

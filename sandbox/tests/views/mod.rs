@@ -394,9 +394,9 @@ pub(crate) fn leaves_nothing_behind(bench: &SandboxTestEnv) -> Result<(), Failed
             Some(signal) => {
                 let (running, server) = start_with_server(bench, &step)?;
                 if signal == Signal::TERM {
-                    running.terminate()?
+                    running.terminate()?;
                 } else {
-                    running.kill()?
+                    running.kill()?;
                 }
                 collect_events(&running)?;
                 Some(server)
