@@ -210,6 +210,10 @@ impl ViewServer {
             return self.look_up_export(name);
         }
         let dir = self.node(parent)?;
+        if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
+            self.fail("the kernel sent a name that is none".to_owned());
+            return Err(Errno::INVAL);
+        }
         let path: Rc<[u8]> = join(&dir.path, name).into();
         if dir.is_hollow {
             let is_mount_point = *path == *HIDDEN_MOUNT_POINT.as_bytes();
