@@ -9,6 +9,7 @@ use proctor_core::api::{DoctorAnswer, DoctorFinding, StepAccount};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::model::trace::NoTrace;
 use proctor_core::spec::OperatorConfig;
 use rustix::event::{PollFd, PollFlags};
 
@@ -33,6 +34,8 @@ pub struct DoctorReport {
     /// The enforced controls if none is demanded, and the reasons why the others are missing; empty if not even such
     /// a sandbox was possible.
     pub enforcement: Enforcement,
+    /// The reason why no command can run on a view of the host; `None` if commands can.
+    pub no_view: Option<String>,
     /// The reason why no step can run at all; empty if one can.
     pub findings: Vec<UnmetRequirement>,
 }
@@ -61,6 +64,7 @@ impl DoctorReport {
             state_dir: display_path(state_dir.as_os_str().as_encoded_bytes()),
             may_miss: operator.may_miss.controls().collect(),
             allows_best_effort: operator.allow_best_effort,
+            no_view: self.no_view,
             copies: None,
         }
     }
@@ -77,6 +81,7 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         user: None,
         control_groups: launcher.control_groups().map_err(Clone::clone),
         enforcement: Enforcement::default(),
+        no_view: None,
         findings: Vec::new(),
     };
     if let Err(error) = trial(launcher, repo, Tolerated::all(), &mut report) {
@@ -86,7 +91,34 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         }
         report.findings.extend(Some(error.into()).filter(|finding| !report.findings.contains(finding)));
     }
+    report.no_view = match report.findings.as_slice() {
+        [] => try_view(launcher, repo).unwrap_or_else(|error| Some(error.to_string())),
+        _ => Some("no step can run".to_owned()),
+    };
     report
+}
+
+/// Runs `/bin/true` on a view. Returns the reason why that is not possible.
+fn try_view(launcher: &Launcher, repo: &Path) -> Result<Option<String>, SandboxError> {
+    let facts = RepoFacts::read(repo)?;
+    let space = trial_space(launcher, Tolerated::all())?;
+    let policy = Policy { view: true, ..trial_policy(launcher, &facts, Tolerated::all())? };
+    let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
+    let mut report = Vec::new();
+    collect_events(&running, |event| report.extend(unmet_requirement(event)))
+        .map_err(|source| SandboxError::System { what: "the trial of a view cannot be monitored", source })?;
+    Ok(match running.take_view_trace() {
+        Some(Err(reason @ (NoTrace::Unavailable { .. } | NoTrace::Failed { .. }))) => Some(reason.to_string()),
+        // The host may have changed during the trial, which is no property of the machine.
+        Some(_) => None,
+        None => Some(report.into_iter().next().map_or_else(String::new, |finding| finding.message)),
+    })
+}
+
+fn trial_space(launcher: &Launcher, tolerated: Tolerated) -> Result<RunSpace, SandboxError> {
+    let config =
+        RunSpaceConfig { disk_bytes: 16 << 20, inodes: 4096, tolerated, reuse: SandboxReuse::Never, caches: None };
+    RunSpace::create(launcher, config)
 }
 
 impl From<SandboxError> for UnmetRequirement {
@@ -107,18 +139,15 @@ fn trial(
     report: &mut DoctorReport,
 ) -> Result<(), SandboxError> {
     let facts = RepoFacts::read(repo)?;
-    let config = RunSpaceConfig {
-        disk_bytes: 16 << 20,
-        inodes: 4096,
-        tolerated: tolerated.clone(),
-        reuse: SandboxReuse::Never,
-        caches: None,
-    };
-    let space = RunSpace::create(launcher, config)?;
+    let space = trial_space(launcher, tolerated.clone())?;
     let policy = trial_policy(launcher, &facts, tolerated)?;
     report.user = Some(StepUser::choose(launcher.host(), &facts)?);
     let (running, _layer) = launcher.spawn(&space, &[], &facts, &policy)?;
-    collect_events(&running, report)
+    let observe = |event| match event {
+        SandboxEvent::Ready { enforcement } => report.enforcement = enforcement,
+        other => report.findings.extend(unmet_requirement(other)),
+    };
+    collect_events(&running, observe)
         .map_err(|source| SandboxError::System { what: "the trial cannot be monitored", source })
 }
 
@@ -152,12 +181,11 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
     })
 }
 
-fn collect_events(running: &RunningSandbox, report: &mut DoctorReport) -> std::io::Result<()> {
+fn collect_events(running: &RunningSandbox, mut observe: impl FnMut(SandboxEvent)) -> std::io::Result<()> {
     let deadline = rustix::time::Timespec::try_from(DEADLINE).map_err(std::io::Error::other)?;
     loop {
         match running.recv()? {
-            EventPoll::Event(SandboxEvent::Ready { enforcement }) => report.enforcement = enforcement,
-            EventPoll::Event(other) => report.findings.extend(unmet_requirement(other)),
+            EventPoll::Event(event) => observe(event),
             EventPoll::Closed => return Ok(()),
             EventPoll::WouldBlock => {
                 let mut waited = [PollFd::from_borrowed_fd(running.as_fd(), PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! Reads the entries of directories, and keeps a few of them until they are released.
+//! Reads the entries of directories, and keeps a few of them while the kernel requests them part by part.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -85,24 +85,21 @@ fn type_number(kind: EntryKind) -> u32 {
     }
 }
 
-/// The listings of the directories that were read most recently, by handle.
+/// The listings of the directories that were read most recently, by node.
 #[derive(Debug, Default)]
 pub(crate) struct KeptListings(VecDeque<(u64, DirectoryListing)>);
 
 impl KeptListings {
-    pub(crate) fn get(&self, handle: u64) -> Option<&DirectoryListing> {
-        self.0.iter().find(|(known, _)| *known == handle).map(|(_, listing)| listing)
+    pub(crate) fn get(&self, node: u64) -> Option<&DirectoryListing> {
+        self.0.iter().find(|(known, _)| *known == node).map(|(_, listing)| listing)
     }
 
-    pub(crate) fn keep(&mut self, handle: u64, listing: DirectoryListing) {
+    pub(crate) fn keep(&mut self, node: u64, listing: DirectoryListing) {
+        self.0.retain(|(known, _)| *known != node);
         if self.0.len() >= MAX_KEPT {
             self.0.pop_front();
         }
-        self.0.push_back((handle, listing));
-    }
-
-    pub(crate) fn release(&mut self, handle: u64) {
-        self.0.retain(|(known, _)| *known != handle);
+        self.0.push_back((node, listing));
     }
 }
 
@@ -137,9 +134,7 @@ mod tests {
     #[test]
     fn keeps_a_bounded_number_of_listings() {
         let mut kept = KeptListings::default();
-        (0..100).for_each(|handle| kept.keep(handle, DirectoryListing::empty(1)));
+        (0..100).for_each(|node| kept.keep(node, DirectoryListing::empty(1)));
         assert!(kept.get(0).is_none() && kept.get(99).is_some() && kept.0.len() == MAX_KEPT);
-        kept.release(99);
-        assert!(kept.get(99).is_none());
     }
 }

@@ -79,6 +79,37 @@ impl FileMeta {
     }
 }
 
+/// The user and the groups of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessIds {
+    pub(crate) uid: u32,
+    gid: u32,
+    /// The supplementary groups.
+    groups: Vec<u32>,
+}
+
+impl ProcessIds {
+    pub(crate) fn of_this_process() -> Self {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+        }
+    }
+
+    /// Returns the attributes that the kernel gets. The user namespace of a step contains only one group. The kernel would
+    /// therefore ignore that the step is also in the group of the file, and would refuse or permit what the host does not.
+    /// In that case, the file appears to belong to the step's own group.
+    pub(crate) fn shown_meta(&self, meta: &FileMeta) -> FileMeta {
+        const READ_AND_SEARCH: u32 = 0o5;
+        let differs = (meta.mode >> 3 ^ meta.mode) & READ_AND_SEARCH != 0;
+        let is_member = meta.gid != self.gid && self.groups.contains(&meta.gid);
+        let gid = if is_member && differs && meta.uid != self.uid { self.gid } else { meta.gid };
+        FileMeta { gid, ..*meta }
+    }
+}
+
 /// Returns the kind of a directory entry; `None` if the file system does not report it.
 pub(crate) fn entry_kind(file_type: FileType) -> Option<EntryKind> {
     Some(match file_type {
@@ -150,6 +181,17 @@ mod tests {
         let ids = [5_000, 8_001, 8_099, 8_100, 0, 65_534].map(|id| map.on_disk(id));
         assert_eq!(ids, [0, 1, 99, 8_100, 0, 65_534]);
         assert_eq!(OwnerMap::default().on_disk(7), 7);
+    }
+
+    #[test]
+    fn shows_own_group_where_a_supplementary_group_decides() {
+        let ids = ProcessIds { uid: 1_001, gid: 1_001, groups: vec![1_001, 27] };
+        let shown = |mode, uid, gid| ids.shown_meta(&FileMeta { mode, uid, gid, ..FileMeta::for_test() }).gid;
+        assert_eq!(shown(0o100_640, 0, 27), 1_001, "readable for the group only");
+        assert_eq!(shown(0o100_604, 0, 27), 1_001, "readable for everyone but the group");
+        assert_eq!(shown(0o100_664, 0, 27), 27, "a view is read-only");
+        assert_eq!(shown(0o100_640, 1_001, 27), 27, "the owner's rights decide");
+        assert_eq!(shown(0o100_640, 0, 28), 28, "not a member");
     }
 
     #[test]

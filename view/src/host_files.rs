@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::file_meta::FileMeta;
 use crate::node_table::Node;
-use crate::view_server::ViewExport;
+use crate::view_export::ViewExport;
 
 /// Maximum number of directories, and of files, that are kept open.
 const MAX_OPEN: usize = 256;
@@ -118,8 +118,11 @@ pub(crate) fn open_below(export: &ViewExport, path: &[u8], flags: OFlags) -> Res
     }
 }
 
+/// The attributes of a file, and the text of a symbolic link.
+pub(crate) type ExaminedFile = (FileMeta, Option<Rc<[u8]>>);
+
 /// Reads the attributes of a path of the host, and the text of a symbolic link.
-pub(crate) fn examine(export: &ViewExport, path: &[u8]) -> Result<(FileMeta, Option<Rc<[u8]>>), Errno> {
+pub(crate) fn examine(export: &ViewExport, path: &[u8]) -> Result<ExaminedFile, Errno> {
     match path_below(export, path) {
         b"" => Ok((FileMeta::from(&rustix::fs::fstat(&export.base)?), None)),
         below => examine_at(&export.base, below),
@@ -127,7 +130,7 @@ pub(crate) fn examine(export: &ViewExport, path: &[u8]) -> Result<(FileMeta, Opt
 }
 
 /// Reads the attributes of an entry of a directory, and the text of a symbolic link.
-pub(crate) fn examine_at(dir: impl AsFd, name: &[u8]) -> Result<(FileMeta, Option<Rc<[u8]>>), Errno> {
+pub(crate) fn examine_at(dir: impl AsFd, name: &[u8]) -> Result<ExaminedFile, Errno> {
     let dir = dir.as_fd();
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)?;
     let meta = FileMeta::from(&stat);

@@ -24,8 +24,10 @@ mod host_files;
 mod node_table;
 mod protocol;
 mod recorder;
+mod view_export;
 mod view_server;
 
 pub use file_meta::{IdRange, OwnerMap};
 pub use protocol::MIN_MINOR_VERSION;
-pub use view_server::{HIDDEN_MOUNT_POINT, ViewEnd, ViewExport, ViewServer};
+pub use view_export::ViewExport;
+pub use view_server::{HIDDEN_MOUNT_POINT, ViewEnd, ViewServer};

@@ -21,9 +21,14 @@ const HEADER_BYTES: usize = 40;
 const FOREVER: u64 = 1_000_000_000;
 
 const ASYNC_READ: u32 = 1 << 0;
+/// The kernel accepts ENOSYS as the answer to OPEN, and then sends neither OPEN nor RELEASE.
+pub(crate) const NO_OPEN_SUPPORT: u32 = 1 << 17;
 const PARALLEL_DIROPS: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
 const CACHE_SYMLINKS: u32 = 1 << 23;
+
+/// The same for OPENDIR and RELEASEDIR.
+pub(crate) const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
 
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FOPEN_CACHE_DIR: u32 = 1 << 3;
@@ -59,13 +64,10 @@ pub(crate) enum Operation<'a> {
     Release,
     OpenDir,
     ReadDir {
-        handle: u64,
         offset: u64,
         size: usize,
     },
-    ReleaseDir {
-        handle: u64,
-    },
+    ReleaseDir,
     StatFs,
     /// A request to stop another request. Requests are answered one after another, so there is none to stop.
     Interrupt,
@@ -119,8 +121,8 @@ impl<'a> Operation<'a> {
                 flags: u32_at(body, 12)?,
             },
             27 => Self::OpenDir,
-            28 => Self::ReadDir { handle: u64_at(body, 0)?, offset: u64_at(body, 8)?, size: size_at(16)? },
-            29 => Self::ReleaseDir { handle: u64_at(body, 0)? },
+            28 => Self::ReadDir { offset: u64_at(body, 8)?, size: size_at(16)? },
+            29 => Self::ReleaseDir,
             36 => Self::Interrupt,
             38 => Self::Destroy,
             42 => Self::BatchForget { nodes: parse_forgotten(body)? },
@@ -172,7 +174,8 @@ impl AnswerBody {
         }
         let mut body = Self::default();
         body.u32(VERSION.0).u32(VERSION.1.min(minor)).u32(max_readahead);
-        body.u32(flags & (ASYNC_READ | PARALLEL_DIROPS | MAX_PAGES | CACHE_SYMLINKS));
+        let wanted = ASYNC_READ | NO_OPEN_SUPPORT | PARALLEL_DIROPS | MAX_PAGES | CACHE_SYMLINKS | NO_OPENDIR_SUPPORT;
+        body.u32(flags & wanted);
         let (background, congestion) = (64, 48);
         body.u16(background).u16(congestion).u32(MAX_WRITE);
         let time_granularity = 1;
@@ -216,7 +219,7 @@ impl AnswerBody {
         self.u32(meta.mode).u32(meta.links).u32(meta.uid).u32(meta.gid).u32(meta.device_number).u32(4096).u32(0);
     }
 
-    /// Answers OPEN. Reads name the node and not a handle.
+    /// Answers OPEN. Reads name the node, so the handle has no meaning.
     pub(crate) fn opened_file() -> Self {
         let mut body = Self::default();
         body.u64(0).u32(FOPEN_KEEP_CACHE).u32(0);
@@ -224,9 +227,9 @@ impl AnswerBody {
     }
 
     /// Answers OPENDIR.
-    pub(crate) fn opened_directory(handle: u64) -> Self {
+    pub(crate) fn opened_directory() -> Self {
         let mut body = Self::default();
-        body.u64(handle).u32(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR).u32(0);
+        body.u64(0).u32(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR).u32(0);
         body
     }
 
@@ -322,7 +325,7 @@ mod tests {
         assert_eq!(AnswerBody::entry(2, &meta, 3).0.len(), 128);
         assert_eq!(AnswerBody::absent_entry().0.len(), 128);
         assert_eq!(AnswerBody::attributes_of(&meta, 3).0.len(), 104);
-        assert_eq!(AnswerBody::opened_directory(1).0.len(), 16);
+        assert_eq!(AnswerBody::opened_directory().0.len(), 16);
     }
 
     #[test]

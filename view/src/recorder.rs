@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Records the answer to a lookup; `None` if there will be no trace because of its bounds.
+    /// Records the answer to a lookup; `None` if there will be no trace.
     pub(crate) fn record_lookup(
         &mut self,
         export: usize,
@@ -44,7 +44,7 @@ impl Recorder {
         state: PathState,
         stamp: Option<FileStamp>,
     ) -> Option<RecordId> {
-        if self.is_over() {
+        if self.no_trace.is_some() {
             return None;
         }
         let next = RecordId(self.records.len());
@@ -94,14 +94,8 @@ impl Recorder {
         if self.no_trace.is_none() || (reason.invalidates_result() && is_worse) {
             self.no_trace = Some(reason);
         }
-        if self.is_over() {
-            // The records are of no use, and a command must not make the server use more memory.
-            (self.records, self.ids) = (Vec::new(), HashMap::new());
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        matches!(self.no_trace, Some(NoTrace::TooManyPaths | NoTrace::Failed { .. }))
+        // The records are of no use, and a command must not make the server use more memory.
+        (self.records, self.ids) = (Vec::new(), HashMap::new());
     }
 
     pub(crate) fn no_trace(&self) -> Option<&NoTrace> {

@@ -11,28 +11,18 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::directory_listing::{DirectoryListing, KeptListings, read_directory};
-use crate::file_meta::{FileMeta, OwnerMap};
+use crate::file_meta::{FileMeta, ProcessIds};
 use crate::host_files::{HostFiles, examine, examine_at};
 use crate::node_table::{Node, NodeTable};
 use crate::protocol::{self, AnswerBody, Operation, REQUEST_BUFFER, ROOT_NODE, Request};
 use crate::recorder::{Recorder, is_unchanged};
+use crate::view_export::ViewExport;
 
 /// Directories of the host's root that a view shows without content: a sandbox mounts its own file systems there.
 const HOLLOW: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
 /// An empty directory that exists in the view only, in one of the directories without content. It is a mount point for
 /// file systems that no path may lead to: the sandbox covers its parent.
 pub const HIDDEN_MOUNT_POINT: &str = "/dev/hidden";
-
-/// A directory or file of the host that a view serves. It appears in the root of the view, under its number.
-#[derive(Debug)]
-pub struct ViewExport {
-    /// The absolute path on the host.
-    pub host_path: Vec<u8>,
-    /// The directory or file; an `O_PATH` descriptor is sufficient.
-    pub base: OwnedFd,
-    /// The owners on the disk, if the mount of `base` maps owners.
-    pub owners: OwnerMap,
-}
 
 /// The reason why a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +38,16 @@ pub enum ViewEnd {
 pub struct ViewServer {
     device: OwnedFd,
     exports: Vec<ViewExport>,
+    /// The devices of the exports.
+    base_devices: Vec<u64>,
     nodes: NodeTable,
     host: HostFiles,
     listings: KeptListings,
-    last_handle: u64,
+    /// The optional features of the kernel, as in its INIT request.
+    kernel_flags: u32,
     recorder: Recorder,
     /// The user whose rights the server has.
-    uid: u32,
+    ids: ProcessIds,
 }
 
 /// The answer to a request: a body, or an error.
@@ -64,15 +57,18 @@ impl ViewServer {
     /// Creates the server of a view that was mounted with `device`, a non-blocking descriptor of `/dev/fuse`. The server
     /// accesses the host with the rights of this process.
     pub fn new(device: OwnedFd, exports: Vec<ViewExport>) -> Self {
+        let base_devices =
+            exports.iter().map(|export| rustix::fs::fstat(&export.base).map_or(0, |stat| stat.st_dev)).collect();
         Self {
             device,
             exports,
+            base_devices,
             nodes: NodeTable::default(),
             host: HostFiles::default(),
             listings: KeptListings::default(),
-            last_handle: 0,
+            kernel_flags: 0,
             recorder: Recorder::default(),
-            uid: rustix::process::geteuid().as_raw(),
+            ids: ProcessIds::of_this_process(),
         }
     }
 
@@ -83,18 +79,16 @@ impl ViewServer {
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<ViewEnd, Errno> {
         let mut buffer = vec![0; REQUEST_BUFFER];
         loop {
+            // A command usually waits for the answer before its next request, so there is rarely a second one to read.
+            let mut fds = [PollFd::new(&self.device, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+            if fds[0].revents().is_empty() && !fds[1].revents().is_empty() {
+                return Ok(ViewEnd::Stopped);
+            }
             match rustix::io::read(&self.device, &mut buffer) {
                 Ok(length) => self.handle(&buffer[..length])?,
-                Err(Errno::AGAIN) => {
-                    let mut fds =
-                        [PollFd::new(&self.device, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-                    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
-                    if fds[0].revents().is_empty() && !fds[1].revents().is_empty() {
-                        return Ok(ViewEnd::Stopped);
-                    }
-                }
                 // ENOENT: the request was interrupted before it was read.
-                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::NODEV) => return Ok(ViewEnd::Unmounted),
                 Err(errno) => return Err(errno),
             }
@@ -165,6 +159,7 @@ impl ViewServer {
         let node = request.node;
         match &request.operation {
             Operation::Init { major, minor, max_readahead, flags } => {
+                self.kernel_flags = *flags;
                 AnswerBody::init(*major, *minor, *max_readahead, *flags).ok_or(Errno::PROTO)
             }
             Operation::Lookup { name } => self.look_up(node, name),
@@ -178,25 +173,20 @@ impl ViewServer {
             }
             Operation::GetAttr => self.read_attributes(node),
             Operation::ReadLink => self.read_link(node),
-            Operation::Open => self.open_file(node),
+            // With nothing of the file in the kernel's cache, a READ request precedes every access to its content. OPEN
+            // and RELEASE requests would add nothing to that, and would double the number of requests.
+            Operation::Open => self.answer_open(protocol::NO_OPEN_SUPPORT, AnswerBody::opened_file()),
             Operation::Read { offset, size } => self.read_file(node, *offset, *size),
-            // The file stays open for later reads, as long as few others are used.
-            Operation::Release => Ok(AnswerBody::default()),
-            Operation::OpenDir => {
-                self.last_handle += 1;
-                Ok(AnswerBody::opened_directory(self.last_handle))
-            }
-            Operation::ReadDir { handle, offset, size } => self.list(node, *handle, *offset, *size),
-            Operation::ReleaseDir { handle } => {
-                self.listings.release(*handle);
-                Ok(AnswerBody::default())
-            }
+            Operation::OpenDir => self.answer_open(protocol::NO_OPENDIR_SUPPORT, AnswerBody::opened_directory()),
+            Operation::ReadDir { offset, size } => self.list(node, *offset, *size),
             Operation::StatFs => {
                 let export = self.nodes.get(node).map_or(0, |node| node.export);
                 let base = &self.exports.get(export).ok_or(Errno::STALE)?.base;
                 Ok(AnswerBody::file_system(&rustix::fs::fstatvfs(base)?))
             }
-            Operation::Interrupt | Operation::Destroy => Ok(AnswerBody::default()),
+            Operation::Release | Operation::ReleaseDir | Operation::Interrupt | Operation::Destroy => {
+                Ok(AnswerBody::default())
+            }
             Operation::Write => Err(Errno::ROFS),
             Operation::Unsupported => Err(Errno::NOSYS),
         }
@@ -220,6 +210,10 @@ impl ViewServer {
             return self.look_up_export(name);
         }
         let dir = self.node(parent)?;
+        if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
+            self.fail("the kernel sent a name that is none".to_owned());
+            return Err(Errno::INVAL);
+        }
         let path: Rc<[u8]> = join(&dir.path, name).into();
         if dir.is_hollow {
             let is_mount_point = *path == *HIDDEN_MOUNT_POINT.as_bytes();
@@ -248,7 +242,7 @@ impl ViewServer {
     /// owner, however, can permit itself the access in the sandbox, and the server cannot.
     fn refused_access(&mut self, what: &str, dir: &Node, errno: Errno) -> Errno {
         match errno {
-            Errno::ACCESS if dir.meta.uid != self.uid => errno,
+            Errno::ACCESS if dir.meta.uid != self.ids.uid => errno,
             _ => self.wrong_answer(what, &dir.path, errno),
         }
     }
@@ -270,7 +264,7 @@ impl ViewServer {
         let is_hollow = meta.is_directory() && HOLLOW.contains(&&*path);
         let shown_inode = self.shown_inode(export, &meta);
         let key = self.nodes.add(Node { export, path, meta, target, record, is_hollow });
-        AnswerBody::entry(key, &meta, shown_inode)
+        AnswerBody::entry(key, &self.ids.shown_meta(&meta), shown_inode)
     }
 
     /// Answers the lookup of a directory that does not exist on the host.
@@ -283,8 +277,11 @@ impl ViewServer {
     /// Returns the inode number that programs see. A view is one device, so files of other devices of the host get
     /// numbers that are unlikely to be in use.
     fn shown_inode(&self, export: usize, meta: &FileMeta) -> u64 {
-        let base = rustix::fs::fstat(&self.exports[export].base).map_or(meta.dev, |stat| stat.st_dev);
-        if meta.dev == base { meta.ino } else { meta.ino ^ meta.dev.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+        if meta.dev == self.base_devices[export] {
+            meta.ino
+        } else {
+            meta.ino ^ meta.dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        }
     }
 
     fn read_attributes(&mut self, key: u64) -> Answer {
@@ -303,7 +300,7 @@ impl ViewServer {
         };
         let state = meta.state(&self.exports[node.export].owners, target.as_deref());
         self.recorder.record_lookup(node.export, &node.path, state, Some(meta.stamp()));
-        Ok(AnswerBody::attributes_of(&meta, self.shown_inode(node.export, &meta)))
+        Ok(AnswerBody::attributes_of(&self.ids.shown_meta(&meta), self.shown_inode(node.export, &meta)))
     }
 
     fn read_link(&mut self, key: u64) -> Answer {
@@ -311,20 +308,18 @@ impl ViewServer {
         node.target.as_ref().map(|target| AnswerBody(target.to_vec())).ok_or(Errno::INVAL)
     }
 
-    fn open_file(&mut self, key: u64) -> Answer {
-        let node = self.node(key)?;
-        self.recorder.record_read(node.record);
-        match self.host.file(key, &node, &self.exports[node.export]) {
-            Ok(_) => Ok(AnswerBody::opened_file()),
-            Err(errno) => Err(self.wrong_answer("open", &node.path, errno)),
-        }
+    /// Answers OPEN or OPENDIR: if the kernel can do without these requests, it sends no other one.
+    fn answer_open(&self, feature: u32, opened: AnswerBody) -> Answer {
+        if self.kernel_flags & feature != 0 { Err(Errno::NOSYS) } else { Ok(opened) }
     }
 
     fn read_file(&mut self, key: u64, offset: u64, size: usize) -> Answer {
         let node = self.node(key)?;
         self.recorder.record_read(node.record);
         let file = self.host.file(key, &node, &self.exports[node.export]);
-        let mut content = vec![0; size];
+        // The kernel asks for whole pages, and knows the size of the file.
+        let rest = usize::try_from(node.meta.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut content = vec![0; size.min(rest)];
         match file.and_then(|file| read_fully(&file, &mut content, offset)) {
             Ok(length) => {
                 content.truncate(length);
@@ -334,11 +329,12 @@ impl ViewServer {
         }
     }
 
-    fn list(&mut self, key: u64, handle: u64, offset: u64, size: usize) -> Answer {
+    fn list(&mut self, key: u64, offset: u64, size: usize) -> Answer {
         if key == ROOT_NODE {
             return Ok(DirectoryListing::empty(ROOT_NODE).answer(offset, size));
         }
-        if let Some(listing) = self.listings.get(handle) {
+        // The first part is always read again: a kernel that has dropped its cache must not get an old listing.
+        if let Some(listing) = self.listings.get(key).filter(|_| offset > 0) {
             return Ok(listing.answer(offset, size));
         }
         let node = self.node(key)?;
@@ -350,7 +346,7 @@ impl ViewServer {
             Ok(listing) => {
                 self.recorder.record_listing(node.record, listing.digest());
                 let answer = listing.answer(offset, size);
-                self.listings.keep(handle, listing);
+                self.listings.keep(key, listing);
                 Ok(answer)
             }
             Err(errno) => Err(self.wrong_answer("list", &node.path, errno)),

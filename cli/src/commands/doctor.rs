@@ -49,6 +49,9 @@ pub(crate) struct DoctorRecord {
     pub state_dir: String,
     /// The location of control groups; `null` if no group can be created.
     pub control_groups: Option<String>,
+    /// The reason why no command can run on a view of the host, which records what the command reads; `null` if commands
+    /// can.
+    pub no_view: Option<String>,
     /// The enforced and missing controls.
     pub enforcement: Enforcement,
     /// Missing requirements with hints; those that keep every step from running come first.
@@ -259,6 +262,7 @@ fn build_record(answer: DoctorAnswer, requirements: &StepRequirements, repo: &Pa
         reach,
         sandbox: requirements.mode,
         control_groups: answer.control_groups,
+        no_view: answer.no_view,
         root: answer.root,
         user: answer.user.map(|StepAccount { uid, gid }| UserRecord { uid, gid }),
         repo: show(repo),
@@ -357,12 +361,14 @@ fn facts_block(record: &DoctorRecord) -> String {
         .control_groups
         .as_deref()
         .unwrap_or("none; limits apply to each process, and Proctor monitors the totals");
+    let views = record.no_view.as_ref().map_or_else(|| "available".to_owned(), |reason| format!("none; {reason}"));
     let rows = [
         ("we are", account),
         ("steps run as", &user),
         ("tried over", &record.repo),
         ("state in", &record.state_dir),
         ("groups", groups),
+        ("views", &views),
         ("reach", record.reach.description()),
     ];
     rows.iter()
@@ -381,7 +387,7 @@ mod tests {
         Control::ALL.into_iter().for_each(|control| enforcement.record_enforced(control, "x"));
         missing.iter().for_each(|control| enforcement.record_not_enforced_with_hint(*control, "no", "mend it"));
         let control_groups = Ok("cgroup v2".to_owned());
-        DoctorReport { root: false, user: None, control_groups, enforcement, findings: Vec::new() }
+        DoctorReport { root: false, user: None, control_groups, enforcement, findings: Vec::new(), no_view: None }
     }
 
     fn record_for(report: DoctorReport, mode: SandboxMode, tolerated: Tolerated) -> DoctorRecord {

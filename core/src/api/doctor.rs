@@ -27,6 +27,10 @@ pub struct DoctorAnswer {
     pub may_miss: BTreeSet<Control>,
     /// True if the operator allows the sandbox mode `best_effort`.
     pub allows_best_effort: bool,
+    /// The reason why no command can run on a view of the host, which records what the command reads; `null` if commands
+    /// can.
+    #[serde(default)]
+    pub no_view: Option<String>,
     /// The private copies of the repository, each compared with its record; `null` unless `deep` was requested.
     #[serde(default)]
     pub copies: Option<Vec<CopyReport>>,
@@ -121,6 +125,7 @@ mod tests {
             state_dir: "/s".into(),
             may_miss: [Control::Cgroup].into(),
             allows_best_effort: true,
+            no_view: Some("no device".into()),
             copies: None,
         };
         assert_eq!(answer.tolerated_controls(SandboxMode::Strict), Some(Tolerated::default()));

@@ -36,7 +36,8 @@ pub struct AccessedPath {
     pub state: PathState,
     /// The identity of the file at the time of the lookup; `None` if and only if the path was absent.
     pub stamp: Option<FileStamp>,
-    /// `true` if the command could read the content of the file: it opened, executed or mapped it.
+    /// `true` if the command could read the content of the file: by read(2), execve(2), mmap(2) or otherwise. A file that
+    /// was only opened does not count, nor does one without content.
     pub read: bool,
     /// The entries of the directory, if the command listed it.
     pub listing: Option<ListingDigest>,

@@ -89,7 +89,13 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Host
     rustix::stdio::dup2_stderr(&null)?;
     // The order matters to `Running::kill`.
     wire::send(control, &HelperMessage::Init, &[first.as_fd()])?;
-    let mut relay = MessageRelay { socket: Some(channel), exited: None, has_sent_final: false, must_finalize: true };
+    let mut relay = MessageRelay {
+        socket: Some(channel),
+        exited: None,
+        lone_exit: None,
+        has_sent_final: false,
+        must_finalize: true,
+    };
     if supervisor::is_daemon_gone(control)? {
         supervisor::kill_init(&first);
     } else if let Some(channel) = &relay.socket {

@@ -152,6 +152,7 @@ fn supervise(
     let mut relay = MessageRelay {
         socket: Some(sockets.messages),
         exited: None,
+        lone_exit: None,
         has_sent_final: false,
         // The command may end before the helper has received it.
         must_finalize: outer.wants_view(),
@@ -174,8 +175,8 @@ fn supervise(
             Err(failure) => relay.refuse(control, &pidfd, failure)?,
         }
     }
-    let view = outer.take_view();
-    let copied = wait_for_init(control, &pidfd, &mut relay, outer, sockets.command_socket, &view)?;
+    let mut view = outer.take_view();
+    let copied = wait_for_init(control, &pidfd, &mut relay, outer, sockets.command_socket, &mut view)?;
     let status = reap_init(pid)?;
     relay.relay_all(control)?;
     if let Some(message) = relay.final_message(status)? {
@@ -183,12 +184,17 @@ fn supervise(
             Some(copied) => copied.finalize(message),
             None => message,
         };
-        let (message, trace) = with_view_report(message, view);
-        let trace: Vec<_> = trace.iter().map(AsFd::as_fd).collect();
-        // If the daemon has ended, the answer is not needed.
-        drop(wire::send(control, &message, &trace));
+        send_with_view_report(control, message, view);
     }
     Ok(())
+}
+
+/// Sends the final report with the report of the view.
+fn send_with_view_report(control: BorrowedFd<'_>, message: HelperMessage, view: SandboxView) {
+    let (message, trace) = with_view_report(message, view);
+    let trace: Vec<_> = trace.iter().map(AsFd::as_fd).collect();
+    // If the daemon has ended, the answer is not needed.
+    drop(wire::send(control, &message, &trace));
 }
 
 /// Adds the report of the view to the report of the command. Returns a file with the trace, if there is one.
@@ -251,6 +257,8 @@ pub(super) struct ReportedExit {
 pub(super) struct MessageRelay {
     pub(super) socket: Option<OwnedFd>,
     pub(super) exited: Option<ReportedExit>,
+    /// PID 1's report that the command has ended and left no other process, if the helper has work to do.
+    pub(super) lone_exit: Option<HelperMessage>,
     /// `true` if a final report was sent to the daemon.
     pub(super) has_sent_final: bool,
     /// `true` if the helper has work to do after all processes have ended, before the final report.
@@ -305,12 +313,14 @@ impl MessageRelay {
     }
 
     fn forward_packet(&mut self, control: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-        match serde_json::from_slice(bytes)? {
+        let message = serde_json::from_slice(bytes)?;
+        match message {
             HelperMessage::Exited { alone: true, .. } if !self.has_sent_final && !self.must_finalize => {
                 self.has_sent_final = true;
             }
-            HelperMessage::Exited { status, limit, leaked, scratch, .. } => {
-                self.exited = Some(ReportedExit { status, limit, leaked, scratch });
+            HelperMessage::Exited { status, limit, alone, ref leaked, scratch, .. } => {
+                self.exited = Some(ReportedExit { status, limit, leaked: leaked.clone(), scratch });
+                self.lone_exit = Some(message).filter(|_| alone && !self.has_sent_final);
                 return Ok(());
             }
             HelperMessage::ExitReported => {
@@ -377,14 +387,15 @@ fn wait_for_init(
     relay: &mut MessageRelay,
     outer: NamespaceSetup<'_>,
     orders: OwnedFd,
-    view: &SandboxView,
+    view: &mut SandboxView,
 ) -> io::Result<Option<TrackedCopy>> {
     let (mut daemon_gone, mut serving, mut copied) = (false, AwaitedCommand::First(Box::new(outer), orders), None);
-    let mut server = view.exit_fd();
+    let mut has_server_ended = false;
     loop {
         let mut fds = vec![PollFd::new(init, PollFlags::IN)];
         fds.extend(relay.socket.as_ref().map(|channel| PollFd::new(channel, PollFlags::IN)));
         let server_at = fds.len();
+        let server = view.exit_fd().filter(|_| !has_server_ended);
         fds.extend(server.map(|server| PollFd::from_borrowed_fd(server, PollFlags::IN)));
         if !daemon_gone {
             let expects_claim = !matches!(serving, AwaitedCommand::NoMore);
@@ -394,17 +405,25 @@ fn wait_for_init(
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
         let init_ended = !fds[0].revents().is_empty();
         let has_message = relay.socket.is_some() && !fds[1].revents().is_empty();
-        let has_server_ended = server.is_some() && !fds[server_at].revents().is_empty();
+        let is_server_ending = server.is_some() && !fds[server_at].revents().is_empty();
         let has_claim = !daemon_gone && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::IN));
         if has_message {
             relay.relay_next(control)?;
         }
+        if copied.is_none()
+            && let Some(message) = relay.lone_exit.take()
+        {
+            // No process can use the view any more, so the report need not wait until the kernel has ended PID 1.
+            relay.has_sent_final = true;
+            send_with_view_report(control, message, std::mem::replace(view, SandboxView::None));
+            has_server_ended = true;
+        }
         if init_ended {
             return Ok(copied);
         }
-        if has_server_ended {
+        if is_server_ending && !has_server_ended {
             // The step sees errors that the host has not given, so its result does not count.
-            server = None;
+            has_server_ended = true;
             kill_init(init);
         }
         if !daemon_gone && is_daemon_gone(control)? {

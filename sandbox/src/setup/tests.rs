@@ -209,6 +209,27 @@ fn clones_before_hiding_and_making_read_only() {
 }
 
 #[test]
+fn view_adds_three_operations() {
+    let with_view = Policy { view: true, ..policy() };
+    let ops: Vec<String> = setup_ops(&with_view, &host(), USER).iter().map(ToString::to_string).collect();
+    let plain = described_ops(USER);
+    let added: Vec<&String> = ops.iter().filter(|op| !plain.contains(op)).collect();
+    assert_eq!(
+        added,
+        [
+            "start the server of the view as the step's user",
+            "mount the view of the host, and make it the root",
+            "unmount everything that the view has replaced"
+        ]
+    );
+    let at = |phrase: &str| ops.iter().position(|op| op.contains(phrase)).expect(phrase);
+    assert_eq!(at("start the server"), 0, "while the process sees the host as the host is");
+    assert!(at("open /home/u/src/r and the run space") < at("mount the view"));
+    assert!(at("mount the view") < at("make / read-only"), "PID 1 mounts /proc after that");
+    assert!(at("wait until /proc and /sys are mounted") < at("unmount everything"));
+}
+
+#[test]
 fn keeps_host_network_if_allowed() {
     let policy = Policy { network: Network::Allow, ..policy() };
     let ops = setup_ops(&policy, &host(), USER);

@@ -1,6 +1,8 @@
 //! Provides a separate repository, home and state directory for each test, and the roles in which tests run.
 #![expect(clippy::disallowed_methods, reason = "trials build their world with plain files and processes")]
 
+mod processes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,6 +23,8 @@ use proctor_sandbox::{
     RunSpaceConfig, RunningSandbox, SandboxEvent, SandboxReuse, Sealed, ToolMount, ViewTrace, WaitStatus,
 };
 use rustix::event::{PollFd, PollFlags};
+
+pub(crate) use processes::{children, process_pidfds, process_statuses, wait_for_no_children};
 
 /// The ordinary user of the tests; it need not exist.
 const USER: u32 = 1001;
@@ -567,58 +571,6 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<String>, Failed> {
 /// Returns the content of a file of a layer.
 pub(crate) fn content(dir: BorrowedFd<'_>, name: &str) -> Result<String, Failed> {
     read_to_end(&rustix::fs::openat(dir, name, rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?)
-}
-
-/// Returns the processes of the host whose command line contains `marker`, with their `status` files, without the
-/// processes of this program.
-fn processes_of(marker: &str) -> Result<Vec<(i32, String)>, Failed> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
-        // A process that has ended in the meantime has neither file.
-        let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
-        let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
-        let is_ours = pid == std::process::id().cast_signed()
-            || line.split(|b| *b == 0).any(|word| word == SUBPROCESS_FLAG.as_bytes());
-        if !is_ours && String::from_utf8_lossy(&line).contains(marker) {
-            found.push((pid, status));
-        }
-    }
-    Ok(found)
-}
-
-/// Returns the `status` files of the processes.
-pub(crate) fn process_statuses(marker: &str) -> Result<Vec<String>, Failed> {
-    Ok(processes_of(marker)?.into_iter().map(|(_, status)| status).collect())
-}
-
-/// Returns descriptors that become readable when the processes end.
-pub(crate) fn process_pidfds(marker: &str) -> Result<Vec<std::os::fd::OwnedFd>, Failed> {
-    let pids = processes_of(marker)?.into_iter().filter_map(|(pid, _)| rustix::process::Pid::from_raw(pid));
-    pids.map(|pid| Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)).collect()
-}
-
-/// Returns the children of this process.
-pub(crate) fn children() -> Result<Vec<String>, Failed> {
-    let mut children = Vec::new();
-    for task in fs::read_dir("/proc/self/task")? {
-        let listed = fs::read_to_string(task?.path().join("children"))?;
-        children.extend(listed.split_whitespace().map(str::to_owned));
-    }
-    Ok(children)
-}
-
-/// Waits until this process has no children. Helpers are reaped some time after their attempts have ended.
-pub(crate) fn wait_for_no_children() -> Result<(), Failed> {
-    let began = std::time::Instant::now();
-    while !children()?.is_empty() {
-        if began.elapsed() > DEADLINE {
-            return Err(format!("children are left: {:?}", children()?).into());
-        }
-        std::thread::yield_now();
-    }
-    Ok(())
 }
 
 /// Gives this process its own mount namespace, so that a test can add mounts.

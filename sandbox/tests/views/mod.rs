@@ -211,11 +211,14 @@ pub(crate) fn contains_everything_that_strace_sees(bench: &SandboxTestEnv) -> Re
     Ok(())
 }
 
-/// A program whose threads change a path while the kernel reads it. It prints the content of each file that it opened.
+/// A program of which one thread changes a path while the kernel reads it. It prints the content of each file that it has
+/// read, until it has read 20 different files.
 const RACE_PROGRAM: &str = r#"
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 static volatile char path[64];
@@ -228,11 +231,13 @@ int main(void) {
     strcpy((char *)path, "data/00");
     pthread_t thread;
     pthread_create(&thread, 0, flip, 0);
-    for (int i = 0; i < 3000; i++) {
+    int distinct = 0, seen[100] = {0};
+    for (int i = 0; i < 3000 || distinct < 20; i++) {
         char text[16] = {0};
         int fd = open((char *)path, O_RDONLY);
-        if (fd >= 0 && read(fd, text, 15) > 0) puts(text);
+        if (fd >= 0 && read(fd, text, 15) > 0 && !seen[atoi(text) % 100]++) { distinct++; puts(text); }
         close(fd);
+        if (i % 16 == 0) sched_yield();
     }
     stop = 1;
     return pthread_join(thread, 0);
@@ -251,7 +256,7 @@ pub(crate) fn path_that_changes_during_a_call_is_recorded(bench: &SandboxTestEnv
     assert!(compiled.success());
     let (output, trace) = run_traced(bench, &TestCommand::new(&["./race"]))?;
     let seen: BTreeSet<&str> = output.lines().collect();
-    assert!(seen.len() > 10, "{seen:?}");
+    assert!(seen.len() >= 20, "{seen:?}");
     for name in seen {
         let entry = find(&trace, &bench.repo.join("data").join(name));
         assert!(entry.is_some_and(|entry| entry.read), "{name}: {entry:?}");
@@ -394,9 +399,9 @@ pub(crate) fn leaves_nothing_behind(bench: &SandboxTestEnv) -> Result<(), Failed
             Some(signal) => {
                 let (running, server) = start_with_server(bench, &step)?;
                 if signal == Signal::TERM {
-                    running.terminate()?
+                    running.terminate()?;
                 } else {
-                    running.kill()?
+                    running.kill()?;
                 }
                 collect_events(&running)?;
                 Some(server)
@@ -480,6 +485,40 @@ pub(crate) fn sockets_of_the_host_are_unreachable(bench: &SandboxTestEnv) -> Res
         vec![ToolMount { source: tool.clone(), at: tool, kind: ToolKind::ReadOnly, rights: AccessRights::Steps }];
     let ran = bench.run(&step)?;
     assert_eq!(ran.stdout_of_success(), "Connection refused\nConnection refused");
+    Ok(())
+}
+
+/// A file has no name in a mount of its own, so the server opens it in another way.
+pub(crate) fn shows_tool_that_is_a_file(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let tool = bench.root.join("tool.txt");
+    fs::write(&tool, "a tool\n")?;
+    let mut step = TestCommand::new(&["cat", tool.to_str().ok_or("text")?]);
+    step.tools = vec![ToolMount {
+        source: tool.clone(),
+        at: tool.clone(),
+        kind: ToolKind::ReadOnly,
+        rights: AccessRights::Steps,
+    }];
+    let (output, trace) = run_traced(bench, &step)?;
+    assert_eq!(output, "a tool");
+    assert!(find(&trace, &tool).is_some_and(|entry| entry.read));
+    Ok(())
+}
+
+/// Everything that the step can read of the host must come through the view.
+pub(crate) fn namespace_contains_no_mount_of_the_host(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let (output, _) = run_traced(bench, &TestCommand::new(&["cat", "/proc/self/mountinfo"]))?;
+    let kind = |line: &str| line.split_once(" - ")?.1.split(' ').next().map(str::to_owned);
+    let at = |line: &str| line.split(' ').nth(4).map(str::to_owned);
+    let of_sandbox = ["fuse", "overlay", "tmpfs", "proc", "sysfs", "devpts"];
+    for line in output.lines() {
+        let (kind, at) = kind(line).zip(at(line)).ok_or(line)?;
+        // Devices are single files of the host.
+        let is_device = at.starts_with("/dev/") && at.matches('/').count() == 2;
+        assert!(is_device || of_sandbox.contains(&kind.as_str()), "{line}");
+    }
+    let root = output.lines().find(|line| at(line).as_deref() == Some("/")).ok_or("no root")?;
+    assert_eq!(kind(root).as_deref(), Some("fuse"), "{root}");
     Ok(())
 }
 

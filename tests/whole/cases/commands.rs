@@ -147,7 +147,7 @@ fn help_lists_commands(env: &TestEnvironment) {
 
 fn doctor_lists_controls(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
-    repo.proctor(&["doctor"]).exits(0).prints(&["network_namespace", "layer", "pid_namespace"]);
+    repo.proctor(&["doctor"]).exits(0).prints(&["network_namespace", "layer", "pid_namespace", "views "]);
     let run = repo.proctor(&["doctor", "--format", "json"]).exits(0);
     let document: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run}"));
     assert!(document.to_string().contains("\"enforced\""), "{document:#}");

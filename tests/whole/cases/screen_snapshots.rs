@@ -258,9 +258,11 @@ fn sandbox_and_machine_screens(env: &TestEnvironment) {
         let is_control = row.starts_with("enforced ") && !mechanism.is_empty();
         if is_control { format!("{row}HOW\n") } else { format!("{line}\n") }
     };
-    let mask_groups =
-        |line: String| if line.starts_with("groups ") { "groups        WHICH\n".to_owned() } else { line };
-    screens.text = screens.text.lines().map(|line| mask_groups(mask_mechanism(line))).collect();
+    let mask_fact = |line: String| match line.split(' ').next() {
+        Some(label @ ("groups" | "views")) => format!("{label:<13} WHICH\n"),
+        _ => line,
+    };
+    screens.text = screens.text.lines().map(|line| mask_fact(mask_mechanism(line))).collect();
     screens.show(&["explain", "sandbox", "fine/say", "--profile", "pr"]);
     // The hidden directories differ between machines, and with them the numbers of the operations.
     let without_number = |line: &str| match line.trim_start().split_once("  ") {

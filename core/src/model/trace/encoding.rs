@@ -102,7 +102,7 @@ fn put_state(bytes: &mut Vec<u8>, state: &PathState) {
     match state {
         PathState::Absent => {}
         PathState::File { mode, size, uid, gid } => {
-            [(*mode).into(), *size, (*uid).into(), (*gid).into()].into_iter().for_each(put)
+            [(*mode).into(), *size, (*uid).into(), (*gid).into()].into_iter().for_each(put);
         }
         PathState::Directory { mode, uid, gid } | PathState::Other { mode, uid, gid } => {
             [*mode, *uid, *gid].into_iter().map(u64::from).for_each(put);

@@ -1,3 +1,5 @@
+//! Tests of traces and of their encoding.
+
 use proptest::prelude::*;
 
 use super::*;
