@@ -142,6 +142,7 @@ const VIEW_CHECKS: &[SandboxTestCase] = checks![
     views::changed_file_gives_no_trace;
     views::new_file_gives_no_trace;
     views::sockets_of_the_host_are_unreachable;
+    views::shows_private_copy;
     views::shows_tool_that_is_a_file;
     views::namespace_contains_no_mount_of_the_host;
     views::prepared_sandbox_records_from_the_start;

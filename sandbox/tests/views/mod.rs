@@ -505,6 +505,38 @@ pub(crate) fn shows_tool_that_is_a_file(bench: &SandboxTestEnv) -> Result<(), Fa
     Ok(())
 }
 
+/// A private copy is in the state directory, which the server of the view cannot enter by its path.
+pub(crate) fn shows_private_copy(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    const COPY_OWNER: &str = "1900000000";
+    let (private, tree) = (bench.root.join("private"), bench.root.join("private/tree"));
+    fs::create_dir(&private)?;
+    assert!(Command::new("cp").arg("-a").args([&bench.repo, &tree]).status()?.success());
+    if bench.role.is_set_up_by_root() {
+        let chown =
+            Command::new("chown").args(["-R", "-h", &format!("{COPY_OWNER}:{COPY_OWNER}")]).arg(&tree).status()?;
+        assert!(chown.success());
+    }
+    rustix::fs::chmod(&private, rustix::fs::Mode::from_raw_mode(0o700))?;
+    let host = bench.launcher.host();
+    let facts = proctor_sandbox::RepoFacts::read(&tree)?.as_copy_of(&bench.facts, host)?;
+    let mut policy =
+        bench.policy(&TestCommand::shell("cat .git/HEAD tracked.txt; echo x > new; id -u; stat -c %u ."))?;
+    policy.checkout = Some(tree.clone());
+    let (running, layer) = bench.launcher.spawn(&bench.space, &[], &facts, &policy)?;
+    let reports = collect_events(&running)?;
+    let (seen, _) = proctor_sandbox::StepUser::choose(host, &facts)?.ids_in_sandbox();
+    let expected = format!("ref: refs/heads/main\nas it was\n{seen}\n{seen}\n");
+    assert_eq!(environment::read_to_end(&running.stdout)?, expected, "{reports:?}");
+    let trace = running.take_view_trace().ok_or("no trace")?.map_err(|reason| reason.to_string())?;
+    for below in ["tracked.txt", ".git/HEAD"] {
+        let entry = find(&trace, &tree.join(below)).ok_or(below)?;
+        assert!(entry.read, "{entry:?}");
+    }
+    assert!(!trace.entries().iter().any(|entry| entry.path.starts_with(bench.repo.as_os_str().as_encoded_bytes())));
+    assert_eq!(environment::names(layer.seal().upper())?, ["new"]);
+    Ok(())
+}
+
 /// Everything that the step can read of the host must come through the view.
 pub(crate) fn namespace_contains_no_mount_of_the_host(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let (output, _) = run_traced(bench, &TestCommand::new(&["cat", "/proc/self/mountinfo"]))?;
