@@ -11,7 +11,10 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
-use proctor_sandbox::{AccessRights, Layer, RunningSandbox, SandboxEvent, Sealed, ToolKind, ToolMount, WaitStatus};
+use proctor_sandbox::{
+    AccessRights, Layer, RunningSandbox, SandboxEvent, Sealed, ToolKind, ToolMount, WaitStatus, observe_listing,
+    observe_path,
+};
 use rustix::process::{Pid, Signal};
 
 use crate::caches::cache;
@@ -113,6 +116,23 @@ pub(crate) fn records_owners_on_disk(bench: &SandboxTestEnv) -> Result<(), Faile
     };
     assert_eq!(recorded, (meta.uid(), meta.gid(), meta.mode() & 0o7777, meta.len()));
     assert_eq!(seen != meta.uid().to_string(), bench.role == UserRole::RootOwn);
+    Ok(())
+}
+
+/// A caller observes the host as the server of the view does, although the server runs as another user.
+pub(crate) fn trace_agrees_with_observation(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let trace = trace_of(bench, "ls -lR . /etc/ssl > /dev/null 2>&1; cat .git/HEAD; test ! -e absent")?;
+    for entry in trace.entries() {
+        let path = Path::new(std::str::from_utf8(&entry.path)?);
+        let (state, stamp) = observe_path(path)?;
+        assert_eq!(state, entry.state, "{}", path.display());
+        let is_directory = matches!(state, PathState::Directory { .. });
+        assert!(is_directory || stamp == entry.stamp, "{}: {stamp:?}, {entry:?}", path.display());
+        if let Some(listing) = entry.listing {
+            assert_eq!(observe_listing(path)?, listing, "{}", path.display());
+        }
+    }
+    assert!(trace.entries().iter().filter(|entry| entry.listing.is_some()).count() >= 2);
     Ok(())
 }
 
