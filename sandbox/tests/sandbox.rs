@@ -132,8 +132,8 @@ const VIEW_CHECKS: &[SandboxTestCase] = checks![
     views::records_program_with_its_libraries;
     views::records_owners_on_disk;
     views::trace_agrees_with_observation;
-    views::contains_everything_that_strace_sees;
-    views::path_that_changes_during_a_call_is_recorded;
+    views::completeness::contains_everything_that_strace_sees;
+    views::completeness::path_that_changes_during_a_call_is_recorded;
     views::step_changes_the_tree_as_without_a_view;
     views::server_has_only_the_rights_of_the_step;
     views::killed_server_invalidates_the_result;

@@ -12,7 +12,7 @@ use crate::file_meta::OwnerMap;
 use crate::host_files::examine_at;
 
 /// Returns the state and the stamp that a view would record now for an absolute path. The last component is not followed
-/// if it is a symbolic link. Links above it are followed; a trace contains an entry of its own for each of them.
+/// if it is a symbolic link. Links above it are followed, since each has a separate entry in a trace.
 ///
 /// # Errors
 /// The path cannot be examined.
