@@ -139,6 +139,7 @@ const VIEW_CHECKS: &[SandboxTestCase] = checks![
     views::step_changes_the_tree_as_without_a_view;
     views::server_has_only_the_rights_of_the_step;
     views::killed_server_invalidates_the_result;
+    views::wrong_answer_invalidates_the_result;
     views::stopped_server_does_not_delay_a_kill;
     views::leaves_nothing_behind;
     views::too_many_paths_give_no_trace;

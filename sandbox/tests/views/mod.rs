@@ -245,6 +245,23 @@ pub(crate) fn killed_server_invalidates_the_result(bench: &SandboxTestEnv) -> Re
     environment::wait_for_no_children()
 }
 
+/// The owner of a file can permit itself to read the file in the sandbox, but the server of the view cannot read it then.
+pub(crate) fn wrong_answer_invalidates_the_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    rustix::fs::chmod(bench.repo.join("tracked.txt"), rustix::fs::Mode::empty())?;
+    let step = TestCommand::shell("chmod 600 tracked.txt; cat tracked.txt; exit 0");
+    let plain = bench.run(&TestCommand { view: false, ..step.clone() })?;
+    assert_eq!(plain.stdout_of_success(), "as it was");
+    let (running, _layer) = bench.start(&step, &[])?;
+    let reports = collect_events(&running)?;
+    assert!(
+        matches!(reports.last(), Some(SandboxEvent::NotStarted { fault: StartFault::Internal, .. })),
+        "{reports:?}"
+    );
+    let trace = running.take_view_trace();
+    assert!(matches!(&trace, Some(Err(NoTrace::Failed { message })) if message.contains("tracked.txt")), "{trace:?}");
+    Ok(())
+}
+
 pub(crate) fn stopped_server_does_not_delay_a_kill(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let script = "echo up; i=0; while :; do test -e absent$i; i=$((i + 1)); done";
     let (running, server) = start_with_server(bench, &TestCommand::shell(script))?;
