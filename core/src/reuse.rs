@@ -12,4 +12,4 @@ mod stored_result;
 pub use observed_inputs::{ChangedInput, ContentPin, CurrentInputs, InputArea, ObservedInputs, PathNow};
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
 pub use step_identity::{MachineFacts, ShownTool, StepIdentity};
-pub use stored_result::{MAX_STORED_BYTES, StoredResult};
+pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

@@ -4,6 +4,7 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -20,8 +21,8 @@ use proctor_core::model::trace::{
 };
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PathNow, ReuseObstacle,
-    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PassedFile, PathNow,
+    ReuseObstacle, ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
@@ -90,11 +91,34 @@ pub(crate) struct ObservedTree<'a> {
     pub(crate) directory: &'a Path,
 }
 
+/// The files of a step with `per_file` that need not be checked again.
+#[derive(Debug)]
+pub(crate) struct PassedFiles {
+    /// The positions of these files in the list of files.
+    pub(crate) passed: Vec<usize>,
+    /// The results that hold, newest first; at least one.
+    pub(crate) holding: Vec<StoredResult>,
+}
+
+/// The reason why the result of a step with `per_file` is not stored.
+#[derive(Debug)]
+pub(crate) enum FilesNotStored {
+    /// A rule forbids it, or the inputs are not known.
+    Obstacle(ReuseObstacle),
+    /// The step read a file that it was not to check, so that `per_file` is wrong.
+    ReadsOthers {
+        /// The path.
+        path: String,
+    },
+}
+
 /// The search for a stored result.
 #[derive(Debug)]
 pub(crate) enum ReuseSearch {
     /// A result holds.
     Found(Box<StoredResult>),
+    /// These results of a step with `per_file` hold, but not for all of its files.
+    Files(Vec<StoredResult>),
     /// No result is used.
     Nothing(NoResult),
 }
@@ -231,14 +255,10 @@ impl StepReuse {
         if let Some(reason) = self.results.distrust(key)? {
             return nothing(NoResult::Distrusted(reason));
         }
-        let (now, stored) = (self.clock.now_ms(), self.results.candidates(key)?);
         let mut miss = NoResult::NotStored;
-        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
         let inputs = TreeInputs(tree);
-        for result in stored {
-            let is_dated = result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
-                || now.saturating_sub(result.executed_ms) > max_age_ms;
-            let reason = match (is_dated, result.inputs.first_change(&inputs)) {
+        for result in self.results.candidates(key)? {
+            let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
                 (true, _) => NoResult::TooOld,
                 (false, Some(change)) => NoResult::Changed(change),
                 (false, None) if self.is_chosen_for_recheck()? => return nothing(NoResult::Recheck),
@@ -254,6 +274,100 @@ impl StepReuse {
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
         Ok(random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+    }
+
+    /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
+    /// in the tree; the positions of those that have passed are returned.
+    ///
+    /// # Errors
+    /// No result is used, and the reason for it.
+    pub(crate) fn find_files(
+        &self,
+        key: &Sha256Hex,
+        tree: ObservedTree<'_>,
+        files: &[Vec<u8>],
+    ) -> Result<PassedFiles, NoResult> {
+        if !self.request.uses_stored {
+            return Err(NoResult::NotWanted);
+        }
+        let unreadable = |error: StoreError| NoResult::Unreadable(error);
+        if let Some(reason) = self.results.distrust(key).map_err(unreadable)? {
+            return Err(NoResult::Distrusted(reason));
+        }
+        let (inputs, mut miss, mut holding) = (TreeInputs(tree), NoResult::NotStored, Vec::new());
+        for result in self.results.candidates(key).map_err(unreadable)? {
+            match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
+                (true, _) => miss = NoResult::TooOld,
+                (false, Some(change)) => miss = NoResult::Changed(change),
+                (false, None) => holding.push(result),
+            }
+        }
+        if holding.is_empty() {
+            return Err(miss);
+        }
+        if self.is_chosen_for_recheck().map_err(unreadable)? {
+            return Err(NoResult::Recheck);
+        }
+        let known: BTreeSet<&PassedFile> = holding.iter().flat_map(|result| &result.files).collect();
+        let has_passed = |path: &Vec<u8>| inputs.file(path).is_some_and(|file| known.contains(&file));
+        let passed = files.iter().enumerate().filter(|(_, path)| has_passed(path)).map(|(at, _)| at).collect();
+        Ok(PassedFiles { passed, holding })
+    }
+
+    /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
+    /// results that hold.
+    ///
+    /// # Errors
+    /// The reason why it is not stored. [`FilesNotStored::ReadsOthers`] if the result of a file depends on another one
+    /// of `all`.
+    pub(crate) fn record_files(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+    ) -> Result<Sha256Hex, FilesNotStored> {
+        let not_observed = |message: String| FilesNotStored::Obstacle(ReuseObstacle::NotObserved { message });
+        if let Some(obstacle) = result_obstacle(evidence) {
+            return Err(FilesNotStored::Obstacle(obstacle));
+        }
+        let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
+        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
+        let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
+        let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
+            return Err(FilesNotStored::ReadsOthers { path: escape_output(other) });
+        }
+        let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
+        let mut inputs = observed.without_files(&own).map_err(invalid)?;
+        let source = TreeInputs(tree);
+        let mut files: BTreeSet<PassedFile> = checked.iter().filter_map(|path| source.file(path)).collect();
+        for result in earlier {
+            inputs = inputs.union(&result.inputs).map_err(invalid)?;
+            files.extend(result.files.iter().cloned());
+        }
+        // Only files of the tree as it is now are of use.
+        files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
+        let result = StoredResult {
+            key: key.clone(),
+            run_id: self.request.run_id.clone(),
+            executed_at: self.clock.now_text(),
+            executed_ms: self.clock.now_ms(),
+            has_files,
+            evidence: evidence.clone(),
+            inputs,
+            files: files.into_iter().collect(),
+        };
+        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        Ok(result.chain_digest())
+    }
+
+    fn is_dated(&self, result: &StoredResult) -> bool {
+        let now = self.clock.now_ms();
+        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+        result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
+            || now.saturating_sub(result.executed_ms) > max_age_ms
     }
 
     /// Stores the result of an execution, if it can be reused.
@@ -281,6 +395,7 @@ impl StepReuse {
             has_files,
             evidence: evidence.clone(),
             inputs,
+            files: Vec::new(),
         };
         self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
         Ok(result.chain_digest())
@@ -343,6 +458,12 @@ fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
 struct TreeInputs<'a>(ObservedTree<'a>);
 
 impl TreeInputs<'_> {
+    /// Returns a covered file as it is now; `None` if there is none, or if its path is not text.
+    fn file(&self, path: &[u8]) -> Option<PassedFile> {
+        let Entry { kind: EntryKind::File, executable, sha256 } = self.covered(path)? else { return None };
+        Some(PassedFile { path: std::str::from_utf8(path).ok()?.to_owned(), sha256, executable })
+    }
+
     /// Returns the content of a path of the tree, for the record.
     fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
         let shown = || escape_output(path);

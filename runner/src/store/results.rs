@@ -203,6 +203,7 @@ mod tests {
             has_files: false,
             evidence: crate::test_support::step_evidence("s"),
             inputs: ObservedInputs::new(AccessTrace::default(), Vec::new(), host).expect("inputs"),
+            files: Vec::new(),
         }
     }
 
