@@ -16,9 +16,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::model::trace::{
-    AccessTrace, AccessedPath, EntryKind as ListedKind, FileStamp, ListingDigest, NoTrace, PathState,
-};
+use proctor_core::model::trace::{AccessTrace, AccessedPath, ListingDigest, NoTrace, PathState};
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
     ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PassedFile, PathNow,
@@ -28,9 +26,9 @@ use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
-use proctor_sandbox::{Policy, ViewTrace};
+use proctor_sandbox::{Policy, ViewTrace, observe_listing, observe_path};
 use proctor_snapshot::EntryTree;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
@@ -506,43 +504,11 @@ impl CurrentInputs for TreeInputs<'_> {
     }
 
     fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
-        let at = self.host_path(area, path);
-        let found = match at.symlink_metadata() {
-            Ok(found) => found,
-            Err(error) => {
-                let is_absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-                return is_absent.then_some((PathState::Absent, None));
-            }
-        };
-        let (mode, uid, gid) = (found.mode() & 0o7777, found.uid(), found.gid());
-        let state = match FileType::from_raw_mode(found.mode()) {
-            FileType::RegularFile => PathState::File { mode, size: found.size(), uid, gid },
-            FileType::Directory => PathState::Directory { mode, uid, gid },
-            FileType::Symlink => {
-                let target = fs::read_link(&at).ok()?.into_os_string().into_encoded_bytes();
-                PathState::Link { target, uid, gid }
-            }
-            _ => PathState::Other { mode: found.mode(), uid, gid },
-        };
-        let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-        let stamp = FileStamp {
-            dev: found.dev(),
-            ino: found.ino(),
-            size: found.size(),
-            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
-            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
-        };
-        Some((state, Some(stamp)))
+        observe_path(&self.host_path(area, path)).ok()
     }
 
     fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(self.host_path(area, path)).ok()? {
-            let entry = entry.ok()?;
-            let kind = listed_kind(entry.file_type().ok()?)?;
-            entries.push((entry.file_name().into_encoded_bytes(), kind));
-        }
-        Some(ListingDigest::from_entries(entries))
+        observe_listing(&self.host_path(area, path)).ok()
     }
 
     fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
@@ -556,20 +522,6 @@ impl CurrentInputs for TreeInputs<'_> {
         let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
         Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
     }
-}
-
-fn listed_kind(kind: fs::FileType) -> Option<ListedKind> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let kinds = [
-        (kind.is_file(), ListedKind::File),
-        (kind.is_dir(), ListedKind::Directory),
-        (kind.is_symlink(), ListedKind::Link),
-        (kind.is_fifo(), ListedKind::Fifo),
-        (kind.is_socket(), ListedKind::Socket),
-        (kind.is_char_device(), ListedKind::CharacterDevice),
-        (kind.is_block_device(), ListedKind::BlockDevice),
-    ];
-    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind))
 }
 
 /// Returns whether a path of the tree is inside a git directory.
