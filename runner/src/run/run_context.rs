@@ -334,7 +334,7 @@ impl RunContext {
         let needs_paths = plan.skills.iter().any(|skill| !skill.needs_paths.is_empty());
         // Possibly the first command is not executed.
         let may_be_reused = |(skill, step): &(Option<PlannedSkill>, PlannedStep)| {
-            self.reuse.as_ref().zip(skill.as_ref()).is_some_and(|(reuse, skill)| reuse.may_be_reused(skill, step))
+            skill.as_ref().and_then(|skill| self.step_reuse(skill, step)).is_some_and(StepReuse::uses_stored)
         };
         let first = check.or_else(step).filter(|first| !needs_paths && !may_be_reused(first));
         let (context, first) = (Arc::clone(self), first);
@@ -404,8 +404,17 @@ impl RunContext {
             mounts.extend(self.needed_paths.mounts(&self.caches, skill)?.iter().cloned());
         }
         let (mut policy, environment) = self.policy_with_mounts(step, mounts);
-        policy.view = skill.is_some_and(|skill| self.reuse.as_ref().is_some_and(|reuse| reuse.observes(skill, step)));
+        policy.view = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
         Ok((policy, environment))
+    }
+
+    /// Returns the reuse of results for a step; `None` if its results are neither stored nor used.
+    ///
+    /// A step that checks only some of its files has other files in almost every run, so that observing it would cost more
+    /// than it saves. With `per_file`, its results count for later runs too.
+    pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
+        let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
+        self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
     }
 
     /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.

@@ -193,9 +193,9 @@ impl StepReuse {
         })
     }
 
-    /// Returns whether a stored result may be used for a step, so that it is not certain that the step is executed.
-    pub(crate) fn may_be_reused(&self, skill: &PlannedSkill, step: &PlannedStep) -> bool {
-        self.request.uses_stored && self.observes(skill, step)
+    /// Returns whether stored results are used, so that it is not certain that a step is executed.
+    pub(crate) fn uses_stored(&self) -> bool {
+        self.request.uses_stored
     }
 
     /// Returns whether a step runs on a view.

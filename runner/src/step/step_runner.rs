@@ -206,7 +206,7 @@ fn reuse_key(
     step: &PlannedStep,
     files: &StepFiles,
 ) -> Option<Sha256Hex> {
-    let reuse = context.reuse.as_ref().filter(|reuse| reuse.observes(skill, step))?;
+    let reuse = context.step_reuse(skill, step)?;
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step).ok()?;
     if !is_per_file(step) {

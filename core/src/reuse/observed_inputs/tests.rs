@@ -239,7 +239,8 @@ fn combined_inputs_contain_every_kind_of_access() {
     let inputs = |host| ObservedInputs::new(AccessTrace::default(), Vec::new(), trace(host)).expect("inputs");
     let listed = AccessedPath { listing: Some(listing(&["x"])), ..accessed(b"/d", DIRECTORY, false) };
     let one = inputs(vec![accessed(b"/d", DIRECTORY, false), accessed(b"/f", file(1), true)]);
-    let other = inputs(vec![listed.clone(), accessed(b"/f", file(1), false), accessed(b"/g", PathState::Absent, false)]);
+    let other =
+        inputs(vec![listed.clone(), accessed(b"/f", file(1), false), accessed(b"/g", PathState::Absent, false)]);
     let both = one.union(&other).expect("inputs");
     assert_eq!(both.host(), [listed, accessed(b"/f", file(1), true), accessed(b"/g", PathState::Absent, false)]);
     assert_eq!(other.union(&one).expect("inputs"), both);
