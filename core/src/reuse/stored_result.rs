@@ -29,6 +29,8 @@ pub struct StoredResult {
     pub evidence: StepEvidence,
     /// The inputs. Those of a step with `per_file` do not contain its files.
     pub inputs: ObservedInputs,
+    /// The [digest](ObservedInputs::digest) of the inputs.
+    pub inputs_sha256: Sha256Hex,
     /// The files of a step with `per_file`, each of which passed; empty for other steps.
     pub files: Vec<PassedFile>,
 }
@@ -52,6 +54,7 @@ struct Header {
     executed_ms: u64,
     has_files: bool,
     evidence: StepEvidence,
+    inputs_sha256: Sha256Hex,
     files: Vec<PassedFile>,
 }
 
@@ -60,7 +63,7 @@ impl StoredResult {
     /// same step on the same inputs are interchangeable.
     pub fn chain_digest(&self) -> Sha256Hex {
         let files: Vec<String> = self.files.iter().map(|file| format!(" {} {}", file.path, file.sha256)).collect();
-        Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs.digest(), files.concat()).as_bytes())
+        Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs_sha256, files.concat()).as_bytes())
     }
 
     /// Returns the source of a reused result, for its evidence.
@@ -68,7 +71,7 @@ impl StoredResult {
         ReuseSource {
             run_id: self.run_id.clone(),
             executed_at: self.executed_at.clone(),
-            inputs_sha256: self.inputs.digest(),
+            inputs_sha256: self.inputs_sha256.clone(),
             inputs: self.inputs.path_count() as u64,
         }
     }
@@ -82,6 +85,7 @@ impl StoredResult {
             executed_ms: self.executed_ms,
             has_files: self.has_files,
             evidence: self.evidence.clone(),
+            inputs_sha256: self.inputs_sha256.clone(),
             files: self.files.clone(),
         };
         // Serializing these types cannot fail.
@@ -103,9 +107,9 @@ impl StoredResult {
         }
         let (length, rest) = content.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
         let (header, inputs) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        let Header { key, run_id, executed_at, executed_ms, has_files, evidence, files } =
+        let Header { key, run_id, executed_at, executed_ms, has_files, evidence, inputs_sha256, files } =
             serde_json::from_slice(header).ok()?;
         let inputs = ObservedInputs::decode(inputs).ok()?;
-        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs, files })
+        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs, inputs_sha256, files })
     }
 }

@@ -354,6 +354,7 @@ impl StepReuse {
             executed_ms: self.clock.now_ms(),
             has_files,
             evidence: evidence.clone(),
+            inputs_sha256: inputs.digest(),
             inputs,
             files: files.into_iter().collect(),
         };
@@ -392,6 +393,7 @@ impl StepReuse {
             executed_ms: self.clock.now_ms(),
             has_files,
             evidence: evidence.clone(),
+            inputs_sha256: inputs.digest(),
             inputs,
             files: Vec::new(),
         };

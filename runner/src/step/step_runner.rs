@@ -260,8 +260,9 @@ fn reused_step(
     step: &PlannedStep,
     (result, checked): (StoredResult, &StepFiles),
 ) -> StepRun {
-    let (source, stored_as) = (result.source(), result.chain_digest());
-    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key, stored_as)));
+    let source = result.source();
+    let files =
+        result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest())));
     let mut evidence = StepEvidence {
         planned: step.clone(),
         duration_ms: 0,

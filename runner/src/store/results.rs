@@ -95,7 +95,7 @@ impl StepResults {
     /// A system call fails.
     pub(crate) fn store(&self, result: &StoredResult) -> Result<(), StoreError> {
         let (directory, _) = self.root.ensure_unsynced(result.key.as_str(), 0o700)?;
-        directory.write_unsynced(&format!("{}{SUFFIX}", result.inputs.digest()), &result.encode())?;
+        directory.write_unsynced(&format!("{}{SUFFIX}", result.inputs_sha256), &result.encode())?;
         let names = names_by_age(&directory)?;
         let excess = names.len().saturating_sub(MAX_RESULTS);
         names.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))
@@ -195,6 +195,7 @@ mod tests {
             listing: None,
         };
         let host = AccessTrace::new(vec![absent]).expect("a trace");
+        let inputs = ObservedInputs::new(AccessTrace::default(), Vec::new(), host).expect("inputs");
         StoredResult {
             key: Sha256Hex::digest(key.as_bytes()),
             run_id: RunId::new("r1").expect("an id"),
@@ -202,7 +203,8 @@ mod tests {
             executed_ms: 1,
             has_files: false,
             evidence: crate::test_support::step_evidence("s"),
-            inputs: ObservedInputs::new(AccessTrace::default(), Vec::new(), host).expect("inputs"),
+            inputs_sha256: inputs.digest(),
+            inputs,
             files: Vec::new(),
         }
     }
