@@ -263,6 +263,8 @@ impl SpanAttributes {
         }
         self.push_number("proctor.step.execution_ms", step.duration_ms);
         self.push_flag("proctor.step.flaky", step.flaky);
+        self.push_flag("proctor.step.cached", step.is_cached());
+        self.push_optional_text("proctor.step.cached_from", step.reused.as_ref().map(|source| source.run_id.as_str()));
         if step.outcome != Outcome::Passed {
             self.push_text("error.type", step.outcome.as_str());
         }
