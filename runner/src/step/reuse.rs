@@ -69,6 +69,8 @@ pub(crate) struct ReuseRequest {
     pub(crate) run_id: RunId,
     /// True if stored results are used. New ones are stored in any case.
     pub(crate) uses_stored: bool,
+    /// True if the operator's share of the usable results is checked by an execution.
+    pub(crate) rechecks: bool,
 }
 
 /// The settings of a run that its reuse depends on.
@@ -88,6 +90,15 @@ pub(crate) struct ObservedTree<'a> {
     pub(crate) entries: &'a EntryTree,
     /// The directory of the private copy.
     pub(crate) directory: &'a Path,
+}
+
+/// The last executions of a step.
+#[derive(Debug)]
+pub(crate) struct LastResults {
+    /// The newest stored result.
+    pub(crate) newest: Option<StoredResult>,
+    /// The reason why the result of the last execution was not stored; `None` if it was stored.
+    pub(crate) not_stored: Option<String>,
 }
 
 /// The search for a stored result.
@@ -215,6 +226,20 @@ impl StepReuse {
         identity.key(self.results.secret())
     }
 
+    /// Returns why results of a step are never used; `None` if they can be.
+    pub(crate) fn obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseObstacle> {
+        plan_obstacle(skill, step)
+    }
+
+    /// Returns the newest stored result of a key, and the reason why the result of the last execution was not stored.
+    ///
+    /// # Errors
+    /// The results cannot be read.
+    pub(crate) fn last_results(&self, key: &Sha256Hex) -> Result<LastResults, StoreError> {
+        let newest = self.results.candidates(key)?.into_iter().next();
+        Ok(LastResults { newest, not_stored: self.results.not_stored(key)? })
+    }
+
     /// Searches a stored result whose inputs are the same now.
     pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
         match self.search(key, tree) {
@@ -253,7 +278,7 @@ impl StepReuse {
     }
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
-        Ok(random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+        Ok(self.request.rechecks && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
     }
 
     /// Stores the result of an execution, if it can be reused.
@@ -261,6 +286,22 @@ impl StepReuse {
     /// # Errors
     /// The reason why it is not stored.
     pub(crate) fn record(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+    ) -> Result<Sha256Hex, ReuseObstacle> {
+        let recorded = self.try_record(key, evidence, (trace, has_files), tree);
+        if let Err(obstacle) = &recorded
+            && let Err(error) = self.results.set_not_stored(key, &obstacle.to_string())
+        {
+            tracing::warn!(%error, "the reason why a result is not stored cannot be stored");
+        }
+        recorded
+    }
+
+    fn try_record(
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
