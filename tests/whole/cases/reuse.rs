@@ -28,7 +28,7 @@ const fn reuse_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefini
     case(name, run).needs(&[Needs::Sandbox, Needs::Views])
 }
 
-/// A repository whose results are reused, without checks by chance.
+/// A repository whose results are reused.
 struct ReuseRepo<'e> {
     env: &'e TestEnvironment,
     repo: Repo<'e>,
@@ -41,16 +41,12 @@ impl<'e> ReuseRepo<'e> {
     }
 
     fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
-        let reuse = Self { env, repo: env.repo(spec) };
-        reuse.configure("recheck_percent = 0");
-        reuse
+        Self { env, repo: env.repo(spec) }
     }
 
     /// Writes the operator's settings of the reuse.
     fn configure(&self, settings: &str) {
-        let config = self.env.root().join("config/proctor/proctord.toml");
-        machine::write(&config, &format!("[reuse]\n{settings}\n"));
-        self.env.give_to_actor(&self.env.root().join("config"));
+        self.env.configure_operator(&format!("[reuse]\n{settings}\n"));
     }
 
     fn pass(&self) -> FinishedProcess {
@@ -114,6 +110,9 @@ fn unchanged_tree_executes_nothing(env: &TestEnvironment) {
     assert_eq!((&answer["run"]["steps"], &answer["run"]["cached_steps"]), (&2.into(), &2.into()), "{answer:#}");
     let verbose = reuse.repo.run_with(&["--verbose"]).exits(0);
     assert!(verbose.stdout.contains(&format!("cached from run {first}, executed ")), "{verbose}");
+    let logs = reuse.proctor(&["logs", &text(&reuse.repo.last_run()["run_id"]), "verify.it/one"]).exits(0);
+    assert_eq!(logs.stdout, printed);
+    assert!(logs.stderr.contains(&format!("note: verify.it/one is cached from run {first}\n")), "{logs}");
     let explained = reuse.explain("verify.it/one");
     assert!(explained.contains(&format!("would be cached\n  cached from run {first}, executed ")), "{explained}");
 }

@@ -203,7 +203,6 @@ fn run_screens(env: &TestEnvironment) {
 
 /// Shows a second run of a profile, of which one step is executed.
 fn cached_screens(env: &TestEnvironment) {
-    machine::write(&env.root().join("config/proctor/proctord.toml"), "[reuse]\nrecheck_percent = 0\n");
     let lint = [TestStep::sh("read", "cat README.md"), TestStep::sh("look", "cat src/lib.rs")];
     let skills = [TestSkill::new("docs", [TestStep::sh("read", "cat README.md")]), TestSkill::new("lint", lint)];
     let repo = env.repo(&TestSpec::new(skills.map(|skill| skill.determinism("D1"))));
