@@ -1,22 +1,18 @@
 //! Implements `proctor logs`, which prints the stored output of a run's steps. One step or the whole run can be
 //! followed while it runs. Output of steps is escaped for the screen.
 
+mod cached_note;
 mod escaping;
 mod log_printer;
 mod run_follower;
 mod run_units;
 mod stored_logs;
 
-use proctor_core::model::names::RunId;
-use proctor_core::record::evidence::CACHED;
-
 use crate::args::LogsArgs;
 use crate::caller::Caller;
 use crate::error::CliError;
 use crate::named_run::{NamedRun, RunSource, find_named_run};
 use crate::screen::Screen;
-use crate::style::{DIM, paint};
-use crate::text::escape_line;
 use log_printer::LogPrinter;
 
 /// Prints the output. The code is 0 if there was any output to print.
@@ -44,10 +40,4 @@ pub(crate) async fn logs(args: &LogsArgs, caller: &Caller, screen: &mut Screen) 
         None if args.follow && !args.raw => run_follower::follow_run(&mut printer).await,
         None => printer.print_all(args.follow).await,
     }
-}
-
-/// Returns the note for a step whose output is that of an earlier run; empty for other steps.
-fn cached_note(name: &str, cached_from: Option<&RunId>) -> String {
-    let note = |run| format!("{} {} is {CACHED} from run {run}\n", paint(DIM, "note:"), escape_line(name));
-    cached_from.map(note).unwrap_or_default()
 }

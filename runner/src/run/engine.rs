@@ -287,11 +287,8 @@ impl Engine {
             caches: request.caches,
             redactor: self.redactor(None),
             files,
-            reuse: (request.sandbox == SandboxMode::Strict).then(|| ReuseRequest {
-                run_id: facts.run_id.clone(),
-                uses_stored: request.reuses_steps,
-                rechecks: true,
-            }),
+            reuse: (request.sandbox == SandboxMode::Strict)
+                .then(|| ReuseRequest::new(&facts.run_id, request.reuses_steps)),
         };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));

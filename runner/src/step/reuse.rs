@@ -73,6 +73,13 @@ pub(crate) struct ReuseRequest {
     pub(crate) rechecks: bool,
 }
 
+impl ReuseRequest {
+    /// Creates the request of a run.
+    pub(crate) fn new(run_id: &RunId, uses_stored: bool) -> Self {
+        Self { run_id: run_id.clone(), uses_stored, rechecks: true }
+    }
+}
+
 /// The settings of a run that its reuse depends on.
 pub(crate) struct ReuseConfig<'a> {
     pub(crate) settings: ReuseSettings,

@@ -31,7 +31,7 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::reuse::{NoResult, ReuseSearch, StepReuse};
+use crate::step::reuse::{NoResult, ReuseSearch};
 use crate::step::reused_files::{self, ReusedFiles};
 use crate::step::skill_runner::describe_outcome;
 use crate::step::sql_step::SqlProgram;
@@ -187,42 +187,8 @@ pub(crate) async fn execute(
     }
 }
 
-/// Predicts whether a run would use a stored result for `step`, without executing anything.
-pub(crate) async fn predict_reuse(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-) -> ReusePrediction {
-    let nothing = |reason| ReusePrediction { key: None, search: Ok(ReuseSearch::Nothing(reason)) };
-    if let Some(obstacle) = StepReuse::obstacle(skill, step) {
-        return nothing(NoResult::Obstacle(obstacle));
-    }
-    let files = match StepFiles::choose(context, stack.view(), step).await {
-        Ok(files) => files,
-        Err(not_chosen) => return ReusePrediction { key: None, search: Err(not_chosen) },
-    };
-    if context.observed_tree().is_none() {
-        return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
-    }
-    let Some(key) = reuse_key(context, stack, skill, step, &files) else {
-        let message = "the stored results are not available".to_owned();
-        return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
-    };
-    let search = search_result(context, &key).await;
-    ReusePrediction { key: Some(key), search: Ok(search) }
-}
-
-/// The prediction for a step.
-pub(crate) struct ReusePrediction {
-    /// The key of the step, if it has one.
-    pub(crate) key: Option<Sha256Hex>,
-    /// The search for a stored result; an error if the step has no files to check.
-    pub(crate) search: Result<ReuseSearch, FilesNotChosen>,
-}
-
 /// Returns the key of a step under which its results are stored; `None` if they are not.
-fn reuse_key(
+pub(crate) fn reuse_key(
     context: &RunContext,
     stack: &LayerStack,
     skill: &PlannedSkill,
@@ -237,7 +203,7 @@ fn reuse_key(
 }
 
 /// Searches a stored result on a blocking thread.
-async fn search_result(context: &Arc<RunContext>, key: &Sha256Hex) -> ReuseSearch {
+pub(crate) async fn search_result(context: &Arc<RunContext>, key: &Sha256Hex) -> ReuseSearch {
     let (context, key) = (Arc::clone(context), key.clone());
     let search = move || match (&context.reuse, context.observed_tree()) {
         (Some(reuse), Some(tree)) => reuse.find(&key, tree),

@@ -5,7 +5,7 @@ use proctor_core::model::names::RunId;
 use proctor_daemon::client::{Client, RunEventReader};
 use proctor_daemon::service::{MAX_PART, OutputId, OutputUnit, StdStream};
 
-use super::cached_note;
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::run_units::{UnitPosition, check_worth_waiting, find_unit, unit_name, units};
 use crate::args::LogsArgs;

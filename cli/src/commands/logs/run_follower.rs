@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::cached_note;
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::log_printer::LogPrinter;
 use super::run_units::{UnitPosition, unit_name, units};

@@ -8,7 +8,7 @@ use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
 use proctor_runner::Engine;
 
-use super::cached_note;
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::run_units::unknown_step_error;
 use crate::args::LogsArgs;

@@ -21,8 +21,8 @@ use crate::run::run_context::{ChangeMode, RunContext};
 use crate::run::schedule::Schedule;
 use crate::step::layer_stack::LayerStack;
 use crate::step::reuse::{NoResult, ReuseRequest, ReuseSearch};
+use crate::step::reuse_prediction::{ReusePrediction, predict_reuse};
 use crate::step::reused_files::ReusedFiles;
-use crate::step::step_runner::{self, ReusePrediction};
 
 /// The prediction for one step of a profile.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Engine {
             caches: request.caches,
             redactor: self.redactor(None),
             files: None,
-            reuse: Some(ReuseRequest { run_id: self.run_id()?, uses_stored: true, rechecks: false }),
+            reuse: Some(ReuseRequest { rechecks: false, ..ReuseRequest::new(&self.run_id()?, true) }),
         };
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);
@@ -131,7 +131,7 @@ async fn preview_skill(
     let mut previews = Vec::new();
     for step in &skill.steps {
         let path = step_path(&skill.name, &step.name);
-        let prediction = step_runner::predict_reuse(context, &stack, skill, step).await;
+        let prediction = predict_reuse(context, &stack, skill, step).await;
         if let Some(files) = files_of(&prediction, skill, step) {
             stack = stack.with_reused(Arc::clone(&files));
             left.files.push(files);
