@@ -16,4 +16,4 @@ pub use observed_inputs::{
 };
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
 pub use step_identity::{IDENTITY_PARTS, MachineFacts, ShownTool, StepIdentity};
-pub use stored_result::{MAX_STORED_BYTES, StoredResult};
+pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

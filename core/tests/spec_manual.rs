@@ -52,7 +52,7 @@ fn manual_examples_parse() {
 fn examples_of_other_pages_parse() {
     let [recipes, sql_steps, files] =
         ["recipes.md", "sql.md", "files.md"].map(|page| code_blocks(&read_doc(page), "yaml"));
-    assert_eq!((recipes.len(), sql_steps.len(), files.len()), (7, 1, 1));
+    assert_eq!((recipes.len(), sql_steps.len(), files.len()), (7, 1, 2));
     for text in recipes.into_iter().chain(sql_steps).chain(files) {
         let reading = spec::parse(text.as_bytes()).unwrap_or_else(|found| panic!("{text}\n{found:#?}"));
         assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);

@@ -292,3 +292,19 @@ fn equal_bytes_have_equal_plan_digest() {
     let other = text.replace("1GiB", "2GiB");
     assert_ne!(plan(&text).digest(), plan(&other).digest());
 }
+
+#[test]
+fn per_file_requires_files_as_arguments() {
+    let text = |step: &str| {
+        format!(
+            "version: 1\nprofiles: {{ p: {{ include: [a] }} }}\nskills:\n  a: {{ steps: [{{ name: x, {step} }}] }}\n"
+        )
+    };
+    let resolved = plan(&text("cmd: [lint, '{files}'], files: {}, per_file: true"));
+    assert!(resolved.skills[0].steps[0].files.as_ref().is_some_and(|rules| rules.per_file));
+    let resolved = plan(&text("cmd: [lint, '{files}'], files: {}, per_file: false"));
+    assert!(resolved.skills[0].steps[0].files.as_ref().is_some_and(|rules| !rules.per_file));
+    for step in ["cmd: [lint, src], files: {}, per_file: true", "cmd: [lint, '{files}'], files: {}, per_file: 1"] {
+        assert!(spec::parse(text(step).as_bytes()).is_err(), "{step}");
+    }
+}

@@ -108,7 +108,8 @@ fn try_view(launcher: &Launcher, repo: &Path) -> Result<Option<String>, SandboxE
     collect_events(&running, |event| report.extend(unmet_requirement(event)))
         .map_err(|source| SandboxError::System { what: "the trial of a view cannot be monitored", source })?;
     Ok(match running.take_view_trace() {
-        Some(Err(reason @ (NoTrace::Unavailable { .. } | NoTrace::Failed { .. }))) => Some(reason.to_string()),
+        Some(Err(NoTrace::Unavailable { message })) => Some(message),
+        Some(Err(reason @ NoTrace::Failed { .. })) => Some(reason.to_string()),
         // The host may have changed during the trial, which is no property of the machine.
         Some(_) => None,
         None => Some(report.into_iter().next().map_or_else(String::new, |finding| finding.message)),

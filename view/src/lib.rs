@@ -22,12 +22,14 @@ mod directory_listing;
 mod file_meta;
 mod host_files;
 mod node_table;
+mod observation;
 mod protocol;
 mod recorder;
 mod view_export;
 mod view_server;
 
 pub use file_meta::{IdRange, OwnerMap};
+pub use observation::{observe_listing, observe_path};
 pub use protocol::MIN_MINOR_VERSION;
 pub use view_export::ViewExport;
 pub use view_server::{HIDDEN_MOUNT_POINT, ViewEnd, ViewServer};

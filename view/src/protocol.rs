@@ -69,7 +69,7 @@ pub(crate) enum Operation<'a> {
     },
     ReleaseDir,
     StatFs,
-    /// A request to stop another request. Requests are answered one after another, so there is none to stop.
+    /// A request to stop another request. The server has already answered every earlier request.
     Interrupt,
     Destroy,
     /// A request to change something.
@@ -89,7 +89,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request; `None` if the bytes are none.
+    /// Parses a request; returns `None` for other bytes.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
         let (opcode, unique, node) = (u32_at(header, 4)?, u64_at(header, 8)?, u64_at(header, 16)?);

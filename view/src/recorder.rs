@@ -126,7 +126,7 @@ impl Recorder {
 }
 
 /// Returns whether a path has the recorded state. The times of a directory do not count: they change with its entries,
-/// which have records of their own.
+/// and the lookup of an entry has a separate record.
 pub(crate) fn is_unchanged(record: &Record, state: &PathState, stamp: Option<&FileStamp>) -> bool {
     let same_stamp = match (&record.stamp, stamp, state) {
         (Some(old), Some(new), PathState::Directory { .. }) => (old.dev, old.ino) == (new.dev, new.ino),

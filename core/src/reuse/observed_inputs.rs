@@ -1,5 +1,6 @@
 //! The inputs that a step read, and their comparison with the current ones.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
@@ -157,6 +158,47 @@ impl ObservedInputs {
         Sha256Hex::from_raw(hash.finalize().into())
     }
 
+    /// Returns the paths of covered files of the tree that were read.
+    pub fn read_files(&self) -> impl Iterator<Item = &[u8]> {
+        let read = self.tree().filter(|(entry, content)| entry.read && matches!(content, ContentPin::Covered { .. }));
+        read.map(|(entry, _)| entry.path.strip_prefix(b"/").unwrap_or(&entry.path))
+    }
+
+    /// Returns the inputs without the files of the tree at these paths.
+    ///
+    /// # Errors
+    /// Does not occur: a part of valid inputs is valid.
+    pub fn without_files(&self, paths: &BTreeSet<&[u8]>) -> Result<Self, DamagedTrace> {
+        let stays = |(entry, content): &(&AccessedPath, ContentPin)| {
+            let path = entry.path.strip_prefix(b"/").unwrap_or(&entry.path);
+            !(matches!(content, ContentPin::Covered { .. }) && paths.contains(path))
+        };
+        let (entries, contents): (Vec<_>, Vec<_>) =
+            self.tree().filter(stays).map(|(entry, content)| (entry.clone(), content)).unzip();
+        Self::new(AccessTrace::new(entries)?, contents, self.host.clone())
+    }
+
+    /// Returns the inputs of both. All of them must be the same now.
+    ///
+    /// # Errors
+    /// Together they exceed the bounds of a trace.
+    pub fn union(&self, other: &Self) -> Result<Self, DamagedTrace> {
+        let mut tree: BTreeMap<&[u8], (AccessedPath, ContentPin)> = BTreeMap::new();
+        for (entry, content) in self.tree().chain(other.tree()) {
+            let known = tree.entry(&entry.path).or_insert_with(|| (entry.clone(), content));
+            add_access(&mut known.0, entry);
+            if known.1 == ContentPin::None {
+                known.1 = content;
+            }
+        }
+        let mut host: BTreeMap<&[u8], AccessedPath> = BTreeMap::new();
+        for entry in self.host().iter().chain(other.host()) {
+            add_access(host.entry(&entry.path).or_insert_with(|| entry.clone()), entry);
+        }
+        let (entries, contents): (Vec<_>, Vec<_>) = tree.into_values().unzip();
+        Self::new(AccessTrace::new(entries)?, contents, AccessTrace::new(host.into_values().collect())?)
+    }
+
     /// Returns the first input that differs from the recorded one; `None` if all are the same.
     pub fn first_change(&self, now: &impl CurrentInputs) -> Option<ChangedInput> {
         let tree = self.tree().find_map(|(entry, content)| tree_change(entry, content, now));
@@ -240,6 +282,12 @@ impl ContentPin {
             _ => None,
         }
     }
+}
+
+/// Adds another access to the same path.
+fn add_access(known: &mut AccessedPath, other: &AccessedPath) {
+    known.read |= other.read;
+    known.listing = known.listing.or(other.listing);
 }
 
 fn hash_entry(hash: &mut Sha256, area: u8, entry: &AccessedPath, content: &[u8]) {

@@ -10,7 +10,7 @@ use crate::text::digest::Sha256Hex;
 
 /// Maximum size of an encoded result, in bytes.
 pub const MAX_STORED_BYTES: usize = 3 * MAX_ENCODED_BYTES;
-const MAGIC: &[u8; 16] = b"proctor-result1\n";
+const MAGIC: &[u8; 16] = b"proctor-result2\n";
 
 /// The result of an execution that can be reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +27,21 @@ pub struct StoredResult {
     pub has_files: bool,
     /// The evidence of the execution.
     pub evidence: StepEvidence,
-    /// The inputs.
+    /// The inputs. Those of a step with `per_file` do not contain its files.
     pub inputs: ObservedInputs,
+    /// The files of a step with `per_file`, each of which passed; empty for other steps.
+    pub files: Vec<PassedFile>,
+}
+
+/// A file that passed by itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PassedFile {
+    /// The path in the tree.
+    pub path: String,
+    /// The sha256 of its content.
+    pub sha256: Sha256Hex,
+    /// True for an executable file.
+    pub executable: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,13 +52,15 @@ struct Header {
     executed_ms: u64,
     has_files: bool,
     evidence: StepEvidence,
+    files: Vec<PassedFile>,
 }
 
 impl StoredResult {
     /// Returns the digest that stands for the files of this execution in the identity of later steps: executions of the
     /// same step on the same inputs are interchangeable.
     pub fn chain_digest(&self) -> Sha256Hex {
-        Sha256Hex::digest(format!("{} {}", self.key, self.inputs.digest()).as_bytes())
+        let files: Vec<String> = self.files.iter().map(|file| format!(" {} {}", file.path, file.sha256)).collect();
+        Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs.digest(), files.concat()).as_bytes())
     }
 
     /// Returns the source of a reused result, for its evidence.
@@ -67,6 +82,7 @@ impl StoredResult {
             executed_ms: self.executed_ms,
             has_files: self.has_files,
             evidence: self.evidence.clone(),
+            files: self.files.clone(),
         };
         // Serializing these types cannot fail.
         let header = serde_json::to_vec(&header).unwrap_or_default();
@@ -87,9 +103,9 @@ impl StoredResult {
         }
         let (length, rest) = content.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
         let (header, inputs) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        let Header { key, run_id, executed_at, executed_ms, has_files, evidence } =
+        let Header { key, run_id, executed_at, executed_ms, has_files, evidence, files } =
             serde_json::from_slice(header).ok()?;
         let inputs = ObservedInputs::decode(inputs).ok()?;
-        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs })
+        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs, files })
     }
 }

@@ -213,6 +213,19 @@ impl Decode for RelPath {
     }
 }
 
+impl Decode for bool {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        match &node.value {
+            YamlValue::Scalar { text, plain: true } if text == "true" => Some(true),
+            YamlValue::Scalar { text, plain: true } if text == "false" => Some(false),
+            _ => {
+                wrong_type(node, "`true` or `false`", report);
+                None
+            }
+        }
+    }
+}
+
 impl Decode for SpecText {
     fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
         scalar_text(node, report).map(Self)
@@ -507,7 +520,7 @@ record!(Skill, "a skill", required [], kept [steps],
         timeout_ms, network, read_only, leaks, env_allowlist, env]);
 record!(Step, "a step", required [name], kept [],
     optional [cmd, sql, workdir, timeout_ms, grace_ms, network, read_only, leaks, env_allowlist, env, limits, retries, files, parallel,
-        fix, inputs, needs_paths, reports, expect]);
+        per_file, fix, inputs, needs_paths, reports, expect]);
 record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
 record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
 record!(Prepare, "`prepare`", required [cmd], kept [],

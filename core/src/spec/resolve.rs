@@ -476,7 +476,8 @@ impl<'a> Resolver<'a> {
     fn files(&mut self, own: StepOnlySettings<'_>) -> Option<FileRules> {
         let written = own.get(|step| step.files.as_ref())?;
         let parallel = own.get(|step| step.parallel.as_ref()).map_or(1, |parallel| parallel.value);
-        let rules = written.value.to_rules(parallel);
+        let per_file = own.get(|step| step.per_file.as_ref()).is_some_and(|per_file| per_file.value);
+        let rules = written.value.to_rules(parallel, per_file);
         let lists = [
             ("include", &rules.include),
             ("exclude", &rules.exclude),

@@ -207,6 +207,9 @@ pub struct Step {
     /// Maximum number of batches of `{files}` that run at once. Default: 1.
     #[schemars(range(min = 1))]
     pub parallel: Option<Spanned<u32>>,
+    /// If true, the result for a file depends on no other file of `{files}`. After a pass, only changed files are checked
+    /// again. Default: false.
+    pub per_file: Option<Spanned<bool>>,
     /// The command that fixes what the step reports, for `proctor run --fix`.
     pub fix: Option<Spanned<SpecCommand>>,
     /// Globs of the files on which the result depends. Default: the whole tree.
@@ -240,7 +243,7 @@ pub struct StepFiles {
 
 impl StepFiles {
     /// Returns the rules, with the defaults filled in.
-    pub(super) fn to_rules(&self, parallel: u32) -> FileRules {
+    pub(super) fn to_rules(&self, parallel: u32, per_file: bool) -> FileRules {
         let texts = |list: &Option<Spanned<Vec<Spanned<SpecText>>>>| -> Vec<String> {
             list.iter().flat_map(|list| &list.value).map(|text| text.value.0.clone()).collect()
         };
@@ -252,6 +255,7 @@ impl StepFiles {
             exclude_types: texts(&self.exclude_types),
             base: None,
             parallel,
+            per_file,
         }
     }
 }

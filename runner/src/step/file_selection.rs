@@ -34,6 +34,8 @@ pub(crate) struct StepFiles {
     /// True if the command contains `{files}`.
     are_arguments: bool,
     parallel: u32,
+    /// The files that need not be checked again; sorted.
+    reused: Vec<Vec<u8>>,
 }
 
 impl StepFiles {
@@ -45,7 +47,7 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self { files: None, are_arguments: false, parallel: 1 });
+            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new() });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
@@ -59,20 +61,38 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel }),
+            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new() }),
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }
     }
 
+    /// Returns the chosen files, relative to the work directory of the step.
+    pub(crate) fn chosen(&self) -> &[Vec<u8>] {
+        self.files.as_deref().unwrap_or_default()
+    }
+
+    /// Sets the files that need not be checked again.
+    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>) {
+        self.reused = reused;
+    }
+
+    /// Returns the files that are to be checked, relative to the work directory of the step.
+    pub(crate) fn to_check(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.chosen().iter().filter(|file| self.reused.binary_search(file).is_err())
+    }
+
     /// Returns the batches of files for the command of `policy`; none if the command does not contain `{files}`.
     pub(crate) fn batches(&self, policy: &Policy) -> FileBatches {
-        let Some(files) = self.files.as_ref().filter(|_| self.are_arguments) else { return FileBatches::default() };
+        if self.files.is_none() || !self.are_arguments {
+            return FileBatches::default();
+        }
+        let files: Vec<Vec<u8>> = self.to_check().cloned().collect();
         const POINTER_BYTES: usize = 8;
         let words = policy.argv.words().iter().map(|word| word.len() + 1 + POINTER_BYTES);
         let env = policy.env.iter().map(|(name, value)| name.len() + value.len() + 2 + POINTER_BYTES);
         let stack = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-        FileBatches::new(files, self.parallel, words.chain(env).sum(), stack)
+        FileBatches::new(&files, self.parallel, words.chain(env).sum(), stack)
     }
 
     pub(crate) fn evidence(&self, policy: Option<&Policy>) -> Option<CheckedFiles> {
@@ -81,6 +101,7 @@ impl StepFiles {
             count: files.len() as u64,
             sha256: paths_digest(files),
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
+            reused: self.reused.len() as u64,
         })
     }
 }
@@ -132,6 +153,11 @@ fn lacks_chosen_file(
         path.starts_with(&below) && matcher.match_file(file) != FileMatch::NotChosen
     };
     Ok(scope.is_some_and(|scope| scope.deleted.iter().any(is_chosen)))
+}
+
+/// Returns the path in the tree of a file that is named relative to a work directory.
+pub(crate) fn path_in_tree(workdir: &RelPath, file: &[u8]) -> Vec<u8> {
+    [&directory_prefix(workdir), file].concat()
 }
 
 /// Returns the beginning of the paths below a directory of the repository.

@@ -4,6 +4,7 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -15,21 +16,19 @@ use std::path::{Path, PathBuf};
 use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::model::trace::{
-    AccessTrace, AccessedPath, EntryKind as ListedKind, FileStamp, ListingDigest, NoTrace, PathState,
-};
+use proctor_core::model::trace::{AccessTrace, AccessedPath, ListingDigest, NoTrace, PathState};
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PathNow, ReuseObstacle,
-    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PassedFile, PathNow,
+    ReuseObstacle, ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
-use proctor_sandbox::{Policy, ViewTrace};
+use proctor_sandbox::{Policy, ViewTrace, observe_listing, observe_path};
 use proctor_snapshot::EntryTree;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
@@ -108,11 +107,34 @@ pub(crate) struct LastResults {
     pub(crate) not_stored: Option<String>,
 }
 
+/// The files of a step with `per_file` that need not be checked again.
+#[derive(Debug)]
+pub(crate) struct PassedFiles {
+    /// The positions of these files in the list of files.
+    pub(crate) passed: Vec<usize>,
+    /// The results that hold, newest first; at least one.
+    pub(crate) holding: Vec<StoredResult>,
+}
+
+/// The reason why the result of a step with `per_file` is not stored.
+#[derive(Debug)]
+pub(crate) enum FilesNotStored {
+    /// A rule forbids it, or the inputs are not known.
+    Obstacle(ReuseObstacle),
+    /// The step read a file that it was not to check, so that `per_file` is wrong.
+    ReadsOthers {
+        /// The path.
+        path: String,
+    },
+}
+
 /// The search for a stored result.
 #[derive(Debug)]
 pub(crate) enum ReuseSearch {
     /// A result holds.
     Found(Box<StoredResult>),
+    /// These results of a step with `per_file` hold, but not for all of its files.
+    Files(Vec<StoredResult>),
     /// No result is used.
     Nothing(NoResult),
 }
@@ -263,14 +285,10 @@ impl StepReuse {
         if let Some(reason) = self.results.distrust(key)? {
             return nothing(NoResult::Distrusted(reason));
         }
-        let (now, stored) = (self.clock.now_ms(), self.results.candidates(key)?);
         let mut miss = NoResult::NotStored;
-        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
         let inputs = TreeInputs(tree);
-        for result in stored {
-            let is_dated = result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
-                || now.saturating_sub(result.executed_ms) > max_age_ms;
-            let reason = match (is_dated, result.inputs.first_change(&inputs)) {
+        for result in self.results.candidates(key)? {
+            let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
                 (true, _) => NoResult::TooOld,
                 (false, Some(change)) => NoResult::Changed(change),
                 (false, None) if self.is_chosen_for_recheck()? => return nothing(NoResult::Recheck),
@@ -288,6 +306,116 @@ impl StepReuse {
         Ok(self.request.rechecks && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
     }
 
+    /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
+    /// in the tree; the positions of those that have passed are returned.
+    ///
+    /// # Errors
+    /// No result is used, and the reason for it.
+    pub(crate) fn find_files(
+        &self,
+        key: &Sha256Hex,
+        tree: ObservedTree<'_>,
+        files: &[Vec<u8>],
+    ) -> Result<PassedFiles, NoResult> {
+        if !self.request.uses_stored {
+            return Err(NoResult::NotWanted);
+        }
+        let unreadable = |error: StoreError| NoResult::Unreadable(error);
+        if let Some(reason) = self.results.distrust(key).map_err(unreadable)? {
+            return Err(NoResult::Distrusted(reason));
+        }
+        let (inputs, mut miss, mut holding) = (TreeInputs(tree), NoResult::NotStored, Vec::new());
+        for result in self.results.candidates(key).map_err(unreadable)? {
+            match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
+                (true, _) => miss = NoResult::TooOld,
+                (false, Some(change)) => miss = NoResult::Changed(change),
+                (false, None) => holding.push(result),
+            }
+        }
+        if holding.is_empty() {
+            return Err(miss);
+        }
+        if self.is_chosen_for_recheck().map_err(unreadable)? {
+            return Err(NoResult::Recheck);
+        }
+        let known: BTreeSet<&PassedFile> = holding.iter().flat_map(|result| &result.files).collect();
+        let has_passed = |path: &Vec<u8>| inputs.file(path).is_some_and(|file| known.contains(&file));
+        let passed = files.iter().enumerate().filter(|(_, path)| has_passed(path)).map(|(at, _)| at).collect();
+        Ok(PassedFiles { passed, holding })
+    }
+
+    /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
+    /// results that hold.
+    ///
+    /// # Errors
+    /// The reason why it is not stored. [`FilesNotStored::ReadsOthers`] if the result of a file depends on another one
+    /// of `all`.
+    pub(crate) fn record_files(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+        files: (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+    ) -> Result<Sha256Hex, FilesNotStored> {
+        let recorded = self.try_record_files(key, evidence, (trace, has_files), tree, files);
+        recorded.inspect_err(|reason| {
+            if let FilesNotStored::Obstacle(obstacle) = reason {
+                self.keep_obstacle(key, obstacle);
+            }
+        })
+    }
+
+    fn try_record_files(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+    ) -> Result<Sha256Hex, FilesNotStored> {
+        let not_observed = |message: String| FilesNotStored::Obstacle(ReuseObstacle::NotObserved { message });
+        if let Some(obstacle) = result_obstacle(evidence) {
+            return Err(FilesNotStored::Obstacle(obstacle));
+        }
+        let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
+        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
+        let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
+        let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
+            return Err(FilesNotStored::ReadsOthers { path: escape_output(other) });
+        }
+        let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
+        let mut inputs = observed.without_files(&own).map_err(invalid)?;
+        let source = TreeInputs(tree);
+        let mut files: BTreeSet<PassedFile> = checked.iter().filter_map(|path| source.file(path)).collect();
+        for result in earlier {
+            inputs = inputs.union(&result.inputs).map_err(invalid)?;
+            files.extend(result.files.iter().cloned());
+        }
+        // Only files of the tree as it is now are of use.
+        files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
+        let result = StoredResult {
+            key: key.clone(),
+            run_id: self.request.run_id.clone(),
+            executed_at: self.clock.now_text(),
+            executed_ms: self.clock.now_ms(),
+            has_files,
+            evidence: evidence.clone(),
+            inputs,
+            files: files.into_iter().collect(),
+        };
+        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        Ok(result.chain_digest())
+    }
+
+    fn is_dated(&self, result: &StoredResult) -> bool {
+        let now = self.clock.now_ms();
+        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+        result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
+            || now.saturating_sub(result.executed_ms) > max_age_ms
+    }
+
     /// Stores the result of an execution, if it can be reused.
     ///
     /// # Errors
@@ -300,12 +428,14 @@ impl StepReuse {
         tree: ObservedTree<'_>,
     ) -> Result<Sha256Hex, ReuseObstacle> {
         let recorded = self.try_record(key, evidence, (trace, has_files), tree);
-        if let Err(obstacle) = &recorded
-            && let Err(error) = self.results.set_not_stored(key, &obstacle.to_string())
-        {
+        recorded.inspect_err(|obstacle| self.keep_obstacle(key, obstacle))
+    }
+
+    /// Stores the reason why the result of an execution is not stored, for `proctor explain cache`.
+    fn keep_obstacle(&self, key: &Sha256Hex, obstacle: &ReuseObstacle) {
+        if let Err(error) = self.results.set_not_stored(key, &obstacle.to_string()) {
             tracing::warn!(%error, "the reason why a result is not stored cannot be stored");
         }
-        recorded
     }
 
     fn try_record(
@@ -329,6 +459,7 @@ impl StepReuse {
             has_files,
             evidence: evidence.clone(),
             inputs,
+            files: Vec::new(),
         };
         self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
         Ok(result.chain_digest())
@@ -391,6 +522,12 @@ fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
 struct TreeInputs<'a>(ObservedTree<'a>);
 
 impl TreeInputs<'_> {
+    /// Returns a covered file as it is now; `None` if there is none, or if its path is not text.
+    fn file(&self, path: &[u8]) -> Option<PassedFile> {
+        let Entry { kind: EntryKind::File, executable, sha256 } = self.covered(path)? else { return None };
+        Some(PassedFile { path: std::str::from_utf8(path).ok()?.to_owned(), sha256, executable })
+    }
+
     /// Returns the content of a path of the tree, for the record.
     fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
         let shown = || escape_output(path);
@@ -433,43 +570,11 @@ impl CurrentInputs for TreeInputs<'_> {
     }
 
     fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
-        let at = self.host_path(area, path);
-        let found = match at.symlink_metadata() {
-            Ok(found) => found,
-            Err(error) => {
-                let is_absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-                return is_absent.then_some((PathState::Absent, None));
-            }
-        };
-        let (mode, uid, gid) = (found.mode() & 0o7777, found.uid(), found.gid());
-        let state = match FileType::from_raw_mode(found.mode()) {
-            FileType::RegularFile => PathState::File { mode, size: found.size(), uid, gid },
-            FileType::Directory => PathState::Directory { mode, uid, gid },
-            FileType::Symlink => {
-                let target = fs::read_link(&at).ok()?.into_os_string().into_encoded_bytes();
-                PathState::Link { target, uid, gid }
-            }
-            _ => PathState::Other { mode: found.mode(), uid, gid },
-        };
-        let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
-        let stamp = FileStamp {
-            dev: found.dev(),
-            ino: found.ino(),
-            size: found.size(),
-            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
-            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
-        };
-        Some((state, Some(stamp)))
+        observe_path(&self.host_path(area, path)).ok()
     }
 
     fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(self.host_path(area, path)).ok()? {
-            let entry = entry.ok()?;
-            let kind = listed_kind(entry.file_type().ok()?)?;
-            entries.push((entry.file_name().into_encoded_bytes(), kind));
-        }
-        Some(ListingDigest::from_entries(entries))
+        observe_listing(&self.host_path(area, path)).ok()
     }
 
     fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
@@ -483,20 +588,6 @@ impl CurrentInputs for TreeInputs<'_> {
         let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
         Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
     }
-}
-
-fn listed_kind(kind: fs::FileType) -> Option<ListedKind> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let kinds = [
-        (kind.is_file(), ListedKind::File),
-        (kind.is_dir(), ListedKind::Directory),
-        (kind.is_symlink(), ListedKind::Link),
-        (kind.is_fifo(), ListedKind::Fifo),
-        (kind.is_socket(), ListedKind::Socket),
-        (kind.is_char_device(), ListedKind::CharacterDevice),
-        (kind.is_block_device(), ListedKind::BlockDevice),
-    ];
-    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind))
 }
 
 /// Returns whether a path of the tree is inside a git directory.

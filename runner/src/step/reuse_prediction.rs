@@ -19,13 +19,14 @@ pub(crate) async fn predict_reuse(
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> ReusePrediction {
-    let nothing = |reason| ReusePrediction { key: None, search: Ok(ReuseSearch::Nothing(reason)) };
+    let nothing =
+        |reason| ReusePrediction { key: None, search: Ok(ReuseSearch::Nothing(reason)), checked_files: (0, 0) };
     if let Some(obstacle) = StepReuse::obstacle(skill, step) {
         return nothing(NoResult::Obstacle(obstacle));
     }
-    let files = match StepFiles::choose(context, stack.view(), step).await {
+    let mut files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
-        Err(not_chosen) => return ReusePrediction { key: None, search: Err(not_chosen) },
+        Err(not_chosen) => return ReusePrediction { key: None, search: Err(not_chosen), checked_files: (0, 0) },
     };
     if context.observed_tree().is_none() {
         return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
@@ -34,8 +35,9 @@ pub(crate) async fn predict_reuse(
         let message = "the stored results are not available".to_owned();
         return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
     };
-    let search = search_result(context, &key).await;
-    ReusePrediction { key: Some(key), search: Ok(search) }
+    let search = search_result(context, &key, step, &mut files).await;
+    let checked_files = (files.to_check().count(), files.chosen().len());
+    ReusePrediction { key: Some(key), search: Ok(search), checked_files }
 }
 
 /// The prediction for a step.
@@ -44,4 +46,6 @@ pub(crate) struct ReusePrediction {
     pub(crate) key: Option<Sha256Hex>,
     /// The search for a stored result; an error if the step has no files to check.
     pub(crate) search: Result<ReuseSearch, FilesNotChosen>,
+    /// Number of files of a step with `{files}` that would be checked, and of all its files.
+    pub(crate) checked_files: (usize, usize),
 }

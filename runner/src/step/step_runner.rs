@@ -12,7 +12,7 @@ use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::event::{EndReason, RunEvent};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
-use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
+use proctor_core::record::evidence::{AttemptEvidence, CheckedFiles, DriftEvidence, StepEvidence, step_path};
 use proctor_core::reuse::{ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::helper::copy_changes::drift_method_for;
@@ -28,10 +28,10 @@ use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext};
 use crate::step::attempt::{self, AttemptResult};
-use crate::step::file_selection::{FilesNotChosen, StepFiles};
+use crate::step::file_selection::{FilesNotChosen, StepFiles, path_in_tree};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::reuse::{NoResult, ReuseSearch};
+use crate::step::reuse::{FilesNotStored, NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files::{self, ReusedFiles};
 use crate::step::skill_runner::describe_outcome;
 use crate::step::sql_step::SqlProgram;
@@ -52,6 +52,8 @@ pub(crate) struct StepRun {
     pub(crate) stored_as: Option<Sha256Hex>,
     /// The files that a reused step would have left.
     pub(crate) reused_files: Option<Arc<ReusedFiles>>,
+    /// True if the step passed for some files only, and the results of the others do not count.
+    pub(crate) must_check_all: bool,
 }
 
 /// The purpose of an execution.
@@ -68,6 +70,8 @@ struct StepReuseState {
     key: Sha256Hex,
     /// True if a stored result holds, and the execution checks it.
     is_recheck: bool,
+    /// The earlier results of a step with `per_file` that hold.
+    earlier: Vec<StoredResult>,
 }
 
 /// The reason why a step has no command to run.
@@ -144,17 +148,18 @@ pub(crate) async fn run(
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> StepRun {
-    let files = match StepFiles::choose(context, stack.view(), step).await {
+    let mut files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
         Err(FilesNotChosen { fault, reason }) => {
             return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
     let key = reuse_key(context, stack, skill, step, &files);
-    let mut is_recheck = false;
+    let (mut is_recheck, mut earlier) = (false, Vec::new());
     if let Some(key) = &key {
-        match search_result(context, key).await {
-            ReuseSearch::Found(result) => return reused_step(context, skill, step, *result),
+        match search_result(context, key, step, &mut files).await {
+            ReuseSearch::Found(result) => return reused_step(context, skill, step, (*result, &files)),
+            ReuseSearch::Files(holding) => earlier = holding,
             ReuseSearch::Nothing(reason) => {
                 is_recheck = matches!(reason, NoResult::Recheck);
                 tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
@@ -167,8 +172,14 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
         }
     };
-    let state = key.map(|key| StepReuseState { key, is_recheck });
-    execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
+    let state = key.map(|key| StepReuseState { key, is_recheck, earlier });
+    let run = execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await;
+    if !run.must_check_all {
+        return run;
+    }
+    discard_layer(run.layer).await;
+    files.set_reused(Vec::new());
+    execute_with_files(context, &stack, skill, step, (&files, None, Execution::Verifying)).await
 }
 
 /// Executes `step` on top of `stack`, which must be complete.
@@ -198,28 +209,66 @@ pub(crate) fn reuse_key(
     let reuse = context.reuse.as_ref().filter(|reuse| reuse.observes(skill, step))?;
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step).ok()?;
-    policy.files = files.batches(&policy);
+    if !is_per_file(step) {
+        policy.files = files.batches(&policy);
+    }
     Some(reuse.key(skill, step, &policy, &below))
 }
 
-/// Searches a stored result on a blocking thread.
-pub(crate) async fn search_result(context: &Arc<RunContext>, key: &Sha256Hex) -> ReuseSearch {
-    let (context, key) = (Arc::clone(context), key.clone());
-    let search = move || match (&context.reuse, context.observed_tree()) {
-        (Some(reuse), Some(tree)) => reuse.find(&key, tree),
-        _ => ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)),
+/// Returns whether the result of each file of a step depends on no other of its files, according to the spec.
+fn is_per_file(step: &PlannedStep) -> bool {
+    step.files.as_ref().is_some_and(|rules| rules.per_file)
+}
+
+/// Searches stored results on a blocking thread. For a step with `per_file`, marks the files that have passed.
+pub(crate) async fn search_result(
+    context: &Arc<RunContext>,
+    key: &Sha256Hex,
+    step: &PlannedStep,
+    files: &mut StepFiles,
+) -> ReuseSearch {
+    let (shared, key) = (Arc::clone(context), key.clone());
+    let listed = is_per_file(step).then(|| paths_in_tree(step, files.chosen()));
+    let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
+        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), Vec::new()),
+        (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
+            Ok(PassedFiles { passed, mut holding }) if passed.len() == listed.len() => {
+                (ReuseSearch::Found(Box::new(holding.swap_remove(0))), passed)
+            }
+            Ok(PassedFiles { passed, holding }) => (ReuseSearch::Files(holding), passed),
+            Err(reason) => (ReuseSearch::Nothing(reason), Vec::new()),
+        },
+        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), Vec::new()),
     };
-    tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
+    let (found, passed) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
         let message = format!("the search ended badly: {error}");
-        ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }))
-    })
+        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), Vec::new())
+    });
+    let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
+    files.set_reused(reused);
+    found
+}
+
+fn paths_in_tree<'a>(step: &PlannedStep, files: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Vec<u8>> {
+    files.into_iter().map(|file| path_in_tree(&step.workdir, file)).collect()
 }
 
 /// Returns the result of a step that is not executed, because a stored result holds.
-fn reused_step(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, result: StoredResult) -> StepRun {
+fn reused_step(
+    context: &RunContext,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    (result, checked): (StoredResult, &StepFiles),
+) -> StepRun {
     let (source, stored_as) = (result.source(), result.chain_digest());
     let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key, stored_as)));
-    let mut evidence = StepEvidence { planned: step.clone(), duration_ms: 0, reused: Some(source), ..result.evidence };
+    let mut evidence = StepEvidence {
+        planned: step.clone(),
+        duration_ms: 0,
+        reused: Some(source),
+        checked_files: checked.evidence(None).map(|now| CheckedFiles { reused: 0, ..now }),
+        ..result.evidence
+    };
     context.redactor().redact_step(&mut evidence);
     StepRun {
         evidence,
@@ -229,6 +278,7 @@ fn reused_step(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, r
         inconclusive_reasons: Vec::new(),
         stored_as: None,
         reused_files: files,
+        must_check_all: false,
     }
 }
 
@@ -238,9 +288,14 @@ async fn store_result(
     context: &Arc<RunContext>,
     state: Option<StepReuseState>,
     evidence: &StepEvidence,
-    (view, has_files): (Option<ViewTrace>, bool),
-) -> (Option<Sha256Hex>, Option<InconclusiveDetail>) {
-    let (Some(StepReuseState { key, is_recheck }), Some(view)) = (state, view) else { return (None, None) };
+    (view, has_files, files): (Option<ViewTrace>, bool, &StepFiles),
+) -> StoreOutcome {
+    let passed = evidence.outcome == Outcome::Passed;
+    // A failure of some files is a failure, whatever the others do.
+    let is_partial = passed && files.to_check().count() != files.chosen().len();
+    let (Some(StepReuseState { key, is_recheck, earlier }), Some(view)) = (state, view) else {
+        return StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
+    };
     if is_recheck && !matches!(evidence.outcome, Outcome::Passed | Outcome::Cancelled) {
         let reason = format!(
             "a stored result said that `{}` passes with these inputs, but it {}; the step is not reused any more; \
@@ -251,15 +306,51 @@ async fn store_result(
         if let Some(reuse) = &context.reuse {
             reuse.distrust(&key, &reason);
         }
-        return (None, Some(InconclusiveReason::Internal.with_message(reason)));
+        let doubt = Some(InconclusiveReason::Internal.with_message(reason));
+        return StoreOutcome { doubt, ..StoreOutcome::default() };
     }
     let (context, evidence) = (Arc::clone(context), evidence.clone());
+    let step = &evidence.planned;
+    let listed = is_per_file(step)
+        .then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
     let store = move || {
-        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return None };
-        let stored = reuse.record(&key, &evidence, (view, has_files), tree);
-        stored.inspect_err(|obstacle| tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored")).ok()
+        let none = StoreOutcome::default();
+        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return none };
+        let stored = match &listed {
+            None => reuse.record(&key, &evidence, (view, has_files), tree).map_err(FilesNotStored::Obstacle),
+            Some((checked, all, earlier)) => {
+                reuse.record_files(&key, &evidence, (view, has_files), tree, (checked, all, earlier))
+            }
+        };
+        match stored {
+            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), ..none },
+            Err(FilesNotStored::Obstacle(obstacle)) => {
+                tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
+                // Without a record, nothing shows that the files are independent.
+                StoreOutcome { must_check_all: is_partial, ..none }
+            }
+            Err(FilesNotStored::ReadsOthers { path }) => {
+                let reason = format!("`per_file` is wrong: the check of other files read `{path}`");
+                tracing::warn!(step = %evidence.planned.name, "{reason}; all files are checked");
+                reuse.distrust(&key, &reason);
+                StoreOutcome { must_check_all: is_partial, ..none }
+            }
+        }
     };
-    (tokio::task::spawn_blocking(store).await.ok().flatten(), None)
+    tokio::task::spawn_blocking(store)
+        .await
+        .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() })
+}
+
+/// The result of storing a result.
+#[derive(Debug, Default)]
+struct StoreOutcome {
+    /// The digest that stands for the stored result; `None` if it was not stored.
+    stored_as: Option<Sha256Hex>,
+    /// The reason for a doubt, if a stored result was wrong.
+    doubt: Option<InconclusiveDetail>,
+    /// True if earlier results of other files do not count, so that all files have to be checked.
+    must_check_all: bool,
 }
 
 async fn execute_with_files(
@@ -272,12 +363,13 @@ async fn execute_with_files(
     let mut earlier = Vec::new();
     let mut env_names = Default::default();
     let is_shown = purpose == Execution::Verifying;
+    let mut uses_view = state.is_some();
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         // Comes before the event, so that a reader of the event finds the outputs.
         let live = context.live.get().filter(|_| is_shown);
         let live = live.map(|live| live.begin_attempt(&skill.name, &step.name, attempt));
-        if is_shown {
+        if is_shown && uses_view == state.is_some() {
             context.emit(step_started_event(context, skill, step, attempt)).await;
         }
         let mut timer = StageTimer::start();
@@ -294,7 +386,7 @@ async fn execute_with_files(
                         policy.argv = argv;
                         policy.files = files.batches(&policy);
                         // Only a first attempt is observed: a later pass is never stored.
-                        policy.view &= state.is_some() && earlier.is_empty();
+                        policy.view &= uses_view && earlier.is_empty();
                         let judged = run_attempt(context, stack, skill, step, &policy, live, timer).await;
                         used_policy = Some(policy);
                         judged
@@ -304,6 +396,15 @@ async fn execute_with_files(
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
+        if let Some(Err(reason)) = &judged.result.view
+            && reason.invalidates_result()
+            && !context.cancel.is_cancelled()
+        {
+            tracing::debug!(step = %step.name, %reason, "the step is executed without a view");
+            discard_layer(judged.layer.take()).await;
+            uses_view = false;
+            continue;
+        }
         context.host_view.explain_missing_program(&step.cmd, &mut judged.result.termination);
         if can_retry(&judged, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(step_retrying_event(skill, step, attempt, judged.outcome)).await;
@@ -328,7 +429,8 @@ async fn execute_with_files(
         context.redactor().redact_step(&mut evidence);
         let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
         let view = judged.result.view.take();
-        let (stored_as, doubt) = store_result(context, state, &evidence, (view, has_files)).await;
+        let StoreOutcome { stored_as, doubt, must_check_all } =
+            store_result(context, state, &evidence, (view, has_files, files)).await;
         if let Some(doubt) = doubt {
             judged.inconclusive_reasons.push(doubt);
         }
@@ -343,6 +445,7 @@ async fn execute_with_files(
             inconclusive_reasons: judged.inconclusive_reasons,
             stored_as,
             reused_files: None,
+            must_check_all,
         };
     }
 }
@@ -359,6 +462,7 @@ fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAtt
         inconclusive_reasons: Vec::new(),
         stored_as: None,
         reused_files: None,
+        must_check_all: false,
     }
 }
 

@@ -229,6 +229,7 @@ pub(crate) mod tests {
             has_files: false,
             evidence: crate::test_support::step_evidence("s"),
             inputs: ObservedInputs::new(AccessTrace::default(), Vec::new(), host).expect("inputs"),
+            files: Vec::new(),
         }
     }
 

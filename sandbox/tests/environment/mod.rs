@@ -67,6 +67,13 @@ pub(crate) struct SkipReasons {
     controls: BTreeSet<Control>,
 }
 
+impl SkipReasons {
+    /// Returns the reason for a machine that lacks this program.
+    pub(crate) fn for_missing_program(program: &str) -> Self {
+        Self { reason: Some(format!("needs {program}")), ..Self::default() }
+    }
+}
+
 impl UserRole {
     fn name(self) -> &'static str {
         match self {

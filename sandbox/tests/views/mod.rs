@@ -1,17 +1,22 @@
 //! Tests of views: the trace of a command is complete, and the command behaves as without a view.
 
+pub(crate) mod completeness;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Failed;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
-use proctor_sandbox::{AccessRights, Layer, RunningSandbox, SandboxEvent, Sealed, ToolKind, ToolMount, WaitStatus};
+use proctor_sandbox::{
+    AccessRights, Layer, RunningSandbox, SandboxEvent, Sealed, ToolKind, ToolMount, WaitStatus, observe_listing,
+    observe_path,
+};
 use rustix::process::{Pid, Signal};
 
 use crate::caches::cache;
@@ -116,151 +121,20 @@ pub(crate) fn records_owners_on_disk(bench: &SandboxTestEnv) -> Result<(), Faile
     Ok(())
 }
 
-/// Commands of real tools, with files that they need.
-fn real_tools(bench: &SandboxTestEnv) -> Result<Vec<&'static [&'static str]>, Failed> {
-    let repo = &bench.repo;
-    fs::remove_dir_all(repo.join(".git"))?;
-    fs::create_dir(repo.join("pkg"))?;
-    for (path, text) in [
-        ("main.c", "#include <stdio.h>\n#include \"part.h\"\nint main(void) { return puts(TEXT) < 0; }\n"),
-        ("part.h", "#define TEXT \"hello\"\n"),
-        ("Makefile", "-include absent.mk\nmain: main.c part.h\n\tcc -o $@ main.c\n"),
-        ("pkg/__init__.py", "import json, decimal\n"),
-        ("script.py", "import pkg\ntry:\n    import not_there\nexcept ImportError:\n    print('ok')\n"),
-        (".gitignore", "*.o\n"),
-    ] {
-        fs::write(repo.join(path), text)?;
-    }
-    let git = |arguments: &[&str]| {
-        let identity = ["-c", "user.name=a", "-c", "user.email=b@c", "-c", "safe.directory=*", "-C"];
-        let status = Command::new("git").args(identity).arg(repo).args(arguments).env("HOME", &bench.home).status()?;
-        if status.success() { Ok(()) } else { Err(Failed::from(format!("git {arguments:?}: {status}"))) }
-    };
-    git(&["init", "-q"])?;
-    git(&["add", "."])?;
-    git(&["commit", "-q", "-m", "first"])?;
-    if bench.role.is_foreign() {
-        environment::chown_to_user(repo)?;
-    }
-    Ok(vec![
-        &["git", "status", "--short"],
-        &["git", "grep", "hello"],
-        &["/usr/bin/python3", "script.py"],
-        &["make"],
-        &["cc", "-c", "main.c"],
-    ])
-}
-
-/// Returns the paths that a log of strace names, with whether the file was opened for its content.
-fn paths_in_strace_log<'l>(log: &'l str, repo: &Path) -> Vec<(PathBuf, bool, &'l str)> {
-    let mut paths = Vec::new();
-    for line in log.lines().filter(|line| !line.contains("exited with") && line.contains('"')) {
-        let Some((call, rest)) = line.split_once('(') else { continue };
-        let Some(text) = rest.split('"').nth(1) else { continue };
-        // With `-y`, a descriptor is followed by its path.
-        let dir = rest.split('"').next().and_then(|before| before.split_once('<')?.1.split_once('>'));
-        let dir = dir.map_or(repo, |(dir, _)| Path::new(dir));
-        let is_opened = call.ends_with("openat") && !line.contains("= -1") && !line.contains("O_DIRECTORY");
-        let is_content = (is_opened && !line.contains("O_PATH")) || (call.ends_with("execve") && line.contains("= 0"));
-        if !text.is_empty() && !text.contains('\\') {
-            paths.push((dir.join(text), is_content, line));
+/// A caller observes the host as the server of the view does, although the server runs as another user.
+pub(crate) fn trace_agrees_with_observation(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let trace = trace_of(bench, "ls -lR . /etc/ssl > /dev/null 2>&1; cat .git/HEAD; test ! -e absent")?;
+    for entry in trace.entries() {
+        let path = Path::new(std::str::from_utf8(&entry.path)?);
+        let (state, stamp) = observe_path(path)?;
+        assert_eq!(state, entry.state, "{}", path.display());
+        let is_directory = matches!(state, PathState::Directory { .. });
+        assert!(is_directory || stamp == entry.stamp, "{}: {stamp:?}, {entry:?}", path.display());
+        if let Some(listing) = entry.listing {
+            assert_eq!(observe_listing(path)?, listing, "{}", path.display());
         }
     }
-    paths
-}
-
-/// Resolves `.` and `..` of a path without its last component, as the kernel does; `None` if a directory is absent.
-fn resolve_parent(path: &Path) -> Option<PathBuf> {
-    match path.components().next_back()? {
-        Component::Normal(name) => Some(fs::canonicalize(path.parent()?).ok()?.join(name)),
-        _ => fs::canonicalize(path).ok(),
-    }
-}
-
-pub(crate) fn contains_everything_that_strace_sees(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    let hidden = ["/proc", "/sys", "/dev", "/tmp", "/home", "/root", "/run", "/var/tmp", "/var/run"].map(Path::new);
-    for command in real_tools(bench)? {
-        let words = command.join(" ");
-        let script = format!("strace -f -y -e trace=%file -o strace.log {words} > /tmp/out 2>&1");
-        let mut step = TestCommand::shell(&script);
-        step.env.insert("HOME".to_owned(), bench.home.display().to_string());
-        // strace needs more than the disk limit of other tests allows, and starts a tracer for each process.
-        step.limits.disk = proctor_core::model::plan::Limit::Max(64 << 20);
-        let ran = bench.run(&step)?;
-        ran.stdout_of_success();
-        let log = environment::content(ran.layer.upper(), "strace.log")?;
-        let trace = ran.trace.ok_or("no trace")?.map_err(|reason| format!("{words}: {reason}"))?;
-        let (mut compared, mut read) = (0, 0);
-        for (path, is_content, line) in paths_in_strace_log(&log, &bench.repo) {
-            let is_shown = |path: &Path| path.starts_with(&bench.repo) || !hidden.iter().any(|at| path.starts_with(at));
-            // An absent directory above it has an entry of its own.
-            let Some(path) = resolve_parent(&path).filter(|path| is_shown(path)) else { continue };
-            compared += 1;
-            let entry = find(&trace, &path).ok_or_else(|| format!("{words}: {} ({line})", path.display()))?;
-            let target = fs::canonicalize(&path).ok().filter(|target| is_content && is_shown(target));
-            if let Some(target) = target {
-                read += 1;
-                let target_entry = find(&trace, &target).ok_or_else(|| format!("{words}: {target:?} ({line})"))?;
-                assert!(target_entry.read, "{words}: {target_entry:?} ({line})");
-            } else if !path.exists() && entry.state != PathState::Absent {
-                return Err(format!("{words}: {entry:?} ({line})").into());
-            }
-        }
-        assert!(compared > 20 && read > 3, "{words}: {compared} paths, {read} of them read");
-    }
-    Ok(())
-}
-
-/// A program of which one thread changes a path while the kernel reads it. It prints the content of each file that it has
-/// read, until it has read 20 different files.
-const RACE_PROGRAM: &str = r#"
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static volatile char path[64];
-static volatile int stop;
-static void *flip(void *unused) {
-    for (unsigned i = 0; !stop; i++) { path[5] = '0' + i % 10; path[6] = '0' + i / 10 % 10; }
-    return unused;
-}
-int main(void) {
-    strcpy((char *)path, "data/00");
-    pthread_t thread;
-    pthread_create(&thread, 0, flip, 0);
-    int distinct = 0, seen[100] = {0};
-    for (int i = 0; i < 3000 || distinct < 20; i++) {
-        char text[16] = {0};
-        int fd = open((char *)path, O_RDONLY);
-        if (fd >= 0 && read(fd, text, 15) > 0 && !seen[atoi(text) % 100]++) { distinct++; puts(text); }
-        close(fd);
-        if (i % 16 == 0) sched_yield();
-    }
-    stop = 1;
-    return pthread_join(thread, 0);
-}
-"#;
-
-pub(crate) fn path_that_changes_during_a_call_is_recorded(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    fs::create_dir(bench.repo.join("data"))?;
-    for number in 0..100 {
-        fs::write(bench.repo.join(format!("data/{number:02}")), format!("{number:02}"))?;
-    }
-    fs::write(bench.root.join("race.c"), RACE_PROGRAM)?;
-    let program = bench.repo.join("race");
-    let compiled =
-        Command::new("cc").arg("-pthread").arg("-o").arg(&program).arg(bench.root.join("race.c")).status()?;
-    assert!(compiled.success());
-    let (output, trace) = run_traced(bench, &TestCommand::new(&["./race"]))?;
-    let seen: BTreeSet<&str> = output.lines().collect();
-    assert!(seen.len() >= 20, "{seen:?}");
-    for name in seen {
-        let entry = find(&trace, &bench.repo.join("data").join(name));
-        assert!(entry.is_some_and(|entry| entry.read), "{name}: {entry:?}");
-    }
+    assert!(trace.entries().iter().filter(|entry| entry.listing.is_some()).count() >= 2);
     Ok(())
 }
 
@@ -369,6 +243,23 @@ pub(crate) fn killed_server_invalidates_the_result(bench: &SandboxTestEnv) -> Re
     assert!(matches!(trace, Some(Err(NoTrace::Failed { .. }))), "{trace:?}");
     drop(running);
     environment::wait_for_no_children()
+}
+
+/// The owner of a file can permit itself to read the file in the sandbox, but the server of the view cannot read it then.
+pub(crate) fn wrong_answer_invalidates_the_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    rustix::fs::chmod(bench.repo.join("tracked.txt"), rustix::fs::Mode::empty())?;
+    let step = TestCommand::shell("chmod 600 tracked.txt; cat tracked.txt; exit 0");
+    let plain = bench.run(&TestCommand { view: false, ..step.clone() })?;
+    assert_eq!(plain.stdout_of_success(), "as it was");
+    let (running, _layer) = bench.start(&step, &[])?;
+    let reports = collect_events(&running)?;
+    assert!(
+        matches!(reports.last(), Some(SandboxEvent::NotStarted { fault: StartFault::Internal, .. })),
+        "{reports:?}"
+    );
+    let trace = running.take_view_trace();
+    assert!(matches!(&trace, Some(Err(NoTrace::Failed { message })) if message.contains("tracked.txt")), "{trace:?}");
+    Ok(())
 }
 
 pub(crate) fn stopped_server_does_not_delay_a_kill(bench: &SandboxTestEnv) -> Result<(), Failed> {
@@ -502,6 +393,38 @@ pub(crate) fn shows_tool_that_is_a_file(bench: &SandboxTestEnv) -> Result<(), Fa
     let (output, trace) = run_traced(bench, &step)?;
     assert_eq!(output, "a tool");
     assert!(find(&trace, &tool).is_some_and(|entry| entry.read));
+    Ok(())
+}
+
+/// A private copy is in the state directory, which the server of the view cannot enter by its path.
+pub(crate) fn shows_private_copy(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    const COPY_OWNER: &str = "1900000000";
+    let (private, tree) = (bench.root.join("private"), bench.root.join("private/tree"));
+    fs::create_dir(&private)?;
+    assert!(Command::new("cp").arg("-a").args([&bench.repo, &tree]).status()?.success());
+    if bench.role.is_set_up_by_root() {
+        let chown =
+            Command::new("chown").args(["-R", "-h", &format!("{COPY_OWNER}:{COPY_OWNER}")]).arg(&tree).status()?;
+        assert!(chown.success());
+    }
+    rustix::fs::chmod(&private, rustix::fs::Mode::from_raw_mode(0o700))?;
+    let host = bench.launcher.host();
+    let facts = proctor_sandbox::RepoFacts::read(&tree)?.as_copy_of(&bench.facts, host)?;
+    let mut policy =
+        bench.policy(&TestCommand::shell("cat .git/HEAD tracked.txt; echo x > new; id -u; stat -c %u ."))?;
+    policy.checkout = Some(tree.clone());
+    let (running, layer) = bench.launcher.spawn(&bench.space, &[], &facts, &policy)?;
+    let reports = collect_events(&running)?;
+    let (seen, _) = proctor_sandbox::StepUser::choose(host, &facts)?.ids_in_sandbox();
+    let expected = format!("ref: refs/heads/main\nas it was\n{seen}\n{seen}\n");
+    assert_eq!(environment::read_to_end(&running.stdout)?, expected, "{reports:?}");
+    let trace = running.take_view_trace().ok_or("no trace")?.map_err(|reason| reason.to_string())?;
+    for below in ["tracked.txt", ".git/HEAD"] {
+        let entry = find(&trace, &tree.join(below)).ok_or(below)?;
+        assert!(entry.read, "{entry:?}");
+    }
+    assert!(!trace.entries().iter().any(|entry| entry.path.starts_with(bench.repo.as_os_str().as_encoded_bytes())));
+    assert_eq!(environment::names(layer.seal().upper())?, ["new"]);
     Ok(())
 }
 

@@ -151,7 +151,7 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
-        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1 }),
+        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1, reused: 0 }),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),

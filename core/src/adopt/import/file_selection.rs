@@ -84,6 +84,7 @@ impl FileSelection {
             exclude_types: self.exclude_types.clone(),
             base: None,
             parallel: 1,
+            per_file: false,
         })
     }
 }
@@ -95,7 +96,7 @@ fn combine(one: &[PathPattern], other: &[PathPattern]) -> Result<Vec<PathPattern
 
 /// Returns whether the rules choose every file.
 pub(super) fn chooses_everything(rules: &FileRules) -> bool {
-    let FileRules { include, exclude, types, types_or, exclude_types, base: _, parallel: _ } = rules;
+    let FileRules { include, exclude, types, types_or, exclude_types, base: _, parallel: _, per_file: _ } = rules;
     [include, exclude, types, types_or, exclude_types].iter().all(|list| list.is_empty())
 }
 

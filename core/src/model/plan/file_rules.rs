@@ -25,6 +25,9 @@ pub struct FileRules {
     pub base: Option<RelPath>,
     /// Maximum number of batches of files that run at once, at least 1.
     pub parallel: u32,
+    /// True if the result for a file depends on no other of these files; absent for `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_file: bool,
 }
 
 /// The word of a command that stands for the chosen files.

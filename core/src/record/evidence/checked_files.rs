@@ -14,4 +14,13 @@ pub struct CheckedFiles {
     pub sha256: Sha256Hex,
     /// The number of processes to which the files were passed; 0 if the command does not contain `{files}`.
     pub batches: u32,
+    /// Number of files whose earlier pass was reused, because the file and everything else that the step read is the
+    /// same; absent for 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reused: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -214,3 +214,34 @@ fn digest_does_not_depend_on_stamps_of_the_tree() {
     let host = ObservedInputs { host: restamped(inputs.host.entries()), ..inputs.clone() };
     assert_ne!(host.digest(), inputs.digest());
 }
+
+#[test]
+fn files_of_a_step_can_be_left_out_and_inputs_combined() {
+    let (inputs, now) = recorded();
+    let own: BTreeSet<&[u8]> = [&b"a"[..], b"ignored"].into();
+    let rest = inputs.without_files(&own).expect("inputs");
+    assert_eq!(inputs.path_count() - rest.path_count(), 1, "an ignored file stays: it has no recorded content");
+    let read: Vec<&[u8]> = inputs.read_files().collect();
+    assert_eq!(read, [&b"a"[..]], "only covered files that were read");
+    let edited = |now: &FakeInputs| {
+        let mut now = now.clone();
+        now.covered.insert(b"a".to_vec(), entry(b"c"));
+        now
+    };
+    assert_eq!(rest.first_change(&edited(&now)), None);
+    assert_eq!(rest.union(&inputs).expect("inputs"), inputs);
+    assert!(rest.union(&inputs).expect("inputs").first_change(&edited(&now)).is_some());
+}
+
+#[test]
+fn combined_inputs_contain_every_kind_of_access() {
+    let trace = |entries| AccessTrace::new(entries).expect("a trace");
+    let inputs = |host| ObservedInputs::new(AccessTrace::default(), Vec::new(), trace(host)).expect("inputs");
+    let listed = AccessedPath { listing: Some(listing(&["x"])), ..accessed(b"/d", DIRECTORY, false) };
+    let one = inputs(vec![accessed(b"/d", DIRECTORY, false), accessed(b"/f", file(1), true)]);
+    let other =
+        inputs(vec![listed.clone(), accessed(b"/f", file(1), false), accessed(b"/g", PathState::Absent, false)]);
+    let both = one.union(&other).expect("inputs");
+    assert_eq!(both.host(), [listed, accessed(b"/f", file(1), true), accessed(b"/g", PathState::Absent, false)]);
+    assert_eq!(other.union(&one).expect("inputs"), both);
+}

@@ -86,6 +86,13 @@ pub(super) fn check_files_placeholder(index: &SpecIndex<'_>, problems: &mut Diag
             }
             None => warn_without_files(step, &words, problems),
         }
+        if let (Some(per_file), Some(_)) = (step.per_file.filter(|per_file| per_file.value), &step.files)
+            && !words.iter().any(|(word, _)| word == FILES_PLACEHOLDER)
+        {
+            let message = format!("`per_file` requires `{FILES_PLACEHOLDER}` in the command");
+            let hint = "without it, the command does not get the files one by one; add it, or remove `per_file`";
+            problems.add(Diagnostic::error(Code::BadFiles, per_file.span, message).hint(hint));
+        }
         if let (Some(sql), Some(files)) = (&step.sql, &step.files) {
             let problem = Diagnostic::error(Code::BadFiles, files.span, "a step with `sql` has no `files` of its own");
             problems.add(problem.label(sql.span, "the SQL check").hint("use `files` of `sql`"));
@@ -105,10 +112,12 @@ fn warn_without_files(step: &Step, words: &[(String, Span)], problems: &mut Diag
             Diagnostic::warning(Code::NoFiles, *span, message).hint("add `files: {}` to pass all files")
         });
     }
-    if let Some(parallel) = &step.parallel {
+    let without_effect =
+        [("parallel", step.parallel.map(|set| set.span)), ("per_file", step.per_file.map(|set| set.span))];
+    for (key, span) in without_effect.into_iter().filter_map(|(key, span)| Some((key, span?))) {
         problems.warn_with(|| {
-            let message = "`parallel` has no effect, because the step has no `files`";
-            Diagnostic::warning(Code::NoFiles, parallel.span, message)
+            let message = format!("`{key}` has no effect, because the step has no `files`");
+            Diagnostic::warning(Code::NoFiles, span, message)
         });
     }
 }

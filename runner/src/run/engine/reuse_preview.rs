@@ -164,6 +164,14 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
             let reason = "the operator's config disables the reuse of results (`[reuse] enabled = false`)".to_owned();
             return ReusePreview::Executed { reason, identity: &[], newest: None, not_stored: None };
         }
+        Ok(ReuseSearch::Files(_)) => {
+            let (checked, all) = prediction.checked_files;
+            let reason = format!(
+                "{checked} of its {all} files must be checked; the others have passed, and everything else that the step \
+                 read is the same (`per_file`)"
+            );
+            return ReusePreview::Executed { reason, identity: &[], newest: None, not_stored: None };
+        }
         Ok(ReuseSearch::Nothing(reason)) => reason,
     };
     let identity: &[&str] = if matches!(reason, NoResult::NotStored) { &IDENTITY_PARTS } else { &[] };

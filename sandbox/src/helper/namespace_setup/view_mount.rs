@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::model::trace::NoTrace;
 use proctor_view::HIDDEN_MOUNT_POINT;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, MountAttrFlags, OpenTreeFlags, UnmountFlags, fsconfig_set_flag, fsconfig_set_string, fsopen,
 };
@@ -194,8 +195,7 @@ impl NamespaceSetup<'_> {
 /// Mounts a file system that `process` serves, and sends the process what to serve.
 fn mount_fuse(process: &ViewProcess, exports: Vec<(ViewExportSpec, BorrowedFd<'_>)>) -> io::Result<OwnedFd> {
     let (flags, no_mode) = (OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
-    let device = rustix::fs::open("/dev/fuse", flags, no_mode)
-        .map_err(|errno| io::Error::new(io::Error::from(errno).kind(), format!("/dev/fuse: {errno}")))?;
+    let device = rustix::fs::open("/dev/fuse", flags, no_mode).map_err(device_error)?;
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = [
@@ -218,6 +218,16 @@ fn mount_fuse(process: &ViewProcess, exports: Vec<(ViewExportSpec, BorrowedFd<'_
     // The process gets the only other descriptor of the device: if it ends, the kernel ends all requests.
     process.send_exports(exports, device.as_fd())?;
     Ok(mount)
+}
+
+/// Returns the error for a device that cannot be opened, with a way to fix it.
+fn device_error(errno: Errno) -> io::Error {
+    let fix = match errno {
+        Errno::NOENT => "; load the kernel module `fuse`, or start the container with `--device /dev/fuse`",
+        Errno::ACCESS | Errno::PERM => "; permit it to every user, as most systems do (`chmod 666 /dev/fuse`)",
+        _ => "",
+    };
+    io::Error::other(format!("cannot open `/dev/fuse` ({errno}){fix}"))
 }
 
 /// Makes a detached mount the root of this mount namespace, for all of its processes. Returns the old root, which is then
