@@ -114,7 +114,7 @@ fn wants_json(command: &CliCommand) -> bool {
         CliCommand::Doctor(args) => args.format == OutputFormat::Json,
         CliCommand::Gc(args) => args.format == OutputFormat::Json,
         CliCommand::Du(args) => args.format == OutputFormat::Json,
-        CliCommand::Cache(args) => args.command.format() == OutputFormat::Json,
+        CliCommand::Cache(args) => args.command.shared().format == OutputFormat::Json,
         CliCommand::Exec(args) => args.format == OutputFormat::Json,
         CliCommand::Gate(args) => args.format == OutputFormat::Json,
         CliCommand::Status(args) => args.format == OutputFormat::Json,

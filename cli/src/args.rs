@@ -36,7 +36,7 @@ use crate::human_report::Detail;
 use value_parsers::{tier, variable};
 
 pub(crate) use ask::{SqlAskArgs, SqlAuditCommand, SqlAuditShowArgs};
-pub(crate) use cache::{CacheArgs, CacheCommand, CacheCommandArgs};
+pub(crate) use cache::{CacheCommand, CacheCommandArgs};
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,

@@ -25,10 +25,10 @@ pub(crate) enum CacheCommand {
 }
 
 impl CacheCommand {
-    /// Returns the format of the answer.
-    pub(crate) fn format(&self) -> OutputFormat {
+    /// Returns the arguments that every command has.
+    pub(crate) fn shared(&self) -> &CacheArgs {
         match self {
-            Self::Stats(args) | Self::Verify(args) | Self::Prune(CachePruneArgs { shared: args, .. }) => args.format,
+            Self::Stats(args) | Self::Verify(args) | Self::Prune(CachePruneArgs { shared: args, .. }) => args,
         }
     }
 }

@@ -9,7 +9,7 @@ use proctor_runner::{EngineError, GcExtent, StoreError, prune_results, result_st
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{CacheArgs, CacheCommand, OutputFormat};
+use crate::args::{CacheCommand, OutputFormat};
 use crate::caller::Caller;
 use crate::engine::engine_error;
 use crate::error::CliError;
@@ -41,23 +41,27 @@ pub(crate) enum CacheRecord {
 /// # Errors
 /// The directory belongs to another user, is not a state directory, or cannot be read or written.
 pub(crate) fn cache(command: &CacheCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    let (shared, action): (&CacheArgs, &dyn Fn(&Path) -> Result<CacheRecord, StoreError>) = match command {
-        CacheCommand::Stats(args) => (args, &|state| result_stats(state).map(CacheRecord::Stats)),
-        CacheCommand::Verify(args) => (args, &|state| verify_results(state).map(CacheRecord::Verified)),
-        CacheCommand::Prune(args) => {
-            let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
-            (&args.shared, &move |state| prune_results(state, extent).map(CacheRecord::Pruned))
-        }
-    };
+    let shared = command.shared();
     let state_dir = installation::state_dir(&shared.state, caller)?;
     proctor_client::installation::secure_state_dir(&state_dir)?;
-    let record = action(&state_dir).map_err(|error| engine_error(EngineError::Store(error)))?;
+    let record = execute(command, &state_dir).map_err(|error| engine_error(EngineError::Store(error)))?;
     match shared.format {
         OutputFormat::Json => screen.out_json(&record)?,
         OutputFormat::Human => screen.out(&render(&record)),
     }
     let is_damaged = matches!(&record, CacheRecord::Verified(verified) if !verified.damaged.is_empty());
     Ok(if is_damaged { EXIT_DAMAGED } else { 0 })
+}
+
+fn execute(command: &CacheCommand, state_dir: &Path) -> Result<CacheRecord, StoreError> {
+    match command {
+        CacheCommand::Stats(_) => result_stats(state_dir).map(CacheRecord::Stats),
+        CacheCommand::Verify(_) => verify_results(state_dir).map(CacheRecord::Verified),
+        CacheCommand::Prune(args) => {
+            let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
+            prune_results(state_dir, extent).map(CacheRecord::Pruned)
+        }
+    }
 }
 
 fn render(record: &CacheRecord) -> String {

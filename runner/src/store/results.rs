@@ -160,8 +160,11 @@ fn read_secret(root: &Directory) -> Result<Option<[u8; SECRET_BYTES]>, StoreErro
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
 }
 
+/// The time of the last write of a stored result, in seconds and nanoseconds since 1970, and its file name.
+type WrittenResult = ((i64, i64), String);
+
 /// Returns the results in a directory, oldest first.
-fn names_by_age(directory: &Directory) -> Result<Vec<((i64, i64), String)>, StoreError> {
+fn names_by_age(directory: &Directory) -> Result<Vec<WrittenResult>, StoreError> {
     let mut found = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(SUFFIX)) {
         // Another process may have removed the file.
