@@ -10,8 +10,8 @@ use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use crate::args::{Cli, CliCommand, DaemonCommand, OutputFormat};
 use crate::caller::Caller;
 use crate::commands::{
-    cancel, codes, compare, daemon, doctor, du, exec, explain, gate, gc, generated_texts, hook, import, init, logs,
-    man, mcp, plan, report, run, runs, sql, status, validate, watch,
+    cache, cancel, codes, compare, daemon, doctor, du, exec, explain, gate, gc, generated_texts, hook, import, init,
+    logs, man, mcp, plan, report, run, runs, sql, status, validate, watch,
 };
 use crate::error::CliError;
 use crate::interrupt;
@@ -70,12 +70,13 @@ fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Resul
         CliCommand::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
         CliCommand::Gc(args) => gc::gc(args, caller, screen),
         CliCommand::Du(args) => du::du(args, caller, screen),
+        CliCommand::Cache(args) => cache::cache(&args.command, caller, screen),
         CliCommand::Import(args) => import::import(args, caller, screen),
         CliCommand::Init(args) => init::init(args, caller, screen),
         CliCommand::Validate(args) => validate::validate(args, caller, screen),
         CliCommand::Plan(args) => plan::plan(args, caller, screen),
         CliCommand::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
-        CliCommand::Explain(args) => explain::explain(args, caller, screen),
+        CliCommand::Explain(args) => block_on(explain::explain(args, caller, screen)),
         CliCommand::Gate(args) => block_on(gate::gate(args, caller, screen)),
         CliCommand::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
         CliCommand::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
@@ -113,6 +114,7 @@ fn wants_json(command: &CliCommand) -> bool {
         CliCommand::Doctor(args) => args.format == OutputFormat::Json,
         CliCommand::Gc(args) => args.format == OutputFormat::Json,
         CliCommand::Du(args) => args.format == OutputFormat::Json,
+        CliCommand::Cache(args) => args.command.shared().format == OutputFormat::Json,
         CliCommand::Exec(args) => args.format == OutputFormat::Json,
         CliCommand::Gate(args) => args.format == OutputFormat::Json,
         CliCommand::Status(args) => args.format == OutputFormat::Json,

@@ -2,6 +2,7 @@
 //! clap itself exits with code 2.
 
 mod ask;
+mod cache;
 mod compare;
 mod daemon;
 mod doctor;
@@ -35,6 +36,7 @@ use crate::human_report::Detail;
 use value_parsers::{tier, variable};
 
 pub(crate) use ask::{SqlAskArgs, SqlAuditCommand, SqlAuditShowArgs};
+pub(crate) use cache::{CacheCommand, CacheCommandArgs};
 pub(crate) use compare::CompareArgs;
 pub(crate) use daemon::{
     CancelArgs, DaemonCommand, DaemonCommandArgs, DaemonStatusArgs, LogsArgs, ReportArgs, StartArgs, StatusArgs,
@@ -114,6 +116,8 @@ pub(crate) enum CliCommand {
     Gc(GcArgs),
     /// List what uses the space of the state directory, by kind and by repository
     Du(DuArgs),
+    /// Count, check or remove the stored results of steps
+    Cache(CacheCommandArgs),
     /// Show the daemon's runs, or one of them
     Status(StatusArgs),
     /// List the runs that are recorded in the state directory, without a daemon
@@ -257,19 +261,22 @@ pub(crate) struct PlanArgs {
 /// The arguments of `proctor explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// `<skill>/<step>`, `env` for the environment only, `sandbox` for the sandbox set-up only, or a
-    /// message code such as `P0116`
+    /// `<skill>/<step>`, `env` for the environment only, `sandbox` for the sandbox set-up only, `cache`
+    /// for the reuse of results only, or a message code such as `P0116`
     #[arg(value_name = "TARGET", required_unless_present = "codes")]
     pub target: Option<String>,
     /// List the codes of all messages
     #[arg(long, conflicts_with_all = ["target", "step"])]
     pub codes: bool,
-    /// With `env` or `sandbox`: the step to explain [default: every step of the profile]
+    /// With `env`, `sandbox` or `cache`: the step to explain [default: every step of the profile]
     #[arg(value_name = "SKILL/STEP")]
     pub step: Option<String>,
     /// With `env`: explain why this variable is set or not set
     #[arg(long, value_name = "NAME", value_parser = variable)]
     pub var: Option<String>,
+    /// With `cache`: list the inputs of the stored result
+    #[arg(long, short)]
+    pub verbose: bool,
     /// The profile to resolve
     #[arg(long, value_name = "NAME", default_value = "pr")]
     pub profile: ProfileName,

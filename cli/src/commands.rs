@@ -1,5 +1,6 @@
 //! Implements the commands: each one takes the parsed arguments, prints text and returns an exit code.
 
+pub(crate) mod cache;
 pub(crate) mod cancel;
 pub(crate) mod codes;
 pub(crate) mod compare;

@@ -12,7 +12,9 @@ use proctor_core::model::plan::{
     Argv, Inputs, Leaks, Limit, Limits, Network, PlannedStep, ReadOnly, RelPath, VersionDemand,
 };
 use proctor_core::model::tier::Tier;
-use proctor_core::record::evidence::{CheckEvidence, DriftEvidence, Resources, StepEvidence, StreamEvidence};
+use proctor_core::record::evidence::{
+    CheckEvidence, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
+};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 pub(crate) fn skill(name: &str) -> SkillName {
@@ -81,6 +83,17 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
 
 pub(crate) fn exited(name: &str, cmd: &[&str], code: u8) -> StepEvidence {
     step(planned(name, cmd), Termination::Exited { code })
+}
+
+/// Returns a passed step with the result of an earlier execution.
+pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
+    let source = ReuseSource {
+        run_id: RunId::new("20260101T030405Z-1").expect("a run id"),
+        executed_at: "2026-01-01T03:04:05.678Z".to_owned(),
+        inputs_sha256: Sha256Hex::digest(b"inputs"),
+        inputs: 312,
+    };
+    StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
 }
 
 pub(crate) fn stream(text: &str) -> StreamEvidence {

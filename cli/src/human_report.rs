@@ -11,7 +11,7 @@ use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::{EXIT_USAGE, InconclusiveDetail, InconclusiveReason, Verdict};
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::tier::Tier;
-use proctor_core::record::evidence::{ReportEvidence, StepEvidence, TreeSource};
+use proctor_core::record::evidence::{CACHED, ReportEvidence, StepEvidence, TreeSource};
 use proctor_core::report::stream_texts::StreamTexts;
 use serde::Serialize;
 
@@ -226,13 +226,15 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
         return [paint(UNSURE, "did not end"), String::new(), String::new()];
     };
     let passed = record.steps.iter().filter(|step| step.outcome == Outcome::Passed).count();
-    let spent = record.steps.iter().map(|step| step.duration_ms).sum();
     let word = paint(style::outcome_style(outcome), pad(outcome_label(outcome), 12));
+    let cached = record.cached_steps();
     let steps = match record.planned.len() {
         1 => String::new(),
-        all => format!("{passed} of {all} steps passed"),
+        // The time of a skill that is cached as a whole shows this.
+        all if cached == 0 || record.is_cached() => format!("{passed} of {all} steps passed"),
+        all => format!("{passed} of {all} steps passed, {cached} {CACHED}"),
     };
-    [format!("{word}  tier {tier}  {:>7}", duration(spent)), steps, escape_line(&record.reason)]
+    [format!("{word}  tier {tier}  {:>7}", record.time_text()), steps, escape_line(&record.reason)]
 }
 
 /// Renders remarks that had no influence on the verdict.
@@ -345,6 +347,7 @@ fn verdict_line(record: &RunRecord, finished: &Finished, layout: TextLayout) -> 
     if idle > 0 && finished.verdict == Verdict::Passed {
         parts.push(format!("{idle} without files"));
     }
+    parts.extend(record.cached_phrase());
     parts.extend(record.scope().map(|scope| escape_line(&scope.phrase())));
     if left_out > 0 && finished.verdict != Verdict::Passed {
         parts.push(format!("only {of_all}"));

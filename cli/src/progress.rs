@@ -6,12 +6,13 @@ mod live_rows;
 mod row_format;
 mod running_step;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proctor_core::model::event::{EndReason, RunEvent};
 use proctor_core::model::names::{SkillName, StepName};
 use proctor_core::model::outcome::Outcome;
-use proctor_core::record::evidence::{CheckEvidence, StepEvidence};
+use proctor_core::record::evidence::{CACHED, CheckEvidence, StepEvidence, cached_skill_note};
 
 use crate::human_report::{Detail, outcome_label, outcome_reason, outcome_word};
 use crate::screen::Screen;
@@ -33,6 +34,8 @@ pub(crate) struct ProgressDisplay {
     live_rows: Option<LiveRows>,
     detail: Detail,
     steps: StepProgressCounts,
+    /// Number of ended and of cached steps of each skill.
+    ended_by_skill: BTreeMap<SkillName, (usize, usize)>,
 }
 
 impl ProgressDisplay {
@@ -42,7 +45,13 @@ impl ProgressDisplay {
     }
 
     fn for_log() -> Self {
-        Self { running: Vec::new(), live_rows: None, detail: Detail::Normal, steps: StepProgressCounts::default() }
+        Self {
+            running: Vec::new(),
+            live_rows: None,
+            detail: Detail::Normal,
+            steps: StepProgressCounts::default(),
+            ended_by_skill: BTreeMap::new(),
+        }
     }
 
     /// Sets how detailed the progress display is.
@@ -61,7 +70,7 @@ impl ProgressDisplay {
             Detail::Quiet | Detail::Hook => None,
             Detail::Normal if is_covered_by_skill_line(event) => None,
             Detail::Verbose if matches!(event, RunEvent::SkillFinished { .. }) => None,
-            Detail::Normal | Detail::Verbose => event_line(event),
+            Detail::Normal | Detail::Verbose => self.event_line(event),
         }
     }
 
@@ -133,6 +142,9 @@ impl ProgressDisplay {
             RunEvent::StepFinished { skill, step } => {
                 self.remove_step(&step_label(skill.as_str(), &step.planned.name));
                 self.steps.ended += 1;
+                let (ended, cached) = self.ended_by_skill.entry(skill.clone()).or_default();
+                *ended += 1;
+                *cached += usize::from(step.is_cached());
                 self.update_counts();
             }
             // A check is displayed as a step of a skill with the name of its toolchain.
@@ -141,6 +153,14 @@ impl ProgressDisplay {
             }
             _ => {}
         }
+    }
+
+    /// Returns the line for an event; most events have none.
+    fn event_line(&self, event: &RunEvent) -> Option<String> {
+        let RunEvent::SkillFinished { skill, outcome: Outcome::Passed, .. } = event else { return event_line(event) };
+        let (ended, cached) = self.ended_by_skill.get(skill).copied().unwrap_or_default();
+        let cached = cached_skill_note(cached, ended).map(|note| format!(" ({note})")).unwrap_or_default();
+        Some(format!("{} {}{cached}\n", paint(GOOD, outcome_word(Outcome::Passed)), escape_line(skill.as_str())))
     }
 
     fn update_counts(&mut self) {
@@ -170,7 +190,7 @@ fn is_covered_by_skill_line(event: &RunEvent) -> bool {
     }
 }
 
-/// Returns the line for an event; most events have none.
+/// Returns the line for an event that does not depend on earlier events.
 fn event_line(event: &RunEvent) -> Option<String> {
     Some(
         match event {
@@ -188,9 +208,6 @@ fn event_line(event: &RunEvent) -> Option<String> {
             }
             RunEvent::CheckFinished { check } => check_line(check)?,
             RunEvent::StepFinished { skill, step } => step_line(skill, step),
-            RunEvent::SkillFinished { skill, outcome: Outcome::Passed, .. } => {
-                format!("{} {}", paint(GOOD, outcome_word(Outcome::Passed)), escape_line(skill.as_str()))
-            }
             RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
                 let why = match reason {
                     EndReason::Timeout => "is out of time",
@@ -232,6 +249,7 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let name = step_label(skill.as_str(), &step.planned.name);
     let word = paint(style::outcome_style(step.outcome), outcome_word(step.outcome));
     match step.outcome {
+        Outcome::Passed if step.is_cached() => format!("{word} {name} ({CACHED})"),
         Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
         Outcome::Skipped => format!("{word} {name}: {}", outcome_reason(step)),
         _ => format!("{word} {name}"),
@@ -299,6 +317,24 @@ mod tests {
             output(Detail::Verbose),
             "run 20260102T030405Z-1: profile pr, 1 step in 1 skill\nPASS a/s in 420 ms\n"
         );
+    }
+
+    #[test]
+    fn line_of_a_skill_names_cached_steps() {
+        let lines = |detail| {
+            let mut progress = ProgressDisplay::for_log().with_detail(detail);
+            let events = [
+                step_finished("a", cached("s", &["true"])),
+                skill_finished("a", Outcome::Passed, Tier::ONE, ""),
+                step_finished("b", cached("s", &["true"])),
+                step_finished("b", exited("t", &["true"], 0)),
+                skill_finished("b", Outcome::Passed, Tier::ONE, ""),
+            ];
+            let lines = events.iter().filter_map(|event| progress.handle_event(event, Duration::ZERO));
+            strip_colours(&lines.collect::<String>())
+        };
+        assert_eq!(lines(Detail::Normal), "PASS a (cached)\nPASS b (1 of 2 steps cached)\n");
+        assert_eq!(lines(Detail::Verbose), "PASS a/s (cached)\nPASS b/s (cached)\nPASS b/t in 420 ms\n");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use proctor_core::api::{RunState, RunSummary, RunView, StepView};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::SkillName;
 use proctor_core::model::outcome::Outcome;
+use proctor_core::record::evidence::CACHED;
 
 use crate::human_report::outcome_label;
 use crate::style::{self, DIM, STRONG, UNSURE, paint};
@@ -111,7 +112,11 @@ fn step_cells(step: &StepView) -> String {
         return paint(if step.attempt > 0 { UNSURE } else { DIM }, word);
     };
     let word = paint(style::outcome_style(outcome), format!("{:<12}", outcome_label(outcome)));
-    let time = step.duration_ms.map(duration).unwrap_or_default();
-    let why = step.failure_reason().filter(|_| outcome != Outcome::Passed).unwrap_or_default();
+    let time = match &step.cached_from {
+        Some(_) => CACHED.to_owned(),
+        None => step.duration_ms.map(duration).unwrap_or_default(),
+    };
+    let why = step.failure_reason().filter(|_| outcome != Outcome::Passed);
+    let why = why.or_else(|| Some(format!("from run {}", step.cached_from.as_ref()?))).unwrap_or_default();
     format!("{word} {time:>8}  {}", escape_line(&why)).trim_end().to_owned()
 }

@@ -5,6 +5,7 @@ use proctor_core::api::{RunPage, RunView};
 use schemars::{JsonSchema, schema_for};
 
 use crate::args::SchemaName;
+use crate::commands::cache::CacheRecord;
 use crate::commands::daemon::DaemonRecord;
 use crate::commands::doctor::DoctorRecord;
 use crate::commands::du::DiskUsageRecord;
@@ -44,6 +45,7 @@ pub(crate) fn schema_text(name: SchemaName) -> Result<String, serde_json::Error>
         SchemaName::Doctor => generate_schema::<DoctorRecord>()?,
         SchemaName::Gc => generate_schema::<GcRecord>()?,
         SchemaName::DiskUsage => generate_schema::<DiskUsageRecord>()?,
+        SchemaName::Cache => generate_schema::<CacheRecord>()?,
         SchemaName::RecordedRuns => generate_schema::<Vec<RecordedRun>>()?,
         SchemaName::RunView => generate_schema::<RunView>()?,
         SchemaName::RunList => generate_schema::<RunPage>()?,

@@ -4,12 +4,16 @@
 //! ([`ObservedInputs`]). It counts again if the key is the same and every observed input has the same state. Results that
 //! do not only depend on these inputs are never stored ([`ReuseObstacle`]).
 
+mod maintenance;
 mod observed_inputs;
 mod obstacle;
 mod step_identity;
 mod stored_result;
 
-pub use observed_inputs::{ChangedInput, ContentPin, CurrentInputs, InputArea, ObservedInputs, PathNow};
+pub use maintenance::{DamagedResult, DistrustedStep, ResultStats, ResultVerification};
+pub use observed_inputs::{
+    ChangedInput, ContentPin, CurrentInputs, InputAccess, InputArea, ObservedInput, ObservedInputs, PathNow,
+};
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
-pub use step_identity::{MachineFacts, ShownTool, StepIdentity};
+pub use step_identity::{IDENTITY_PARTS, MachineFacts, ShownTool, StepIdentity};
 pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

@@ -16,6 +16,7 @@ use std::time::Duration;
 use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
 use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::Verdict;
+use proctor_core::record::evidence::CACHED;
 use proctor_core::sql::Judgement;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -226,7 +227,9 @@ impl Metrics {
 
     fn observe_step(&self, kind: &'static str, step: &StepView) {
         if let (Some(outcome), Some(duration_ms)) = (step.outcome, step.duration_ms) {
-            self.0.steps.get_or_create(&StepLabels { kind, outcome: outcome.as_str() }).observe(seconds(duration_ms));
+            // The duration of a step that was not executed would distort that of the others.
+            let outcome = if step.cached_from.is_some() { CACHED } else { outcome.as_str() };
+            self.0.steps.get_or_create(&StepLabels { kind, outcome }).observe(seconds(duration_ms));
         }
     }
 

@@ -517,6 +517,9 @@ class RunSubmission(_RunSubmissionRequired, total=False):
     fail_fast: bool
     # The highest tier that may run. Default: 2.
     max_tier: Tier
+    # If true, each step is executed, even if a stored result holds because every input that it read is the same. An
+    # earlier run does not answer such a request.
+    no_cache: bool
     # If true, each skill starts with empty caches, and what it leaves in them is discarded. An earlier result does not
     # answer such a request.
     no_caches: bool
@@ -1134,6 +1137,9 @@ class _StepViewRequired(TypedDict):
 class StepView(_StepViewRequired, total=False):
     """A step or a toolchain check of a run."""
 
+    # The run whose result this is, because every input that the step read then is unchanged; absent if the step was
+    # executed.
+    cached_from: Optional[RunId]
     # The declared reports as found after the step; absent if empty.
     found_reports: list[ReportEvidence]
     # Processes that the step left behind; absent if empty.

@@ -29,8 +29,8 @@ pub use proctor_sandbox::{
 pub use proctor_sql::quiet_stream::QuietStream;
 pub use proctor_sql::worker_pool::WorkerPool;
 pub use run::engine::{
-    CommandTree, Engine, ExecutedCommand, MAX_RANGE, PriorRun, PriorRunRequest, RunInProgress, is_reusable,
-    planned_commands, require_valid_scope, takes_caller_env,
+    CommandTree, Engine, ExecutedCommand, MAX_RANGE, PriorRun, PriorRunRequest, ReusePreview, RunInProgress,
+    StepPreview, is_reusable, planned_commands, require_valid_scope, takes_caller_env,
 };
 pub use run::finish::RevocablePass;
 pub use run::request::{
@@ -42,7 +42,7 @@ pub use step::live_output::{LiveOutputs, LiveStep, LiveStream, StreamExtent, Str
 pub use step::session::Session;
 pub use step::timing;
 pub use store::{
-    Directory, GcExtent, StoreError, StoredPart, TemporaryFile, collect_garbage, recorded_document, recorded_runs,
-    state_usage,
+    Directory, GcExtent, StoreError, StoredPart, TemporaryFile, collect_garbage, prune_results, recorded_document,
+    recorded_runs, result_stats, state_usage, verify_results,
 };
 pub use tokio_util::sync::CancellationToken;

@@ -8,6 +8,7 @@ pub(crate) mod needed_paths;
 pub(crate) mod output;
 pub(crate) mod path_preparation;
 pub(crate) mod reuse;
+pub(crate) mod reuse_prediction;
 pub(crate) mod reused_files;
 pub(crate) mod session;
 pub(crate) mod skill_caches;

@@ -26,6 +26,7 @@ pub use documents::recorded_document;
 pub use garbage_collection::collect as collect_garbage;
 pub use gc_extent::GcExtent;
 pub use objects::StoredPart;
+pub use results::maintenance::{prune_results, result_stats, verify_results};
 
 use std::io;
 

@@ -59,6 +59,7 @@ mod report_formats;
 mod repository_formats;
 mod repository_locations;
 mod rerun;
+mod reuse;
 mod revisions;
 mod run_requests;
 mod screen_snapshots;
@@ -162,6 +163,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         unusual_repositories::CASES,
         rerun::CASES,
         rerun::SERVICE_CASES,
+        reuse::CASES,
         report_formats::CASES,
         prior_results::CASES,
         revisions::CASES,

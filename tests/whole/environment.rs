@@ -57,8 +57,16 @@ impl TestEnvironment {
         let env = Self { root, actor, marker, format, caller_env: RefCell::default(), case_daemon: None };
         machine::write(&env.home_dir().join("secret.txt"), "a secret in the home of the caller\n");
         machine::write(&env.root().join("sibling/secret.txt"), "a secret beside the repository\n");
+        env.configure_operator("[reuse]\nrecheck_percent = 0\n");
         env.give_to_actor(env.root());
         env
+    }
+
+    /// Replaces the operator's config, which otherwise only disables the checks of stored results, since these happen by
+    /// chance.
+    pub(crate) fn configure_operator(&self, config: &str) {
+        machine::write(&self.root().join("config/proctor/proctord.toml"), config);
+        self.give_to_actor(&self.root().join("config"));
     }
 
     /// Makes a daemon serve the requests of this environment.

@@ -34,6 +34,8 @@ pub(crate) enum Needs {
     WorkingCommand(&'static [&'static str]),
     /// Control groups for steps.
     ControlGroups,
+    /// Views of the host, which record what a step reads, according to `proctor doctor`.
+    Views,
     /// Tracing the system calls of a child process.
     Tracing,
     /// A limit of at least this many open files per process.
@@ -142,6 +144,7 @@ impl Needs {
                 (!command_works(command)).then(|| format!("`{}` to work", command.join(" ")))
             }
             Self::ControlGroups => (!has_control_groups(actor)).then(|| "control groups that can be made".to_owned()),
+            Self::Views => doctor_result(actor).missing_views,
             Self::Tracing => missing_tracing(),
             Self::OpenFiles(count) => missing_open_files(count),
             Self::Cargo => machine::rust_toolchain().is_none().then(|| "a Rust toolchain of rustup".to_owned()),
@@ -264,6 +267,8 @@ struct DoctorResult {
     /// The reason why no step can run; `None` if steps can run.
     missing_control: Option<String>,
     has_control_groups: bool,
+    /// The reason why no step can run on a view of the host; `None` if steps can.
+    missing_views: Option<String>,
 }
 
 fn doctor_result(actor: Actor) -> DoctorResult {
@@ -288,8 +293,10 @@ fn run_doctor(actor: Actor) -> DoctorResult {
     let root = env.root().to_str().unwrap_or_default();
     let missing_control =
         (doctor.code != Some(0)).then(|| format!("the sandbox as {actor:?}: {}", reason.replace(root, "…")));
+    let views = lines().find_map(|line| line.strip_prefix("views ")).map_or("no answer", str::trim);
     DoctorResult {
         missing_control,
+        missing_views: (views != "available").then(|| format!("views as {actor:?}: {}", views.replace(root, "…"))),
         has_control_groups: lines().any(|line| line.starts_with("enforced") && line.contains(" cgroup ")),
     }
 }

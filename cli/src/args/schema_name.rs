@@ -49,6 +49,8 @@ pub(crate) enum SchemaName {
     Gc,
     /// `proctor du --format json`.
     DiskUsage,
+    /// `proctor cache --format json`.
+    Cache,
     /// `proctor runs --format json`.
     RecordedRuns,
     /// `proctor status RUN --format json`.
@@ -87,6 +89,7 @@ impl SchemaName {
             Self::Doctor => "doctor",
             Self::Gc => "gc",
             Self::DiskUsage => "disk-usage",
+            Self::Cache => "cache",
             Self::RecordedRuns => "recorded-runs",
             Self::RunView => "run-view",
             Self::RunList => "run-list",
@@ -120,6 +123,7 @@ impl SchemaName {
             Self::Doctor => "output of `doctor --format json`",
             Self::Gc => "output of `gc --format json`",
             Self::DiskUsage => "output of `du --format json`",
+            Self::Cache => "output of `cache --format json`",
             Self::RecordedRuns => "output of `runs --format json`",
             Self::RunView => "output of `status RUN --format json`",
             Self::RunList => "output of `status --format json`",

@@ -1,6 +1,7 @@
-//! Implements `proctor explain`, which shows the origin of each value of a step, the setup of its sandbox, and the
-//! origin of its environment variables. It shows exactly what the engine would use.
+//! Implements `proctor explain`, which shows the origin of each value of a step, the setup of its sandbox, the origin
+//! of its environment variables, and whether its stored result would be used. It shows exactly what the engine would use.
 
+mod cache;
 mod variable;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ use crate::text::escape_line;
 const ENV: &str = "env";
 /// Target that selects the sandbox setup.
 const SANDBOX: &str = "sandbox";
+/// Target that selects the reuse of results.
+const CACHE: &str = "cache";
 /// Number of steps that a message lists.
 const MAX_LISTED_STEPS: usize = 10;
 
@@ -34,7 +37,7 @@ const MAX_LISTED_STEPS: usize = 10;
 ///
 /// # Errors
 /// The step does not exist, or the engine cannot determine what the step would receive.
-pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) async fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let repo = installation::repository(&args.repo, caller)?;
     let operator = installation::operator(&args.operator, caller)?;
     let spec = LoadedSpec::from_repository(&repo, caller)?;
@@ -46,10 +49,10 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     if let (None, Some(extra)) = (aspect, &args.step) {
         return Err(CliError::Usage {
             message: format!("`{}` stands behind a step", escape_line(extra)),
-            hint: format!("name one step, or `{ENV}` or `{SANDBOX}` with a step"),
+            hint: format!("name one step, or `{ENV}`, `{SANDBOX}` or `{CACHE}` with a step"),
         });
     }
-    if let (None | Some(ExplainedAspect::Sandbox), Some(name)) = (aspect, &args.var) {
+    if let (None | Some(ExplainedAspect::Sandbox | ExplainedAspect::Cache), Some(name)) = (aspect, &args.var) {
         return Err(CliError::Usage {
             message: format!("`--var {name}` requires `{ENV}`"),
             hint: format!("run `proctor explain {ENV} --var {name}`"),
@@ -59,6 +62,11 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
     let chosen =
         select_steps(&steps, wanted).map_err(|error| other_profile_error(&spec.spec, wanted).unwrap_or(error))?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
+    if aspect == Some(ExplainedAspect::Cache) {
+        let previews = engine.preview_reuse(&repo, &args.profile).await.map_err(engine_error)?;
+        screen.out(&cache::render(&previews, args.step.as_deref(), args.verbose));
+        return Ok(0);
+    }
     let previews = previews(&engine, &repo, &chosen)?;
     if aspect.is_none() {
         screen.out(&format!("{}\n{}", paint(STRONG, "the run"), origin_table(resolved.provenance.run_values())));
@@ -82,7 +90,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
         (Some(ExplainedAspect::Sandbox), _) => {
             screen.out(&render_groups(&previews, |_, preview| render_sandbox(preview)));
         }
-        (None, _) => {}
+        (None | Some(ExplainedAspect::Cache), _) => {}
     }
     Ok(0)
 }
@@ -92,6 +100,7 @@ pub(crate) fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Screen) 
 enum ExplainedAspect {
     Env,
     Sandbox,
+    Cache,
 }
 
 impl ExplainedAspect {
@@ -99,6 +108,7 @@ impl ExplainedAspect {
         match target {
             ENV => Some(Self::Env),
             SANDBOX => Some(Self::Sandbox),
+            CACHE => Some(Self::Cache),
             _ => None,
         }
     }
@@ -198,7 +208,7 @@ fn select_steps<'a>(
     };
     Err(CliError::Usage {
         message: format!("the profile has no step `{}`", escape_line(wanted)),
-        hint: format!("there are {}{more}, and `{ENV}` and `{SANDBOX}`", names.join(", ")),
+        hint: format!("there are {}{more}, and `{ENV}`, `{SANDBOX}` and `{CACHE}`", names.join(", ")),
     })
 }
 

@@ -7,6 +7,7 @@ use proctor_core::decision::gate::{
     GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
 };
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::record::evidence::cached_of_steps;
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::{Clock, Gate, GateRequest};
 
@@ -135,7 +136,10 @@ fn last_line(answer: &GateAnswer) -> String {
 
 fn run_summary(run: &GateRun) -> String {
     let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
-    format!("run {} {}{ago}, tier {}", run.run_id, run.outcome.as_str(), run.tier)
+    let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let cached = cached_of_steps(number(run.cached_steps), number(run.steps));
+    let cached = cached.map(|cached| format!(", {cached}")).unwrap_or_default();
+    format!("run {} {}{ago}, tier {}{cached}", run.run_id, run.outcome.as_str(), run.tier)
 }
 
 #[cfg(test)]
@@ -171,6 +175,8 @@ mod tests {
                 timestamp: "2026-01-02T03:04:05.678Z".into(),
                 age_ms: Some(61_000),
                 attested: true,
+                steps: 4,
+                cached_steps: 0,
             }),
             findings,
             omitted: 0,
@@ -192,6 +198,12 @@ mod tests {
     #[test]
     fn shows_the_answer_on_the_last_line() {
         assert_eq!(render_plain(&answer(0, vec![])), "verified: profile pr, run r1 passed 1m01s ago, tier 1\n");
+        let mut cached = answer(0, vec![]);
+        cached.run.as_mut().expect("a run").cached_steps = 3;
+        assert_eq!(
+            render_plain(&cached),
+            "verified: profile pr, run r1 passed 1m01s ago, tier 1, 3 of 4 steps cached\n"
+        );
         let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
         insta::assert_snapshot!(render_plain(&answer(1, vec![changed, again])));

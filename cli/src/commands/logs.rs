@@ -1,6 +1,7 @@
 //! Implements `proctor logs`, which prints the stored output of a run's steps. One step or the whole run can be
 //! followed while it runs. Output of steps is escaped for the screen.
 
+mod cached_note;
 mod escaping;
 mod log_printer;
 mod run_follower;

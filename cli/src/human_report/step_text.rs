@@ -39,6 +39,10 @@ pub(crate) fn render_step(name: &str, step: &StepEvidence, command: &str, view: 
     let hints = limit_hints(step).into_iter().chain(leak_hint(step)).chain(failure_hints(step, view.outputs));
     hints.for_each(|hint| text.push_str(&hint_line(&hint, view.layout)));
     text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
+    if let Some(source) = &step.reused {
+        let lines = view.layout.fit_line(&escape_line(&format!("  {}", source.phrase())));
+        text.push_str(&format!("{}\n", paint(DIM, lines)));
+    }
     text.push_str(&drift_block(step, view.layout));
     text.push_str(&streams(step, command, view));
     text

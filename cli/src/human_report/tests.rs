@@ -47,6 +47,23 @@ fn passed_run_is_short() {
 }
 
 #[test]
+fn cached_steps_are_counted_and_have_no_duration() {
+    let events = || {
+        [
+            started(&[("a", &["s"]), ("b", &["s", "t"])]),
+            step_finished("a", cached("s", &["true"])),
+            skill_finished("a", Outcome::Passed, Tier::ONE, ""),
+            step_finished("b", cached("s", &["true"])),
+            step_finished("b", exited("t", &["true"], 0)),
+            skill_finished("b", Outcome::Passed, Tier::ONE, ""),
+            finished(Verdict::Passed, Tier::ONE, 0),
+        ]
+    };
+    insta::assert_snapshot!("cached_steps", render_plain(events()));
+    insta::assert_snapshot!("cached_steps_verbose", render_plain_at(80, Detail::Verbose, events()));
+}
+
+#[test]
 fn partial_run_has_its_own_verdict_line() {
     let rendered = |left_out: &[&str], detail| {
         let mut started = started(&[("verify.lint", &["clippy"])]);

@@ -211,7 +211,10 @@ impl LoggedRun {
         let problem = || self.record.problem.as_ref().map(|problem| problem.detail.clone());
         let doubt = || self.record.doubts.first().map(|doubt| doubt.message.clone());
         let unsure = || steps().find_map(|step| step.failure_reason());
-        let passed = || all_passed_message(self.steps().filter(|step| step.outcome == Some(Outcome::Passed)).count());
+        let passed = || {
+            let passed = self.steps().filter(|step| step.outcome == Some(Outcome::Passed)).count();
+            all_passed_message(passed, self.record.cached_steps())
+        };
         failed.or_else(problem).or_else(doubt).or_else(unsure).unwrap_or_else(passed)
     }
 }

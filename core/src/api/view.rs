@@ -18,7 +18,7 @@ use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::Plan;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
-use crate::record::evidence::{CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
+use crate::record::evidence::{CACHED, CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
 use crate::spec::Diagnostic;
 use crate::sql::sql_policy::Dialect;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -192,6 +192,10 @@ pub struct StepView {
     /// Processes that the step left behind; absent if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<LeakedProcesses>,
+    /// The run whose result this is, because every input that the step read then is unchanged; absent if the step was
+    /// executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_from: Option<RunId>,
 }
 
 impl StepView {
@@ -216,6 +220,7 @@ impl StepView {
             stderr: evidence.map(|evidence| StreamView::from(&evidence.stderr)),
             found_reports: evidence.map(|evidence| evidence.found_reports.clone()).unwrap_or_default(),
             leaked: evidence.and_then(|evidence| evidence.leaked.clone()),
+            cached_from: evidence.and_then(|evidence| Some(evidence.reused.as_ref()?.run_id.clone())),
         }
     }
 
@@ -278,12 +283,13 @@ impl RunView {
     }
 }
 
-/// Returns a message for a run in which all steps passed.
-pub fn all_passed_message(steps: usize) -> String {
-    match steps {
+/// Returns a message for a run in which all steps passed; the results of `cached` steps were reused.
+pub fn all_passed_message(steps: usize, cached: usize) -> String {
+    let passed = match steps {
         1 => "its one step passed".to_owned(),
         steps => format!("all {steps} steps passed"),
-    }
+    };
+    if cached == 0 { passed } else { format!("{passed}, {cached} {CACHED}") }
 }
 
 /// A run as shown in lists.

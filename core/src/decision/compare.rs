@@ -10,7 +10,7 @@ use crate::model::drift::{ChangeKind, display_path, is_evidence_path};
 use crate::model::names::RunId;
 use crate::model::outcome::Outcome;
 use crate::model::plan::Determinism;
-use crate::record::evidence::{self, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource};
+use crate::record::evidence::{self, CACHED, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource};
 use crate::record::status::LastRun;
 use crate::text::canonical::Json;
 use crate::text::digest::Sha256Hex;
@@ -387,9 +387,12 @@ impl RunDifferences {
             let text = |sha256: &Sha256Hex| Some(sha256.to_string());
             self.add_if_different(DifferenceKind::Output, at, field, text(&before.sha256), text(&after.sha256));
         }
-        if is_beyond_noise(before.duration_ms, after.duration_ms) {
-            let text = |ms: u64| format!("{ms} ms");
-            self.compare_values(DifferenceKind::Duration, at, &text(before.duration_ms), &text(after.duration_ms));
+        if before.is_cached() != after.is_cached() || is_beyond_noise(before.duration_ms, after.duration_ms) {
+            let text = |step: &StepEvidence| match step.is_cached() {
+                true => CACHED.to_owned(),
+                false => format!("{} ms", step.duration_ms),
+            };
+            self.compare_values(DifferenceKind::Duration, at, &text(before), &text(after));
         }
     }
 

@@ -29,7 +29,7 @@ use crate::record::attestation::{Attestation, Subject};
 use crate::record::status::{self, LastRun, LastRunError};
 use crate::spec;
 use crate::text::digest::{Sha256Hex, SnapshotId};
-use evidence_check::EvidenceChecker;
+use evidence_check::{EvidenceChecker, StepCounts};
 use findings::GateFindings;
 
 /// Version of the format of [`GateAnswer`].
@@ -81,6 +81,12 @@ pub struct GateRun {
     pub age_ms: Option<u64>,
     /// True if the run is recorded in Proctor's state directory.
     pub attested: bool,
+    /// Number of steps in the evidence of the run.
+    #[serde(default)]
+    pub steps: u64,
+    /// Number of these steps that were not executed, because every input that an earlier execution read is unchanged.
+    #[serde(default)]
+    pub cached_steps: u64,
 }
 
 /// Decides whether the gate passes.
@@ -94,15 +100,16 @@ pub fn evaluate(requirements: &GateRequirements, facts: &GateFacts<'_>) -> GateA
         }
         false => read_recorded_run(facts, &mut findings),
     };
+    let mut step_counts = StepCounts::default();
     if let Some(run) = &run {
         judge_run(run, requirements, facts, &mut findings);
         // A run without evidence has nothing to compare.
         if !run.evidence.is_empty() {
-            evidence_check::judge_evidence(&EvidenceChecker { run, requirements, facts }, &mut findings);
+            step_counts = evidence_check::judge_evidence(&EvidenceChecker { run, requirements, facts }, &mut findings);
             judge_attestation(run, requirements, facts, &mut findings);
         }
     }
-    let run = run.map(|run| summarize_run(run, facts));
+    let run = run.map(|run| summarize_run(run, step_counts, facts));
     let (exit_code, findings, omitted) = findings.into_result();
     GateAnswer {
         version: VERSION,
@@ -240,13 +247,13 @@ fn judge_attestation(
     }
 }
 
-fn summarize_run(run: LastRun, facts: &GateFacts<'_>) -> GateRun {
+fn summarize_run(run: LastRun, StepCounts { steps, cached_steps }: StepCounts, facts: &GateFacts<'_>) -> GateRun {
     let ended = parse_timestamp(&run.timestamp);
     let age = ended.and_then(|ended| Duration::from_millis(facts.now_ms).checked_sub(ended));
     let age_ms = age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
     let attested = facts.attestation.as_deref().and_then(Attestation::parse).is_some_and(|ours| ours.last_run == run);
     let LastRun { run_id, outcome, tier, timestamp, .. } = run;
-    GateRun { run_id, outcome, tier, timestamp, age_ms, attested }
+    GateRun { run_id, outcome, tier, timestamp, age_ms, attested, steps, cached_steps }
 }
 
 /// Parses the RFC 3339 timestamp (UTC) of a document.

@@ -13,6 +13,8 @@ pub const CACHES: &str = "caches";
 pub const RUNS: &str = "runs";
 /// Name of the kind for outputs of steps.
 pub const OUTPUTS: &str = "outputs";
+/// Name of the kind for stored results of steps.
+pub const RESULTS: &str = "results of steps";
 /// Name of the kind for everything else.
 pub const OTHER: &str = "other";
 
@@ -71,7 +73,7 @@ impl Collected {
 /// The used space of one kind of content in a state directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KindUsage {
-    /// The kind: `private copies`, `caches`, `runs`, `outputs` or `other`.
+    /// The kind: `private copies`, `caches`, `runs`, `outputs`, `results of steps` or `other`.
     pub kind: String,
     /// The used bytes on the disk.
     pub bytes: u64,

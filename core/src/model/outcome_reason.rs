@@ -8,7 +8,7 @@
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::VersionDemand;
 use crate::record::evidence::{CheckEvidence, StepEvidence};
-use crate::text::humanize::{duration, exact_duration, signal_name};
+use crate::text::humanize::{exact_duration, signal_name};
 
 /// Returns the reason for a step's outcome.
 pub fn step_reason(step: &StepEvidence) -> String {
@@ -86,7 +86,7 @@ pub fn check_reason(check: &CheckEvidence) -> String {
 /// Returns how the process of a step ended: `exit 1, 16 ms`.
 pub fn termination_reason(step: &StepEvidence) -> String {
     let planned = &step.planned;
-    let time = duration(step.duration_ms);
+    let time = step.time_text();
     match &step.termination {
         Termination::Exited { code } if planned.expect_exit.contains(code) || planned.expect_exit == [0] => {
             format!("exit {code}, {time}")

@@ -15,7 +15,7 @@ pub use crate::text::escape::escape_output;
 pub use checked_files::CheckedFiles;
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
-pub use reuse_source::ReuseSource;
+pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
 pub use tree_source::{TreeKind, TreeSource};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,7 @@ use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
 use crate::text::digest::{Sha256Hex, SnapshotId};
+use crate::text::humanize::duration;
 
 /// Version of the document format.
 pub const VERSION: u32 = 1;
@@ -187,6 +188,16 @@ impl StepEvidence {
     /// Returns whether a process was started; in that case the sandbox recorded its enforcement.
     pub fn was_started(&self) -> bool {
         !self.enforcement.0.is_empty()
+    }
+
+    /// Returns whether the step has the result of an earlier execution.
+    pub fn is_cached(&self) -> bool {
+        self.reused.is_some()
+    }
+
+    /// Returns the duration of the step; [`CACHED`] if it was not executed.
+    pub fn time_text(&self) -> String {
+        if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
     }
 }
 

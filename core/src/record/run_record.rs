@@ -13,8 +13,9 @@ use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
-use crate::record::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
+use crate::record::evidence::{CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps};
 use crate::text::digest::{Sha256Hex, SnapshotId};
+use crate::text::humanize::duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -266,6 +267,23 @@ impl RunRecord {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
     }
 
+    /// Returns the number of steps whose result was reused.
+    pub fn cached_steps(&self) -> usize {
+        self.skills.iter().map(SkillRecord::cached_steps).sum()
+    }
+
+    /// Returns the number of steps whose result was reused, as a phrase; `None` if there are none.
+    pub fn cached_phrase(&self) -> Option<String> {
+        let cached = self.cached_steps();
+        (cached > 0).then(|| format!("{cached} {CACHED}"))
+    }
+
+    /// Returns a sentence about the steps whose result was reused; `None` if there are none.
+    pub fn cached_sentence(&self) -> Option<String> {
+        let cached = cached_of_steps(self.cached_steps(), self.steps().count())?;
+        Some(format!("{cached}: not executed, because everything that an earlier execution read is unchanged"))
+    }
+
     /// Returns the step or toolchain check that started last; `None` before the first one and after the end of the run.
     pub fn latest_start(&self) -> Option<(&SkillName, &StepName)> {
         self.latest_start.as_ref().map(|(skill, step)| (skill, step))
@@ -297,6 +315,22 @@ impl SkillRecord {
             span: None,
             attempts: Vec::new(),
         }
+    }
+
+    /// Returns whether the result of every step was reused, so that nothing of the skill was executed.
+    pub fn is_cached(&self) -> bool {
+        !self.steps.is_empty() && self.steps.iter().all(StepEvidence::is_cached)
+    }
+
+    /// Returns the number of steps whose result was reused.
+    pub fn cached_steps(&self) -> usize {
+        self.steps.iter().filter(|step| step.is_cached()).count()
+    }
+
+    /// Returns the duration of the steps together; [`CACHED`] if none of them was executed.
+    pub fn time_text(&self) -> String {
+        let spent = self.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.duration_ms));
+        if self.is_cached() { CACHED.to_owned() } else { duration(spent) }
     }
 
     fn end_attempt(&mut self, step: &StepName, at: u64) {

@@ -8,12 +8,13 @@ use crate::decision::verdict::{InconclusiveReason, VerdictInputs, derive_verdict
 use crate::model::drift::{Change, ChangeKind, Diff, StepDrift};
 use crate::model::event::RunEvent;
 use crate::model::leak::{LeakedProcess, LeakedProcesses};
-use crate::model::names::{SkillName, StepName};
+use crate::model::names::{RunId, SkillName, StepName};
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::{Leaks, ReportFormat};
-use crate::record::evidence::{StepEvidence, StreamEvidence};
+use crate::record::evidence::{ReuseSource, StepEvidence, StreamEvidence};
 use crate::record::run_record::{RunRecord, SkillRecord};
 use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent};
+use crate::text::digest::Sha256Hex;
 use crate::text::escape::escape_output;
 
 const PASSED_RUN_LOG: &str = include_str!("../../../fixtures/logs/passed.jsonl");
@@ -46,6 +47,17 @@ pub(super) fn step_with_end(name: &str, outcome: Outcome, termination: Terminati
     (step.outcome, step.exit_code) = (outcome, termination.exit_code());
     step.termination = termination;
     step
+}
+
+/// Returns a passed step with the result of an earlier execution.
+pub(super) fn cached_step(name: &str) -> StepEvidence {
+    let source = ReuseSource {
+        run_id: RunId::new("r-earlier").expect("an id"),
+        executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
+        inputs_sha256: Sha256Hex::digest(b"inputs"),
+        inputs: 312,
+    };
+    StepEvidence { duration_ms: 0, reused: Some(source), ..passed_step(name) }
 }
 
 pub(super) fn failed_step(name: &str, stderr: &str) -> StepEvidence {

@@ -78,6 +78,9 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
         let more = count(left_out.len(), "more annotation");
         text.push_str(&format!("{more}, which GitHub does not show here; the summary lists them\n"));
     }
+    for sentence in input.runs.iter().filter_map(|run| run.record()?.cached_sentence()) {
+        text.push_str(&format!("{sentence}\n"));
+    }
     let partial = if input.is_partial() { "partial run " } else { "" };
     text.push_str(&format!("proctor: {partial}{}\n", input.verdict().as_str()));
     text

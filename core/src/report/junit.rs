@@ -15,7 +15,7 @@ use crate::model::drift::Diff;
 use crate::model::names::{SkillName, StepName};
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::ReportFormat;
-use crate::record::evidence::{CheckEvidence, StepEvidence};
+use crate::record::evidence::{CACHED, CheckEvidence, StepEvidence};
 use crate::record::run_record::{RunRecord, SkillRecord};
 use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent, is_problem};
 use crate::text::safe_text::strip_colours;
@@ -109,6 +109,10 @@ fn skill_suite(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Repo
     if let Some(tier) = skill.tier {
         suite.add_property(("tier", tier.to_string().as_str()));
     }
+    let cached = skill.steps.iter().filter(|step| step.is_cached()).count();
+    if cached > 0 {
+        suite.add_property((CACHED, cached.to_string().as_str()));
+    }
     suite.set_time(Duration::from_millis(skill.steps.iter().map(|step| step.duration_ms).sum()));
     for step in &skill.steps {
         suite.add_test_case(step_case(&skill.skill, step));
@@ -130,6 +134,9 @@ fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
     let mut case = TestCase::new(step.planned.name.as_str(), case_status(step));
     case.set_classname(skill.as_str());
     set_time_and_output(&mut case, step);
+    if let Some(source) = &step.reused {
+        case.add_property((CACHED, xml_attribute(&source.phrase()).as_str()));
+    }
     case
 }
 

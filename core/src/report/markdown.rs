@@ -135,6 +135,9 @@ fn add_record(page: &mut BoundedMarkdown, input: &ReportInput<'_>, run: &Reporte
             inline_code(&truncate_chars(&sentence.replace('`', ""), MAX_SENTENCE_CHARS))
         ));
     }
+    if let Some(sentence) = record.cached_sentence() {
+        page.add(&format!("{}\n\n", inline_code(&sentence)));
+    }
     for doubt in &record.doubts {
         let message = truncate_chars(&doubt.message, MAX_SENTENCE_CHARS);
         page.add(&format!(
@@ -227,7 +230,7 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
         Outcome::Skipped | Outcome::NoFiles => "➖",
         Outcome::Cancelled | Outcome::Inconclusive => "⚠️",
     };
-    let reason = (is_problem(step) || step.flaky).then(|| outcome_reason(step));
+    let reason = (is_problem(step) || step.flaky || step.is_cached()).then(|| outcome_reason(step));
     let reasons: Vec<String> = reason.into_iter().chain(leak_warning(step)).collect();
     let why = if reasons.is_empty() {
         String::new()
@@ -236,8 +239,7 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
     };
     let name = inline_code(&format!("{}/{}", skill.skill, step.planned.name));
     let flaky = if step.flaky { ", flaky" } else { "" };
-    let time =
-        if step.duration_ms == 0 && step.outcome.is_left_out() { String::new() } else { duration(step.duration_ms) };
+    let time = if step.duration_ms == 0 && step.outcome.is_left_out() { String::new() } else { step.time_text() };
     format!("| {name} | {mark} {}{flaky} | {time} | {why} |\n", outcome_text(step.outcome))
 }
 

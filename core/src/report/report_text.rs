@@ -3,7 +3,7 @@
 
 use crate::model::drift::{Change, ChangeKind};
 use crate::model::outcome::{Outcome, Termination};
-use crate::record::evidence::{StepEvidence, StreamEvidence};
+use crate::record::evidence::{ReuseSource, StepEvidence, StreamEvidence};
 use crate::text::escape::escape_output;
 use crate::text::humanize::duration;
 use crate::text::safe_text::strip_colours;
@@ -47,6 +47,7 @@ pub(super) fn outcome_reason(step: &StepEvidence) -> String {
         Outcome::Passed if step.flaky => {
             format!("{end}, on attempt {} only", step.earlier_attempts.len() + 1)
         }
+        Outcome::Passed if step.is_cached() => step.reused.as_ref().map_or(end, ReuseSource::phrase),
         _ => match step.forbidden_leak() {
             Some(leaked) => {
                 format!(

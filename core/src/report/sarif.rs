@@ -176,7 +176,8 @@ fn invocation(run: &ReportedRun) -> Value {
             let partial = partial.map(|sentence| notification("warning", "partial-run", &sentence));
             let leaks = leak_sentences(record).take(MAX_NOTICES);
             let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
-            doubts.chain(partial).chain(leaks).collect()
+            let cached = record.cached_sentence().map(|sentence| notification("note", "cached-steps", &sentence));
+            doubts.chain(partial).chain(leaks).chain(cached).collect()
         }
         RunResult::Refused(ReportedRefusal { message, .. }) => vec![notification("error", "no-run", message)],
     };

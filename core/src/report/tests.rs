@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::RunReportFormat;
 use super::fixture::{
-    HOSTILE_OUTPUT, drifted_step, failed_step, passed_run, passed_step, report_input, reported_run, ruff_sarif,
-    run_of_steps, run_with_each_outcome, run_with_tool_reports, stream_evidence, tool_report, with_inconclusive_reason,
+    HOSTILE_OUTPUT, cached_step, drifted_step, failed_step, passed_run, passed_step, report_input, reported_run,
+    ruff_sarif, run_of_steps, run_with_each_outcome, run_with_tool_reports, stream_evidence, tool_report,
+    with_inconclusive_reason,
 };
 use crate::decision::verdict::{InconclusiveReason, Verdict};
 use crate::model::names::SkillName;
@@ -58,6 +59,15 @@ fn each_format_renders_a_pass() {
             format!("pass_{}", format.as_str()),
             render_one(reported_run(run_of_steps(vec![passed_step("a")]), Vec::new()), format)
         );
+    }
+}
+
+#[test]
+fn each_format_shows_cached_steps_as_passed() {
+    for format in text_formats() {
+        let record = run_of_steps(vec![passed_step("executed"), cached_step("reused")]);
+        let text = render_one(reported_run(record, Vec::new()), format);
+        insta::assert_snapshot!(format!("cached_{}", format.as_str()), text);
     }
 }
 

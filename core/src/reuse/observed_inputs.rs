@@ -49,6 +49,39 @@ pub enum InputArea {
     Host,
 }
 
+/// A recorded input, for display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedInput {
+    /// The path, with control characters escaped: relative to the tree, or absolute.
+    pub path: String,
+    /// The access.
+    pub access: InputAccess,
+}
+
+/// The strongest access to a recorded path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputAccess {
+    /// The path was looked up, and nothing was there.
+    Absent,
+    /// The directory was listed.
+    Listed,
+    /// The content was read.
+    Read,
+    /// The path was looked up.
+    Found,
+}
+
+impl fmt::Display for InputAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "absent",
+            Self::Listed => "listed",
+            Self::Read => "read",
+            Self::Found => "found",
+        })
+    }
+}
+
 /// The current state of a path.
 pub type PathNow = (PathState, Option<FileStamp>);
 
@@ -104,6 +137,13 @@ impl ObservedInputs {
     /// Returns the accesses outside of the tree.
     pub fn host(&self) -> &[AccessedPath] {
         self.host.entries()
+    }
+
+    /// Returns the inputs for display: those of the tree, then the others.
+    pub fn displayed(&self) -> impl Iterator<Item = ObservedInput> {
+        let tree = self.tree.entries().iter().map(|entry| (entry, displayed_tree_path(&entry.path)));
+        let host = self.host.entries().iter().map(|entry| (entry, escape_output(&entry.path)));
+        tree.chain(host).map(|(entry, path)| ObservedInput { path, access: InputAccess::from_entry(entry) })
     }
 
     /// Returns a digest of the inputs as the step saw them: without stamps, which differ between copies of a tree.
@@ -201,6 +241,23 @@ impl ObservedInputs {
     }
 }
 
+impl InputAccess {
+    fn from_entry(entry: &AccessedPath) -> Self {
+        match entry {
+            AccessedPath { state: PathState::Absent, .. } => Self::Absent,
+            AccessedPath { listing: Some(_), .. } => Self::Listed,
+            AccessedPath { read: true, .. } => Self::Read,
+            _ => Self::Found,
+        }
+    }
+}
+
+/// Returns a path of the tree relative to its top; `.` for the top.
+fn displayed_tree_path(path: &[u8]) -> String {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    escape_output(if path.is_empty() { b"." } else { path })
+}
+
 impl ContentPin {
     const BYTES: usize = 33;
 
@@ -253,8 +310,7 @@ fn stamp_bytes(entry: &AccessedPath) -> Vec<u8> {
 
 fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInputs) -> Option<ChangedInput> {
     let path = entry.path.strip_prefix(b"/").unwrap_or(&entry.path);
-    let changed =
-        |difference| Some(ChangedInput { path: escape_output(if path.is_empty() { b"." } else { path }), difference });
+    let changed = |difference| Some(ChangedInput { path: displayed_tree_path(path), difference });
     let covered = now.covered(path);
     match (content, covered) {
         (ContentPin::Covered { sha256, executable }, Some(found)) => {

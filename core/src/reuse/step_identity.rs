@@ -11,6 +11,17 @@ use crate::text::digest::Sha256Hex;
 /// Version of the identity. A change of its meaning must change this number.
 const VERSION: u32 = 1;
 
+/// The parts of the identity, in words.
+pub const IDENTITY_PARTS: [&str; 7] = [
+    "the version of Proctor and its program that sets up sandboxes",
+    "the name and the determinism class of the skill",
+    "every setting of the step, and the files that it gets as arguments",
+    "the complete environment of the step, including the values of variables on its `env_allowlist`",
+    "the path of the repository, the user, and the directories that are hidden or shown",
+    "the kernel, the architecture and the number of processors",
+    "the results of the earlier steps whose files the step sees",
+];
+
 /// Everything besides the observed inputs that determines the result of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StepIdentity<'a> {

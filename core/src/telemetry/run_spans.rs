@@ -166,11 +166,17 @@ impl SpanBuilder<'_> {
         }
     }
 
-    /// Returns the span of a step; `None` if no attempt of it began.
+    /// Returns the span of a step; `None` if no attempt of it began. The span of a cached step has no length.
     fn step_span(&self, skill: &SkillRecord, name: &StepName) -> Option<TraceSpan> {
         let attempts: Vec<&AttemptSpan> = skill.attempts.iter().filter(|attempt| attempt.step == *name).collect();
-        let (first, last) = (attempts.first()?, attempts.last()?);
         let evidence = skill.steps.iter().find(|step| step.planned.name == *name);
+        let stretch = match (attempts.first(), attempts.last()) {
+            (Some(first), Some(last)) => Stretch { began_ms: first.span.began_ms, ended_ms: last.span.ended_ms },
+            _ => {
+                let began_ms = evidence.filter(|step| step.is_cached()).and(skill.span)?.began_ms;
+                Stretch { began_ms, ended_ms: Some(began_ms) }
+            }
+        };
         let mut attributes = SpanAttributes::default();
         attributes.push_text("proctor.skill", skill.skill.as_str());
         attributes.push_text("proctor.step", name.as_str());
@@ -183,8 +189,8 @@ impl SpanBuilder<'_> {
             id: self.trace.step_span(skill.skill.as_str(), name),
             parent: Some(self.trace.skill_span(&skill.skill)),
             name: format!("step {name}"),
-            start_ns: self.offset_ns(first.span.began_ms),
-            end_ns: self.end_ns(last.span),
+            start_ns: self.offset_ns(stretch.began_ms),
+            end_ns: self.end_ns(stretch),
             attributes: attributes.0,
             events: self.attempt_events(&attempts, evidence),
             error: match evidence {
@@ -263,6 +269,8 @@ impl SpanAttributes {
         }
         self.push_number("proctor.step.execution_ms", step.duration_ms);
         self.push_flag("proctor.step.flaky", step.flaky);
+        self.push_flag("proctor.step.cached", step.is_cached());
+        self.push_optional_text("proctor.step.cached_from", step.reused.as_ref().map(|source| source.run_id.as_str()));
         if step.outcome != Outcome::Passed {
             self.push_text("error.type", step.outcome.as_str());
         }

@@ -6,7 +6,9 @@ use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
 use proctor_core::model::run_scope::RunScope;
+use proctor_core::record::evidence::CACHED;
 
+use super::tool_answer::StepCounts;
 use super::untrusted::safe_name;
 use crate::service::OutputUnit;
 
@@ -37,7 +39,9 @@ fn result_reason(run: &RunView) -> String {
     match (run.state, run.verdict) {
         (RunState::Queued, _) => "the run waits for its turn".to_owned(),
         (RunState::Running, _) => progress(run),
-        (RunState::Finished, Some(Verdict::Passed)) => all_passed_message(run.steps.len()),
+        (RunState::Finished, Some(Verdict::Passed)) => {
+            all_passed_message(run.steps.len(), StepCounts::from_run(run).cached)
+        }
         (RunState::Finished, Some(Verdict::Failed)) => failure(run),
         (RunState::Finished, _) => inconclusive_reason(run),
     }
@@ -117,7 +121,10 @@ pub(super) fn step_name(step: &StepView) -> String {
 pub(super) fn describe_end(step: &StepView) -> String {
     match (step.outcome, &step.termination) {
         (None, _) => "has not ended".to_owned(),
-        (Some(Outcome::Passed), _) => "passed".to_owned(),
+        (Some(Outcome::Passed), _) => match &step.cached_from {
+            Some(run) => format!("passed, {CACHED} from run {run}"),
+            None => "passed".to_owned(),
+        },
         (Some(Outcome::Drifted), _) => {
             let paths = step.changed.len() as u64 + step.changed_more;
             format!("changed {paths} path{} that it must not change", if paths == 1 { "" } else { "s" })

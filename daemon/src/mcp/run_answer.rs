@@ -2,6 +2,7 @@
 
 use proctor_core::api::{How, Problem, RunState, RunView, StepView};
 use proctor_core::model::outcome::Termination;
+use proctor_core::record::evidence::CACHED;
 use rmcp::model::{CallToolResult, Resource};
 
 use super::resource_uri::ResourceUri;
@@ -208,6 +209,7 @@ fn fact_line(run: &RunView, answer: &RunAnswer) -> String {
     facts.extend(run.tier.map(|tier| format!("tier {tier}")));
     if answer.steps.total > 0 {
         facts.push(format!("{} of {} steps passed", answer.steps.passed, answer.steps.total));
+        facts.extend((answer.steps.cached > 0).then(|| format!("{} {CACHED}", answer.steps.cached)));
     }
     facts.extend(run.duration_ms.map(descriptions::format_duration));
     facts.join(", ")

@@ -66,6 +66,7 @@ fn step(n: u32, skill: &str, name: &str, outcome: Outcome, printed: u64) -> Step
         stdout: stream(printed),
         stderr: stream(printed),
         found_reports: vec![],
+        cached_from: None,
         leaked: None,
     }
 }

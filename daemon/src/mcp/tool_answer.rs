@@ -80,6 +80,8 @@ pub(super) struct StepCounts {
     pub(super) total: usize,
     /// Steps that passed.
     pub(super) passed: usize,
+    /// Those of them that were not executed: every input that an earlier execution read is unchanged.
+    pub(super) cached: usize,
     /// Steps whose result counts against the tree.
     pub(super) failed: usize,
     /// Steps that have not ended.
@@ -179,6 +181,7 @@ impl StepCounts {
         Self {
             total: run.steps.len(),
             passed: count(|outcome| outcome == Some(Outcome::Passed)),
+            cached: run.steps.iter().filter(|step| step.cached_from.is_some()).count(),
             failed: count(|outcome| outcome.is_some_and(Outcome::is_failure)),
             open: count(|outcome| outcome.is_none()),
         }

@@ -9,6 +9,7 @@ mod needed_paths;
 mod prior_result;
 mod queries;
 mod resource_needs;
+mod reuse_preview;
 mod run_caches;
 mod spare_run_space;
 mod tree_preparation;
@@ -17,6 +18,7 @@ mod warm_run_spaces;
 pub use exec::{CommandTree, ExecutedCommand};
 pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
+pub use reuse_preview::{ReusePreview, StepPreview};
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -286,7 +288,7 @@ impl Engine {
             redactor: self.redactor(None),
             files,
             reuse: (request.sandbox == SandboxMode::Strict)
-                .then(|| ReuseRequest { run_id: facts.run_id.clone(), uses_stored: request.reuses_steps }),
+                .then(|| ReuseRequest::new(&facts.run_id, request.reuses_steps)),
         };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));

@@ -68,6 +68,15 @@ pub(crate) struct ReuseRequest {
     pub(crate) run_id: RunId,
     /// True if stored results are used. New ones are stored in any case.
     pub(crate) uses_stored: bool,
+    /// True if the operator's share of the usable results is checked by an execution.
+    pub(crate) rechecks: bool,
+}
+
+impl ReuseRequest {
+    /// Creates the request of a run.
+    pub(crate) fn new(run_id: &RunId, uses_stored: bool) -> Self {
+        Self { run_id: run_id.clone(), uses_stored, rechecks: true }
+    }
 }
 
 /// The settings of a run that its reuse depends on.
@@ -87,6 +96,15 @@ pub(crate) struct ObservedTree<'a> {
     pub(crate) entries: &'a EntryTree,
     /// The directory of the private copy.
     pub(crate) directory: &'a Path,
+}
+
+/// The last executions of a step.
+#[derive(Debug)]
+pub(crate) struct LastResults {
+    /// The newest stored result.
+    pub(crate) newest: Option<StoredResult>,
+    /// The reason why the result of the last execution was not stored; `None` if it was stored.
+    pub(crate) not_stored: Option<String>,
 }
 
 /// The files of a step with `per_file` that need not be checked again.
@@ -237,6 +255,20 @@ impl StepReuse {
         identity.key(self.results.secret())
     }
 
+    /// Returns why results of a step are never used; `None` if they can be.
+    pub(crate) fn obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseObstacle> {
+        plan_obstacle(skill, step)
+    }
+
+    /// Returns the newest stored result of a key, and the reason why the result of the last execution was not stored.
+    ///
+    /// # Errors
+    /// The results cannot be read.
+    pub(crate) fn last_results(&self, key: &Sha256Hex) -> Result<LastResults, StoreError> {
+        let newest = self.results.candidates(key)?.into_iter().next();
+        Ok(LastResults { newest, not_stored: self.results.not_stored(key)? })
+    }
+
     /// Searches a stored result whose inputs are the same now.
     pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
         match self.search(key, tree) {
@@ -271,7 +303,7 @@ impl StepReuse {
     }
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
-        Ok(random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+        Ok(self.request.rechecks && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
     }
 
     /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
@@ -319,6 +351,22 @@ impl StepReuse {
     /// The reason why it is not stored. [`FilesNotStored::ReadsOthers`] if the result of a file depends on another one
     /// of `all`.
     pub(crate) fn record_files(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+        files: (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+    ) -> Result<Sha256Hex, FilesNotStored> {
+        let recorded = self.try_record_files(key, evidence, (trace, has_files), tree, files);
+        recorded.inspect_err(|reason| {
+            if let FilesNotStored::Obstacle(obstacle) = reason {
+                self.keep_obstacle(key, obstacle);
+            }
+        })
+    }
+
+    fn try_record_files(
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
@@ -374,6 +422,24 @@ impl StepReuse {
     /// # Errors
     /// The reason why it is not stored.
     pub(crate) fn record(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        (trace, has_files): (ViewTrace, bool),
+        tree: ObservedTree<'_>,
+    ) -> Result<Sha256Hex, ReuseObstacle> {
+        let recorded = self.try_record(key, evidence, (trace, has_files), tree);
+        recorded.inspect_err(|obstacle| self.keep_obstacle(key, obstacle))
+    }
+
+    /// Stores the reason why the result of an execution is not stored, for `proctor explain cache`.
+    fn keep_obstacle(&self, key: &Sha256Hex, obstacle: &ReuseObstacle) {
+        if let Err(error) = self.results.set_not_stored(key, &obstacle.to_string()) {
+            tracing::warn!(%error, "the reason why a result is not stored cannot be stored");
+        }
+    }
+
+    fn try_record(
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,

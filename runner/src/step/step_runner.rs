@@ -199,7 +199,7 @@ pub(crate) async fn execute(
 }
 
 /// Returns the key of a step under which its results are stored; `None` if they are not.
-fn reuse_key(
+pub(crate) fn reuse_key(
     context: &RunContext,
     stack: &LayerStack,
     skill: &PlannedSkill,
@@ -221,7 +221,7 @@ fn is_per_file(step: &PlannedStep) -> bool {
 }
 
 /// Searches stored results on a blocking thread. For a step with `per_file`, marks the files that have passed.
-async fn search_result(
+pub(crate) async fn search_result(
     context: &Arc<RunContext>,
     key: &Sha256Hex,
     step: &PlannedStep,

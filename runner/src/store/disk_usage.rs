@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use proctor_core::decision::gc::{CACHES, KindUsage, OTHER, OUTPUTS, PRIVATE_COPIES, RUNS};
+use proctor_core::decision::gc::{CACHES, KindUsage, OTHER, OUTPUTS, PRIVATE_COPIES, RESULTS, RUNS};
 
 use super::attestations::recorded_runs;
 use super::caches::{SKILL_CACHES_DIR, eviction};
@@ -13,11 +13,17 @@ use super::directory::Directory;
 use super::documents::RUNS_DIR;
 use super::freed_bytes::disk_usage;
 use super::private_copies::{MIRRORS_DIR, copies_name};
+use super::results::RESULTS_DIR;
 use super::{SNAPSHOTS_DIR, StoreError};
 
 /// The kinds of content by the names of their directories. The rest is `other`.
-const KINDS: [(&str, &str); 4] =
-    [(PRIVATE_COPIES, MIRRORS_DIR), (CACHES, SKILL_CACHES_DIR), (RUNS, RUNS_DIR), (OUTPUTS, "objects")];
+const KINDS: [(&str, &str); 5] = [
+    (PRIVATE_COPIES, MIRRORS_DIR),
+    (CACHES, SKILL_CACHES_DIR),
+    (RUNS, RUNS_DIR),
+    (OUTPUTS, "objects"),
+    (RESULTS, RESULTS_DIR),
+];
 
 /// Returns the used space of each kind, largest first. The list is empty if the state directory does not exist.
 ///
@@ -49,7 +55,7 @@ pub fn state_usage(state: &Path) -> Result<Vec<KindUsage>, StoreError> {
 
 /// Returns the used bytes by kind and by repository, as far as the repository is known.
 fn repositories(state: &Path) -> Result<BTreeMap<&'static str, BTreeMap<String, u64>>, StoreError> {
-    let [(copies, mirrors_dir), (caches, _), (runs, runs_dir), _] = KINDS;
+    let [(copies, mirrors_dir), (caches, _), (runs, runs_dir), ..] = KINDS;
     let mut found: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
     let mut add = |kind: &'static str, repository: &str, bytes: u64| {
         let of_kind = found.entry(kind).or_default();
@@ -96,15 +102,20 @@ mod tests {
     fn counts_each_kind_and_names_the_rest_other() {
         let temp = tempfile::tempdir().expect("temp");
         assert!(matches!(state_usage(temp.path()), Err(StoreError::NotState { .. })));
-        for (path, size) in [("mirrors/a/1/x", 200 << 10), ("objects/ab", 100 << 10), ("snapshots/s", 1), ("probe", 1)]
-        {
+        for (path, size) in [
+            ("mirrors/a/1/x", 200 << 10),
+            ("objects/ab", 100 << 10),
+            ("results/a/b", 50 << 10),
+            ("snapshots/s", 1),
+            ("probe", 1),
+        ] {
             let path = temp.path().join(path);
             std::fs::create_dir_all(path.parent().expect("inside")).expect("makes");
             std::fs::write(path, vec![1; size]).expect("writes");
         }
         let usage = state_usage(temp.path()).expect("counts");
         let kinds: Vec<&str> = usage.iter().map(|usage| usage.kind.as_str()).collect();
-        assert_eq!(kinds, ["private copies", "outputs", "other"]);
+        assert_eq!(kinds, ["private copies", "outputs", "results of steps", "other"]);
         assert!(usage[0].bytes >= 200 << 10 && usage[1].bytes >= 100 << 10, "{usage:?}");
         assert_eq!(usage[0].unassigned_bytes, usage[0].bytes);
         assert_eq!(state_usage(&temp.path().join("absent")).expect("none"), []);

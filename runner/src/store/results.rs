@@ -4,6 +4,8 @@
 //! [`MAX_RESULTS`] results, one for each set of inputs; the newest ones are kept. Results need not survive a crash: a
 //! damaged file is not used.
 
+pub(crate) mod maintenance;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -24,8 +26,10 @@ const SECRET_FILE: &str = "secret";
 const SECRET_BYTES: usize = 32;
 /// The file that excludes a step from reuse, with the reason.
 const DISTRUST_FILE: &str = "distrusted";
-/// Maximum size of that file, in bytes.
-const MAX_DISTRUST: u64 = 64 << 10;
+/// The file with the reason why the result of the last execution was not stored.
+const NOT_STORED_FILE: &str = "not-stored";
+/// Maximum size of a file with a reason, in bytes.
+const MAX_REASON: u64 = 64 << 10;
 /// Suffix of the name of a stored result.
 const SUFFIX: &str = ".result";
 /// Maximum number of results of one key.
@@ -96,6 +100,7 @@ impl StepResults {
     pub(crate) fn store(&self, result: &StoredResult) -> Result<(), StoreError> {
         let (directory, _) = self.root.ensure_unsynced(result.key.as_str(), 0o700)?;
         directory.write_unsynced(&format!("{}{SUFFIX}", result.inputs_sha256), &result.encode())?;
+        directory.remove(NOT_STORED_FILE)?;
         let names = names_by_age(&directory)?;
         let excess = names.len().saturating_sub(MAX_RESULTS);
         names.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))
@@ -106,8 +111,29 @@ impl StepResults {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn distrust(&self, key: &Sha256Hex) -> Result<Option<String>, StoreError> {
+        self.read_reason(key, DISTRUST_FILE)
+    }
+
+    /// Returns why the result of the last execution was not stored; `None` if it was stored.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn not_stored(&self, key: &Sha256Hex) -> Result<Option<String>, StoreError> {
+        self.read_reason(key, NOT_STORED_FILE)
+    }
+
+    /// Records why the result of an execution is not stored.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn set_not_stored(&self, key: &Sha256Hex, reason: &str) -> Result<(), StoreError> {
+        let (directory, _) = self.root.ensure_unsynced(key.as_str(), 0o700)?;
+        directory.write_unsynced(NOT_STORED_FILE, reason.as_bytes())
+    }
+
+    fn read_reason(&self, key: &Sha256Hex, file: &str) -> Result<Option<String>, StoreError> {
         let Some(directory) = self.key_directory(key)? else { return Ok(None) };
-        let reason = directory.read(DISTRUST_FILE, MAX_DISTRUST)?;
+        let reason = directory.read(file, MAX_REASON)?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
     }
 
@@ -134,8 +160,11 @@ fn read_secret(root: &Directory) -> Result<Option<[u8; SECRET_BYTES]>, StoreErro
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
 }
 
+/// The time of the last write of a stored result, in seconds and nanoseconds since 1970, and its file name.
+type WrittenResult = ((i64, i64), String);
+
 /// Returns the results in a directory, oldest first.
-fn names_by_age(directory: &Directory) -> Result<Vec<((i64, i64), String)>, StoreError> {
+fn names_by_age(directory: &Directory) -> Result<Vec<WrittenResult>, StoreError> {
     let mut found = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(SUFFIX)) {
         // Another process may have removed the file.
@@ -179,14 +208,14 @@ pub(crate) fn evict(state: &Path, now: SystemTime, everything: bool, freed: &mut
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proctor_core::model::names::RunId;
     use proctor_core::model::trace::{AccessTrace, AccessedPath, PathState};
     use proctor_core::reuse::ObservedInputs;
 
     use super::*;
 
-    fn result(key: &str, path: &str) -> StoredResult {
+    pub(crate) fn result(key: &str, path: &str) -> StoredResult {
         let absent = AccessedPath {
             path: path.as_bytes().to_vec(),
             state: PathState::Absent,
@@ -239,6 +268,17 @@ mod tests {
         let other = result("b", "/1").encode();
         results.root.descend(key.as_str()).expect("opens").write("y.result", &other).expect("writes");
         assert_eq!(results.candidates(&key).expect("reads"), [result("a", "/1")]);
+    }
+
+    #[test]
+    fn reason_for_no_result_is_kept_until_a_result_is_stored() {
+        let (_temp, results) = results();
+        let key = Sha256Hex::digest(b"a");
+        assert_eq!(results.not_stored(&key).expect("reads"), None);
+        results.set_not_stored(&key, "it did not pass").expect("writes");
+        assert_eq!(results.not_stored(&key).expect("reads").as_deref(), Some("it did not pass"));
+        results.store(&result("a", "/1")).expect("stores");
+        assert_eq!(results.not_stored(&key).expect("reads"), None);
     }
 
     #[test]

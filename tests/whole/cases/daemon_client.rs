@@ -211,9 +211,11 @@ fn same_events_and_documents(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps(steps));
     let daemon = env.start_ready_daemon();
     let run_both_ways = |words: &[&str]| {
-        let arguments = [&RUN_CHANGESET[..], words].concat();
+        // Otherwise, the second run would reuse results of the first one.
+        let words = [words, &["--no-cache"]].concat();
+        let arguments = [&RUN_CHANGESET[..], &words].concat();
         let with_daemon = run_with_socket(env, repo.path(), &arguments).exits(1);
-        (with_daemon, repo.run_with(words).exits(1))
+        (with_daemon, repo.run_with(&words).exits(1))
     };
     let (served, without_daemon) = run_both_ways(&["--format", "jsonl"]);
     let [mut served, mut here] = [served, without_daemon].map(|run| documents::check_events(&run.stdout));

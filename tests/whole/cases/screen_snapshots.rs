@@ -13,6 +13,7 @@ use crate::test_spec::{TestSkill, TestSpec, TestStep};
 pub(super) const CASES: &[CaseDefinition] = &[
     // As root there are control groups, and so the lowest tier.
     case("screen_snapshots::run_and_its_verdict", run_screens).needs(&[Needs::Sandbox, Needs::Root]),
+    case("screen_snapshots::cached_steps", cached_screens).needs(&[Needs::Sandbox, Needs::Root, Needs::Views]),
     case("screen_snapshots::failures_and_their_reasons", failure_screens).needs(&[Needs::Sandbox, Needs::Root]),
     case("screen_snapshots::recorded_runs", recorded_run_screens).needs(&[Needs::Sandbox, Needs::Root]),
     // The caller's user id determines the daemon's default socket and the user of a step.
@@ -198,6 +199,18 @@ fn run_screens(env: &TestEnvironment) {
     ScreenTranscript::new(&repo, env)
         .show(&[&RUN_ARGUMENTS[..], &["--color", "always"]].concat())
         .assert_matches_stored("run_40_colour");
+}
+
+/// Shows a second run of a profile, of which one step is executed.
+fn cached_screens(env: &TestEnvironment) {
+    let lint = [TestStep::sh("read", "cat README.md"), TestStep::sh("look", "cat src/lib.rs")];
+    let skills = [TestSkill::new("docs", [TestStep::sh("read", "cat README.md")]), TestSkill::new("lint", lint)];
+    let repo = env.repo(&TestSpec::new(skills.map(|skill| skill.determinism("D1"))));
+    repo.run_with_only(&RUN_ARGUMENTS[1..]).exits(0);
+    repo.write("src/lib.rs", "// edited\n");
+    let mut screens = ScreenTranscript::new(&repo, env);
+    screens.show_with_state_dir(&["explain", "cache", "lint/look"]);
+    screens.show(&RUN_ARGUMENTS).show(&["gate", "--profile", "pr"]).assert_matches_stored("cached");
 }
 
 /// Shows many errors, a failure without network, drift with new and existing files, and a missing tool.

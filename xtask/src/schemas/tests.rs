@@ -18,7 +18,7 @@ use proctor_core::model::plan::{
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
-    ReportState, Resources, StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
 use proctor_core::record::unverified_inputs::{
     InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
@@ -151,7 +151,13 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
-        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1, reused: 0 }),
+        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1, reused: 1 }),
+        reused: Some(ReuseSource {
+            run_id: "r0".parse().expect("a run id"),
+            executed_at: "2026-01-01T00:00:00Z".into(),
+            inputs_sha256: Sha256Hex::digest(b"inputs"),
+            inputs: 2,
+        }),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),

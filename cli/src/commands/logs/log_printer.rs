@@ -5,6 +5,7 @@ use proctor_core::model::names::RunId;
 use proctor_daemon::client::{Client, RunEventReader};
 use proctor_daemon::service::{MAX_PART, OutputId, OutputUnit, StdStream};
 
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::run_units::{UnitPosition, check_worth_waiting, find_unit, unit_name, units};
 use crate::args::LogsArgs;
@@ -42,6 +43,7 @@ impl LogPrinter<'_> {
             let view = self.view().await?;
             match find_unit(&view, name) {
                 Some((place, step)) if step.outcome.is_some() => {
+                    self.screen.err(&cached_note(name, step.cached_from.as_ref()));
                     self.switch_attempt(&mut shown, name, step.attempt);
                     self.print_rest(OutputId { unit: place.unit, n: place.n, stream }, &mut shown).await?;
                     self.warn_if_truncated(place, step, stream);
@@ -146,6 +148,7 @@ impl LogPrinter<'_> {
             for (place, step) in units(&view).filter(|(_, step)| step.outcome.is_some()) {
                 if !printed.contains(&place) {
                     printed.push(place);
+                    self.screen.err(&cached_note(&unit_name(place, step), step.cached_from.as_ref()));
                     self.print_streams(place, step).await?;
                 }
             }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::log_printer::LogPrinter;
 use super::run_units::{UnitPosition, unit_name, units};
@@ -135,6 +136,9 @@ impl RunFollower<'_, '_> {
             }
             RunEvent::StepFinished { skill, step } => {
                 let name = format!("{skill}/{}", step.planned.name);
+                if let Some(source) = &step.reused {
+                    self.print_cached(&name, &step, &source.run_id).await?;
+                }
                 for (_, found) in streams(&step).into_iter().filter(|(_, found)| found.kept_bytes < found.bytes) {
                     let kept = format!("{} of {} are kept", size(found.kept_bytes), size(found.bytes));
                     self.printer.screen.err(&style::warning(&format!("{}: {kept}", escape_line(&name))));
@@ -160,8 +164,20 @@ impl RunFollower<'_, '_> {
         while self.streams.try_join_next().is_some() {}
     }
 
+    /// Shows the outputs of a step that was not executed, so that there is nothing to follow.
+    async fn print_cached(&mut self, name: &str, step: &StepEvidence, from: &RunId) -> Result<(), CliError> {
+        self.printer.screen.err(&cached_note(name, Some(from)));
+        let Some(n) = self.names.iter().position(|known| known == name) else { return Ok(()) };
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        for (stream, _) in streams(step).into_iter().filter(|(_, found)| found.bytes > 0) {
+            self.print_output(name, OutputId { unit: OutputUnit::Step, n, stream }).await?;
+        }
+        Ok(())
+    }
+
     /// Shows the recorded outputs of a check or step that has ended.
     async fn print_ended(&mut self, place: UnitPosition, step: &StepView) -> Result<(), CliError> {
+        self.printer.screen.err(&cached_note(&unit_name(place, step), step.cached_from.as_ref()));
         for (stream, found) in [(StdStream::Stdout, &step.stdout), (StdStream::Stderr, &step.stderr)] {
             if found.as_ref().is_some_and(|found| found.bytes > 0) {
                 self.print_output(&unit_name(place, step), OutputId { unit: place.unit, n: place.n, stream }).await?;

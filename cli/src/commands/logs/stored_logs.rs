@@ -8,6 +8,7 @@ use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
 use proctor_runner::Engine;
 
+use super::cached_note::cached_note;
 use super::escaping::StreamEscaper;
 use super::run_units::unknown_step_error;
 use crate::args::LogsArgs;
@@ -39,6 +40,7 @@ pub(super) async fn print_stored_logs(
     let units = units(&documents);
     let Some(wanted) = &args.step else {
         for (name, step) in &units {
+            screen.err(&cached_note(name, cached_from(step)));
             for (word, stream) in [("stdout", &step.stdout), ("stderr", &step.stderr)] {
                 if stream.bytes > 0 {
                     let heading = format!("--- {} {word}, {}", escape_line(name), size(stream.bytes));
@@ -52,8 +54,13 @@ pub(super) async fn print_stored_logs(
     let names: Vec<String> = units.iter().map(|(name, _)| name.clone()).collect();
     let found = units.iter().find(|(name, _)| name == wanted);
     let (name, step) = found.ok_or_else(|| unknown_step_error(run, wanted, &names))?;
+    screen.err(&cached_note(name, cached_from(step)));
     print_stream(&engine, name, if args.stderr { &step.stderr } else { &step.stdout }, args.raw, screen).await?;
     Ok(0)
+}
+
+fn cached_from(step: &StepEvidence) -> Option<&RunId> {
+    step.reused.as_ref().map(|source| &source.run_id)
 }
 
 /// Returns all recorded checks and steps with their displayed names.

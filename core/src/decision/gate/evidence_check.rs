@@ -58,8 +58,30 @@ enum EvidenceReadError {
     SealBroken,
 }
 
-/// Checks every cited document, every document that the plan requires, and every other file.
-pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) {
+/// Number of steps in the evidence of a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StepCounts {
+    /// All steps.
+    pub(super) steps: u64,
+    /// Steps that have the result of an earlier execution.
+    pub(super) cached_steps: u64,
+}
+
+impl StepCounts {
+    fn from_documents(cited: &[(String, EvidenceDocument)]) -> Self {
+        let skills = cited.iter().filter_map(|(_, evidence)| match evidence {
+            EvidenceDocument::Skill(skill) => Some(skill),
+            EvidenceDocument::Toolchain(_) => None,
+        });
+        let steps: Vec<&StepEvidence> = skills.flat_map(|skill| &skill.steps).collect();
+        let cached = steps.iter().filter(|step| step.is_cached()).count();
+        Self { steps: steps.len() as u64, cached_steps: cached as u64 }
+    }
+}
+
+/// Checks every cited document, every document that the plan requires, and every other file. Returns the number of
+/// steps in the intact documents.
+pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) -> StepCounts {
     let cited = documents.read_cited_documents(findings);
     documents.judge_outcome(&cited, findings);
     documents.judge_tier(&cited, findings);
@@ -71,6 +93,7 @@ pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut Gat
     documents.judge_seen_trees(&cited, findings);
     documents.judge_plan(&cited, findings);
     documents.judge_uncited_files(findings);
+    StepCounts::from_documents(&cited)
 }
 
 impl EvidenceChecker<'_> {

@@ -311,6 +311,22 @@ fn accepts_matching_run() {
 }
 
 #[test]
+fn counts_cached_steps_of_the_run() {
+    let source = ReuseSource {
+        run_id: run_id("r1"),
+        executed_at: "2026-01-01T00:00:00.000Z".into(),
+        inputs_sha256: Sha256Hex::digest(b"inputs"),
+        inputs: 3,
+    };
+    let world = GateScenario::new().with(|w| w.skills[0].steps[0].reused = Some(source));
+    let steps: usize = world.skills.iter().map(|skill| skill.steps.len()).sum();
+    let answer = world.write_documents().evaluate();
+    assert!(answer.pass, "{answer:#?}");
+    let run = answer.run.expect("a run");
+    assert_eq!((run.steps, run.cached_steps), (steps as u64, 1));
+}
+
+#[test]
 fn rejects_changed_tree_spec_or_plan() {
     use GateCode::{OtherPlan, OtherSpec, TreeChanged};
     let world = GateScenario::new();

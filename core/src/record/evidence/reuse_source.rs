@@ -5,6 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::names::RunId;
 use crate::text::digest::Sha256Hex;
+use crate::text::humanize::count;
+
+/// The word that every output uses for a step or skill whose result was reused.
+pub const CACHED: &str = "cached";
+
+/// Returns the number of cached steps among all steps of a run, as a phrase; `None` if there are none.
+pub fn cached_of_steps(cached: usize, steps: usize) -> Option<String> {
+    (cached > 0).then(|| format!("{cached} of {} {CACHED}", count(steps, "step")))
+}
+
+/// Returns a note about the cached steps of a skill; `None` if there are none.
+pub fn cached_skill_note(cached: usize, steps: usize) -> Option<String> {
+    if cached > 0 && cached == steps { Some(CACHED.to_owned()) } else { cached_of_steps(cached, steps) }
+}
 
 /// The earlier execution whose result a step has, and the basis for that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -18,4 +32,38 @@ pub struct ReuseSource {
     pub inputs_sha256: Sha256Hex,
     /// Number of these inputs: paths that were looked up, found or not.
     pub inputs: u64,
+}
+
+impl ReuseSource {
+    /// Returns the source of the result, as a phrase.
+    pub fn phrase(&self) -> String {
+        let inputs = count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input");
+        format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_count_cached_steps() {
+        assert_eq!((cached_skill_note(0, 2), cached_skill_note(0, 0)), (None, None));
+        assert_eq!(cached_skill_note(1, 2).as_deref(), Some("1 of 2 steps cached"));
+        assert_eq!(cached_skill_note(2, 2).as_deref(), Some("cached"));
+        assert_eq!(cached_of_steps(1, 1).as_deref(), Some("1 of 1 step cached"));
+    }
+
+    #[test]
+    fn phrase_names_run_time_and_number_of_inputs() {
+        let source = |inputs| ReuseSource {
+            run_id: RunId::new("r1").expect("an id"),
+            executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
+            inputs_sha256: Sha256Hex::digest(b""),
+            inputs,
+        };
+        let phrase = |number| source(number).phrase();
+        assert_eq!(phrase(1), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 1 input unchanged");
+        assert_eq!(phrase(12), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 12 inputs unchanged");
+    }
 }

@@ -10,7 +10,8 @@ const MAX_LISTED_STEPS: usize = 5;
 
 /// Writes the figures; writes nothing if no step ran.
 pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
-    let mut ran: Vec<&ShownStep<'_>> = view.steps.iter().filter(|shown| shown.step.was_started()).collect();
+    let was_executed = |shown: &&ShownStep<'_>| shown.step.was_started() && !shown.step.is_cached();
+    let mut ran: Vec<&ShownStep<'_>> = view.steps.iter().filter(was_executed).collect();
     if ran.is_empty() {
         return;
     }

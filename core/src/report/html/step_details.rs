@@ -42,11 +42,14 @@ fn write_summary(html: &mut Html, shown: &ShownStep<'_>) {
             html.leaf("span", "tag unsure", "flaky");
             html.text(" ");
         }
+        if let Some(source) = &step.reused {
+            html.leaf("span", "soft", &source.phrase());
+        }
         if step.outcome != Outcome::Passed {
             html.leaf("span", "why", &page_text::truncated_sentence(&outcome_reason::step_reason(step)));
         }
     });
-    html.leaf("span", "spent", &if step.was_started() { duration(step.duration_ms) } else { String::new() });
+    html.leaf("span", "spent", &if step.was_started() { step.time_text() } else { String::new() });
 }
 
 /// Writes the outcome as a sign and as a word; screen readers get only the word.

@@ -3,7 +3,7 @@
 
 use crate::record::run_record::SkillRecord;
 use crate::report::html::markup::Html;
-use crate::report::html::page_text::{self, count, duration};
+use crate::report::html::page_text::{self, count};
 use crate::report::html::page_view::{MAX_STEPS, RunPageView, ShownStep};
 use crate::report::html::section::write_section;
 use crate::report::html::step_details;
@@ -52,8 +52,7 @@ fn write_skill(html: &mut Html, view: &RunPageView<'_>, index: usize, skill: &Sk
             if let Some(tier) = skill.tier {
                 html.leaf("span", "soft", &format!("tier {tier}"));
             }
-            let spent = skill.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.duration_ms));
-            html.leaf("span", "spent", &duration(spent));
+            html.leaf("span", "spent", &skill.time_text());
         });
         if !skill.reason.is_empty() {
             html.leaf("p", "note", &page_text::truncated_sentence(&skill.reason));
@@ -78,6 +77,6 @@ fn write_step_link(html: &mut Html, shown: &ShownStep<'_>) {
             html.text(" ");
             html.leaf("span", "soft", "shown in full above");
         });
-        html.leaf("span", "spent", &duration(shown.step.duration_ms));
+        html.leaf("span", "spent", &shown.step.time_text());
     });
 }

@@ -17,7 +17,7 @@ use crate::model::plan::{Argv, ReportFormat, VersionDemand};
 use crate::model::tier::Tier;
 use crate::record::evidence::{AttemptEvidence, CheckEvidence, StepEvidence, StreamEvidence};
 use crate::record::run_record::{AttemptSpan, RunRecord, SkillRecord, Span};
-use crate::report::fixture::{ruff_sarif, run_with_tool_reports, tool_report};
+use crate::report::fixture::{cached_step, passed_step, ruff_sarif, run_of_steps, run_with_tool_reports, tool_report};
 use crate::report::report_input::ToolReportContent;
 
 /// Returns the record of a passed run, from a real log.
@@ -42,6 +42,17 @@ fn stream_evidence(text: &str) -> StreamEvidence {
     let bytes = text.len() as u64;
     let preview = crate::text::escape::escape_output(text.as_bytes());
     StreamEvidence { bytes, kept_bytes: bytes, preview, ..StreamEvidence::empty() }
+}
+
+#[test]
+fn cached_step_names_its_source_instead_of_a_duration() {
+    let mut record = run_of_steps(vec![passed_step("executed"), cached_step("reused")]);
+    let page = render_page(&record, &[]);
+    assert!(page.contains("cached from run r-earlier, executed 2026-01-02T03:04:05.678Z, 312 inputs unchanged"));
+    assert!(page.contains("<span class=\"spent\">cached</span>"), "{page}");
+    assert!(page.contains("2 passed, 1 cached of 2 steps"), "{page}");
+    record.skills[0].steps.remove(1);
+    assert!(!render_page(&record, &[]).contains("cached"));
 }
 
 /// Returns a run with many problems, and with `text` in every field that can contain untrusted text.

@@ -97,6 +97,7 @@ fn outcome_counts(record: &RunRecord) -> String {
     let counted = ORDER.iter().map(|outcome| (number(*outcome), *outcome)).filter(|(number, _)| *number > 0);
     let counted: Vec<String> =
         counted.map(|(number, outcome)| format!("{number} {}", page_text::outcome_text(Some(outcome)))).collect();
+    let counted: Vec<String> = counted.into_iter().chain(record.cached_phrase()).collect();
     let of = format!("{} in {}", count(total, "step"), count(record.skills.len(), "skill"));
     let spent = record.finished.as_ref().map(|finished| format!(", {}", duration(finished.duration_ms)));
     match counted.is_empty() {

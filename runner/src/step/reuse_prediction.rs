@@ -1,0 +1,51 @@
+//! Predicts whether a run would use a stored result for a step. Searches with the code of a run, and executes nothing.
+
+use std::sync::Arc;
+
+use proctor_core::model::plan::{PlannedSkill, PlannedStep};
+use proctor_core::reuse::ReuseObstacle;
+use proctor_core::text::digest::Sha256Hex;
+
+use crate::run::run_context::RunContext;
+use crate::step::file_selection::{FilesNotChosen, StepFiles};
+use crate::step::layer_stack::LayerStack;
+use crate::step::reuse::{NoResult, ReuseSearch, StepReuse};
+use crate::step::step_runner::{reuse_key, search_result};
+
+/// Predicts whether a run would use a stored result for `step`, without executing anything.
+pub(crate) async fn predict_reuse(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+) -> ReusePrediction {
+    let nothing =
+        |reason| ReusePrediction { key: None, search: Ok(ReuseSearch::Nothing(reason)), checked_files: (0, 0) };
+    if let Some(obstacle) = StepReuse::obstacle(skill, step) {
+        return nothing(NoResult::Obstacle(obstacle));
+    }
+    let mut files = match StepFiles::choose(context, stack.view(), step).await {
+        Ok(files) => files,
+        Err(not_chosen) => return ReusePrediction { key: None, search: Err(not_chosen), checked_files: (0, 0) },
+    };
+    if context.observed_tree().is_none() {
+        return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
+    }
+    let Some(key) = reuse_key(context, stack, skill, step, &files) else {
+        let message = "the stored results are not available".to_owned();
+        return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
+    };
+    let search = search_result(context, &key, step, &mut files).await;
+    let checked_files = (files.to_check().count(), files.chosen().len());
+    ReusePrediction { key: Some(key), search: Ok(search), checked_files }
+}
+
+/// The prediction for a step.
+pub(crate) struct ReusePrediction {
+    /// The key of the step, if it has one.
+    pub(crate) key: Option<Sha256Hex>,
+    /// The search for a stored result; an error if the step has no files to check.
+    pub(crate) search: Result<ReuseSearch, FilesNotChosen>,
+    /// Number of files of a step with `{files}` that would be checked, and of all its files.
+    pub(crate) checked_files: (usize, usize),
+}
