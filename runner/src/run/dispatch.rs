@@ -16,11 +16,12 @@ use proctor_snapshot::{LayerScan, conflicts};
 use tokio::task::{self, JoinSet};
 
 use crate::error::one_line;
-use crate::run::evidence_builder;
+use crate::run::evidence_builder::{self, describe_outcome};
 use crate::run::run_context::RunContext;
 use crate::run::schedule::Schedule;
 use crate::step::layer_stack::{LayerStack, LayerStackError, StepFilesLeft};
-use crate::step::skill_runner::{self, SkillRun, describe_outcome};
+use crate::step::reused_files;
+use crate::step::skill_runner::{self, SkillRun};
 
 /// The settings that decide which skills start.
 #[derive(Debug, Clone)]
@@ -137,7 +138,7 @@ impl Dispatcher<'_> {
             stack = match left {
                 StepFilesLeft::Reused(files) => stack.with_reused(Arc::clone(files)),
                 StepFilesLeft::Layer(layer, stored_as) => {
-                    skill_runner::push_layer(self.context, &stack, Arc::clone(layer), stored_as.clone()).await?
+                    reused_files::push_layer(self.context, &stack, Arc::clone(layer), stored_as.clone()).await?
                 }
             };
         }

@@ -12,6 +12,7 @@ mod resource_needs;
 mod reuse_preview;
 mod run_caches;
 mod spare_run_space;
+mod stored_results;
 mod tree_preparation;
 mod warm_run_spaces;
 
@@ -61,7 +62,7 @@ use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePa
 use crate::run::run_patch;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
-use crate::step::reuse::{ReuseConfig, ReuseRequest, StepReuse};
+use crate::step::reuse::ReuseRequest;
 use crate::step::skill_caches::TrustScopes;
 use crate::step::skill_runner::SkillRun;
 use crate::step::toolchain_checks::{self, BlockedSkills};
@@ -507,23 +508,6 @@ impl Engine {
             trace: OnceLock::new(),
             reuse,
         }))
-    }
-
-    /// Opens the stored results of steps. Without them, every step is executed.
-    fn open_reuse(&self, request: Option<ReuseRequest>, user: StepUser) -> Option<StepReuse> {
-        let settings = self.config.operator.reuse;
-        let config = ReuseConfig {
-            settings,
-            request: request?,
-            helper: &self.config.helpers.sandbox,
-            user: user.ids_in_sandbox(),
-            clock: self.clock,
-        };
-        if !settings.enabled {
-            return None;
-        }
-        let opened = StepReuse::open(&self.state, &self.state_path, &config);
-        opened.inspect_err(|error| tracing::warn!(%error, "results of steps cannot be stored or reused")).ok()
     }
 
     /// Returns the user of steps for a tree at this path.

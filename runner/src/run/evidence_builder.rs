@@ -235,6 +235,20 @@ fn summary<'a>(steps: impl IntoIterator<Item = &'a StepEvidence>) -> Summary {
     Summary { outcome: combined_outcome(&facts.outcomes), overall_exit_code: verdict::exit_code(&facts), duration_ms }
 }
 
+/// Describes an outcome as the end of a sentence.
+pub(crate) fn describe_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "failed",
+        Outcome::TimedOut => "timed out",
+        Outcome::Drifted => "drifted",
+        Outcome::Skipped => "was skipped",
+        Outcome::NoFiles => "has no files to check",
+        Outcome::Cancelled => "was cancelled",
+        Outcome::Inconclusive => "had no honest answer",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,14 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
 use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{Layer, Sealed};
 use proctor_snapshot::{LayerScan, Snapshot, TreeView};
+use tokio::sync::OnceCell;
 use tokio::task::JoinError;
-
-use crate::step::reused_files::ReusedFiles;
 
 /// Maximum number of layers below a step: the kernel stacks 500 directories (`OVL_MAX_STACK` of fs/overlayfs), one
 /// of which is the repository.
@@ -32,6 +32,25 @@ pub(crate) enum LayerStackError {
 pub(crate) struct StackedLayer {
     pub(crate) layer: Layer<Sealed>,
     pub(crate) scan: LayerScan,
+}
+
+/// The files of a step whose result was reused.
+#[derive(Debug)]
+pub(crate) struct ReusedFiles {
+    pub(crate) skill: PlannedSkill,
+    pub(crate) step: PlannedStep,
+    /// The key of the step.
+    pub(crate) key: Sha256Hex,
+    /// The digest of the stored result.
+    pub(crate) stored_as: Sha256Hex,
+    /// The layer, once the step was executed; `None` if it left nothing.
+    pub(crate) layer: OnceCell<Result<Option<Arc<StackedLayer>>, String>>,
+}
+
+impl ReusedFiles {
+    pub(crate) fn new(skill: &PlannedSkill, step: &PlannedStep, key: Sha256Hex, stored_as: Sha256Hex) -> Self {
+        Self { skill: skill.clone(), step: step.clone(), key, stored_as, layer: OnceCell::new() }
+    }
 }
 
 /// What a step has left in the tree, for later steps.

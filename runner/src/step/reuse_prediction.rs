@@ -9,8 +9,8 @@ use proctor_core::text::digest::Sha256Hex;
 use crate::run::run_context::RunContext;
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::LayerStack;
+use crate::step::reusable_step::{reuse_key, search_result};
 use crate::step::reuse::{NoResult, ReuseSearch, StepReuse};
-use crate::step::step_runner::{reuse_key, search_result};
 
 /// Predicts whether a run would use a stored result for `step`, without executing anything.
 pub(crate) async fn predict_reuse(

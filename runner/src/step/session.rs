@@ -20,7 +20,7 @@ use crate::run::evidence_builder;
 use crate::run::request::JudgedCommand;
 use crate::run::run_context::RunContext;
 use crate::step::layer_stack::{LayerStack, StackedLayer};
-use crate::step::step_runner;
+use crate::step::{reusable_step, step_runner};
 
 /// A tree and a run space in which any number of commands can run.
 ///
@@ -65,7 +65,7 @@ impl Session {
             return Err(EngineError::SessionSpent(self.context.tree.repository.path().to_path_buf()));
         }
         let skill = skill_for_command(step)?;
-        let run = step_runner::run(&self.context, &self.stack, &skill, step).await;
+        let run = reusable_step::run(&self.context, &self.stack, &skill, step).await;
         if !run.applied.is_empty() {
             self.tree_changed.store(true, Ordering::Release);
         }

@@ -9,13 +9,13 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{PlannedSkill, ReadOnly};
 use proctor_core::record::evidence::StepEvidence;
-use proctor_core::text::digest::Sha256Hex;
 
 use crate::error::one_line;
-use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange};
+use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange, describe_outcome};
 use crate::run::run_context::RunContext;
-use crate::step::layer_stack::{LayerStack, LayerStackError, StackedLayer, StepFilesLeft};
-use crate::step::step_runner;
+use crate::step::layer_stack::{LayerStack, StackedLayer, StepFilesLeft};
+use crate::step::reused_files::push_layer;
+use crate::step::{reusable_step, step_runner};
 
 /// The result of a skill.
 pub(crate) struct SkillRun {
@@ -53,7 +53,8 @@ pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill:
             ),
             None if context.cancel.is_cancelled() => evidence_builder::cancelled_evidence(context.redactor(), planned),
             None => {
-                run.push_step(step_runner::run(context, &stack, skill, planned).await, context, &mut stack, skill).await
+                run.push_step(reusable_step::run(context, &stack, skill, planned).await, context, &mut stack, skill)
+                    .await
             }
         };
         context.emit(RunEvent::StepFinished { skill: skill.name.clone(), step: evidence.clone() }).await;
@@ -184,35 +185,5 @@ impl SkillRun {
             self.files.push(StepFilesLeft::Reused(files));
         }
         evidence
-    }
-}
-
-/// Returns the stack with `layer` on top. Asks git which of the layer's new paths are ignored.
-pub(crate) async fn push_layer(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    layer: Arc<StackedLayer>,
-    stored_as: Option<Sha256Hex>,
-) -> Result<LayerStack, LayerStackError> {
-    if layer.scan.entries.is_empty() {
-        // An empty layer adds nothing, so git need not be asked.
-        return Ok(stack.clone());
-    }
-    let (context, stack) = (Arc::clone(context), stack.clone());
-    let work = tokio::task::spawn_blocking(move || stack.with_layer(layer, stored_as, &context.tree.ignored));
-    Ok(work.await??)
-}
-
-/// Describes an outcome as the end of a sentence.
-pub(crate) fn describe_outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Passed => "passed",
-        Outcome::Failed => "failed",
-        Outcome::TimedOut => "timed out",
-        Outcome::Drifted => "drifted",
-        Outcome::Skipped => "was skipped",
-        Outcome::NoFiles => "has no files to check",
-        Outcome::Cancelled => "was cancelled",
-        Outcome::Inconclusive => "had no honest answer",
     }
 }

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::model::enforcement::{Control, Enforcement};
-use proctor_core::model::event::{EndReason, RunEvent};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
-use proctor_core::record::evidence::{AttemptEvidence, CheckedFiles, DriftEvidence, StepEvidence, step_path};
-use proctor_core::reuse::{ReuseObstacle, StoredResult};
+use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::helper::copy_changes::drift_method_for;
-use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed, ViewTrace};
+use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
 use proctor_snapshot::{
     ApplyError, ApplyInput, DriftError, DriftInput, IgnoredContent, ScanBounds, ScanError, SparingRules, apply_back,
     find_drift, scan_layer_sparing,
@@ -28,13 +26,13 @@ use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext};
 use crate::step::attempt::{self, AttemptResult};
-use crate::step::file_selection::{FilesNotChosen, StepFiles, path_in_tree};
-use crate::step::layer_stack::{LayerStack, StackedLayer};
+use crate::step::file_selection::{FilesNotChosen, StepFiles};
+use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::reuse::{FilesNotStored, NoResult, PassedFiles, ReuseSearch};
-use crate::step::reused_files::{self, ReusedFiles};
-use crate::step::skill_runner::describe_outcome;
+use crate::step::result_storage::{StepReuseState, StoreOutcome, store_result};
+use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
+use crate::step::step_events::{emit_terminating, step_retrying_event, step_started_event};
 use crate::step::step_reports::ExpectedReports;
 use crate::step::timing::StageTimer;
 
@@ -63,15 +61,6 @@ pub(crate) enum Execution {
     Verifying,
     /// The result of the step was reused, and a later step needs its files. There are no events.
     ForItsFiles,
-}
-
-/// How the reuse of results applies to one execution of a step.
-struct StepReuseState {
-    key: Sha256Hex,
-    /// True if a stored result holds, and the execution checks it.
-    is_recheck: bool,
-    /// The earlier results of a step with `per_file` that hold.
-    earlier: Vec<StoredResult>,
 }
 
 /// The reason why a step has no command to run.
@@ -109,7 +98,7 @@ enum StepChangesError {
 }
 
 /// One attempt, with the content of its layer.
-struct JudgedAttempt {
+pub(crate) struct JudgedAttempt {
     result: AttemptResult,
     outcome: Outcome,
     drift: StepDrift,
@@ -119,7 +108,7 @@ struct JudgedAttempt {
 }
 
 impl JudgedAttempt {
-    fn not_started(fault: StartFault, reason: String) -> Self {
+    pub(crate) fn not_started(fault: StartFault, reason: String) -> Self {
         let report = AttemptResult::not_started(fault, reason);
         let outcome = judge_attempt(&report.termination, &[], Violations::default());
         Self {
@@ -141,47 +130,6 @@ impl JudgedAttempt {
     }
 }
 
-/// Runs `step` on top of `stack`, or uses a stored result. The result does not contain the caller's secrets.
-pub(crate) async fn run(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-) -> StepRun {
-    let mut files = match StepFiles::choose(context, stack.view(), step).await {
-        Ok(files) => files,
-        Err(FilesNotChosen { fault, reason }) => {
-            return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
-        }
-    };
-    let key = reuse_key(context, stack, skill, step, &files);
-    let (mut is_recheck, mut earlier) = (false, Vec::new());
-    if let Some(key) = &key {
-        match search_result(context, key, step, &mut files).await {
-            ReuseSearch::Found(result) => return reused_step(context, skill, step, (*result, &files)),
-            ReuseSearch::Files(holding) => earlier = holding,
-            ReuseSearch::Nothing(reason) => {
-                is_recheck = matches!(reason, NoResult::Recheck);
-                tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
-            }
-        }
-    }
-    let stack = match reused_files::complete_stack(context, stack).await {
-        Ok(stack) => stack,
-        Err(reason) => {
-            return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
-        }
-    };
-    let state = key.map(|key| StepReuseState { key, is_recheck, earlier });
-    let run = execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await;
-    if !run.must_check_all {
-        return run;
-    }
-    discard_layer(run.layer).await;
-    files.set_reused(Vec::new());
-    execute_with_files(context, &stack, skill, step, (&files, None, Execution::Verifying)).await
-}
-
 /// Executes `step` on top of `stack`, which must be complete.
 pub(crate) async fn execute(
     context: &Arc<RunContext>,
@@ -198,163 +146,7 @@ pub(crate) async fn execute(
     }
 }
 
-/// Returns the key of a step under which its results are stored; `None` if they are not.
-pub(crate) fn reuse_key(
-    context: &RunContext,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-    files: &StepFiles,
-) -> Option<Sha256Hex> {
-    let reuse = context.step_reuse(skill, step)?;
-    let below = stack.stored_results()?;
-    let (mut policy, _) = context.policy(skill, step).ok()?;
-    if !is_per_file(step) {
-        policy.files = files.batches(&policy);
-    }
-    Some(reuse.key(skill, step, &policy, &below))
-}
-
-/// Returns whether the result of each file of a step depends on no other of its files, according to the spec.
-fn is_per_file(step: &PlannedStep) -> bool {
-    step.files.as_ref().is_some_and(|rules| rules.per_file)
-}
-
-/// Searches stored results on a blocking thread. For a step with `per_file`, marks the files that have passed.
-pub(crate) async fn search_result(
-    context: &Arc<RunContext>,
-    key: &Sha256Hex,
-    step: &PlannedStep,
-    files: &mut StepFiles,
-) -> ReuseSearch {
-    let (shared, key) = (Arc::clone(context), key.clone());
-    let listed = is_per_file(step).then(|| paths_in_tree(step, files.chosen()));
-    let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
-        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), Vec::new()),
-        (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
-            Ok(PassedFiles { passed, mut holding }) if passed.len() == listed.len() => {
-                (ReuseSearch::Found(Box::new(holding.swap_remove(0))), passed)
-            }
-            Ok(PassedFiles { passed, holding }) => (ReuseSearch::Files(holding), passed),
-            Err(reason) => (ReuseSearch::Nothing(reason), Vec::new()),
-        },
-        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), Vec::new()),
-    };
-    let (found, passed) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
-        let message = format!("the search ended badly: {error}");
-        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), Vec::new())
-    });
-    let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
-    files.set_reused(reused);
-    found
-}
-
-fn paths_in_tree<'a>(step: &PlannedStep, files: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Vec<u8>> {
-    files.into_iter().map(|file| path_in_tree(&step.workdir, file)).collect()
-}
-
-/// Returns the result of a step that is not executed, because a stored result holds.
-fn reused_step(
-    context: &RunContext,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-    (result, checked): (StoredResult, &StepFiles),
-) -> StepRun {
-    let source = result.source();
-    let files =
-        result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest())));
-    let mut evidence = StepEvidence {
-        planned: step.clone(),
-        duration_ms: 0,
-        reused: Some(source),
-        checked_files: checked.evidence(None).map(|now| CheckedFiles { reused: 0, ..now }),
-        ..result.evidence
-    };
-    context.redactor().redact_step(&mut evidence);
-    StepRun {
-        evidence,
-        layer: None,
-        is_known: true,
-        applied: Vec::new(),
-        inconclusive_reasons: Vec::new(),
-        stored_as: None,
-        reused_files: files,
-        must_check_all: false,
-    }
-}
-
-/// Stores the result of an execution. Returns the digest that stands for it, and the reason for a doubt if a stored
-/// result was wrong.
-async fn store_result(
-    context: &Arc<RunContext>,
-    state: Option<StepReuseState>,
-    evidence: &StepEvidence,
-    (view, has_files, files): (Option<ViewTrace>, bool, &StepFiles),
-) -> StoreOutcome {
-    let passed = evidence.outcome == Outcome::Passed;
-    // A failure of some files is a failure, whatever the others do.
-    let is_partial = passed && files.to_check().count() != files.chosen().len();
-    let (Some(StepReuseState { key, is_recheck, earlier }), Some(view)) = (state, view) else {
-        return StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
-    };
-    if is_recheck && !matches!(evidence.outcome, Outcome::Passed | Outcome::Cancelled) {
-        let reason = format!(
-            "a stored result said that `{}` passes with these inputs, but it {}; the step is not reused any more; \
-             report this, or declare the skill with `determinism: D2`",
-            evidence.planned.name,
-            describe_outcome(evidence.outcome)
-        );
-        if let Some(reuse) = &context.reuse {
-            reuse.distrust(&key, &reason);
-        }
-        let doubt = Some(InconclusiveReason::Internal.with_message(reason));
-        return StoreOutcome { doubt, ..StoreOutcome::default() };
-    }
-    let (context, evidence) = (Arc::clone(context), evidence.clone());
-    let step = &evidence.planned;
-    let listed = is_per_file(step)
-        .then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
-    let store = move || {
-        let none = StoreOutcome::default();
-        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return none };
-        let stored = match &listed {
-            None => reuse.record(&key, &evidence, (view, has_files), tree).map_err(FilesNotStored::Obstacle),
-            Some((checked, all, earlier)) => {
-                reuse.record_files(&key, &evidence, (view, has_files), tree, (checked, all, earlier))
-            }
-        };
-        match stored {
-            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), ..none },
-            Err(FilesNotStored::Obstacle(obstacle)) => {
-                tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
-                // Without a record, nothing shows that the files are independent.
-                StoreOutcome { must_check_all: is_partial, ..none }
-            }
-            Err(FilesNotStored::ReadsOthers { path }) => {
-                let reason = format!("`per_file` is wrong: the check of other files read `{path}`");
-                tracing::warn!(step = %evidence.planned.name, "{reason}; all files are checked");
-                reuse.distrust(&key, &reason);
-                StoreOutcome { must_check_all: is_partial, ..none }
-            }
-        }
-    };
-    tokio::task::spawn_blocking(store)
-        .await
-        .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() })
-}
-
-/// The result of storing a result.
-#[derive(Debug, Default)]
-struct StoreOutcome {
-    /// The digest that stands for the stored result; `None` if it was not stored.
-    stored_as: Option<Sha256Hex>,
-    /// The reason for a doubt, if a stored result was wrong.
-    doubt: Option<InconclusiveDetail>,
-    /// True if earlier results of other files do not count, so that all files have to be checked.
-    must_check_all: bool,
-}
-
-async fn execute_with_files(
+pub(crate) async fn execute_with_files(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     skill: &PlannedSkill,
@@ -452,7 +244,7 @@ async fn execute_with_files(
 }
 
 /// Returns the result of a step that has no files to check, or whose files cannot be chosen.
-fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAttempt) -> StepRun {
+pub(crate) fn not_started_step(context: &RunContext, step: &PlannedStep, judged: &JudgedAttempt) -> StepRun {
     let mut evidence = step_evidence(step, judged, Vec::new(), false, BTreeSet::new(), &[]);
     context.redactor().redact_step(&mut evidence);
     StepRun {
@@ -743,42 +535,6 @@ async fn apply_changes(
     }
 }
 
-/// Returns the applied changes of a `fix` command, with their differences. They are shown only, so a failure to read them
-/// has no effect.
-async fn shown_fixes(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-    applied: Option<&Arc<StackedLayer>>,
-) -> StepDrift {
-    let Some(layer) = applied.filter(|_| step.fixes.is_some()) else { return StepDrift::default() };
-    let (context, stack, layer, caches) = (Arc::clone(context), stack.clone(), Arc::clone(layer), skill.caches.clone());
-    let work = tokio::task::spawn_blocking(move || {
-        find_drift(DriftInput {
-            view: stack.view(),
-            scan: &layer.scan,
-            mode: ReadOnly::Tracked,
-            ignored: &context.tree.ignored,
-            repo: context.tree.repository.as_fd(),
-            upper: layer.layer.upper(),
-            lower_uppers: &stack.uppers(),
-            caches: &caches,
-        })
-    });
-    match work.await {
-        Ok(Ok(fixed)) => fixed,
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "the changes of a fix cannot be shown");
-            StepDrift::default()
-        }
-        Err(error) => {
-            tracing::error!(%error, "reading the changes of a fix ended badly");
-            StepDrift::default()
-        }
-    }
-}
-
 fn step_evidence(
     step: &PlannedStep,
     judged: &JudgedAttempt,
@@ -822,26 +578,6 @@ fn attempt_evidence(judged: &JudgedAttempt) -> AttemptEvidence {
         stdout_sha256: judged.result.stdout.sha256.clone(),
         stderr_sha256: judged.result.stderr.sha256.clone(),
         leaked: judged.result.leaked.clone(),
-    }
-}
-
-fn step_started_event(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, attempt: u32) -> RunEvent {
-    let expected_ms = context.durations.get().and_then(|known| known.get(&skill.name, &step.name));
-    let (skill, timeout_ms) = (skill.name.clone(), step.timeout_ms);
-    RunEvent::StepStarted { skill, step: step.name.clone(), attempt, timeout_ms, expected_ms }
-}
-
-fn step_retrying_event(skill: &PlannedSkill, step: &PlannedStep, attempt: u32, outcome: Outcome) -> RunEvent {
-    RunEvent::StepRetrying { skill: skill.name.clone(), step: step.name.clone(), attempt, outcome }
-}
-
-/// Sends the event without waiting, because the attempt must go on. If the channel is full, the event is dropped;
-/// the step's record contains the same information.
-fn emit_terminating(context: &RunContext, skill: &PlannedSkill, step: &PlannedStep, reason: EndReason) {
-    let (skill, name, grace_ms) = (skill.name.clone(), step.name.clone(), step.grace_ms);
-    let event = RunEvent::StepTerminating { skill, step: name, reason, grace_ms };
-    if context.events.try_send(event).is_err() {
-        tracing::debug!("an event was dropped: the channel is full or closed");
     }
 }
 

@@ -16,7 +16,7 @@ use proctor_core::record::evidence::CheckEvidence;
 use crate::run::evidence_builder;
 use crate::run::run_context::RunContext;
 use crate::step::layer_stack::LayerStack;
-use crate::step::step_runner;
+use crate::step::reusable_step;
 use crate::step::toolchain_version;
 
 /// The skills that may not start.
@@ -121,7 +121,7 @@ async fn run_check(
             );
         }
     };
-    let run = step_runner::run(context, stack, &skill, &planned.run).await;
+    let run = reusable_step::run(context, stack, &skill, &planned.run).await;
     doubts.extend(run.inconclusive_reasons);
     let reading =
         toolchain_version::check_version(&planned.version, &run.evidence.stdout.preview, &run.evidence.stderr.preview);

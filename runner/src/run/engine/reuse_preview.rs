@@ -20,9 +20,9 @@ use crate::run::request::{CacheMode, ChangeHandling, RunRequest, RunSource, Skil
 use crate::run::run_context::{ChangeMode, RunContext};
 use crate::run::schedule::Schedule;
 use crate::step::layer_stack::LayerStack;
+use crate::step::layer_stack::ReusedFiles;
 use crate::step::reuse::{NoResult, ReuseRequest, ReuseSearch};
 use crate::step::reuse_prediction::{ReusePrediction, predict_reuse};
-use crate::step::reused_files::ReusedFiles;
 
 /// The prediction for one step of a profile.
 #[derive(Debug, Clone)]
