@@ -89,7 +89,8 @@ def run_headline(run: Watched) -> str:
         rerun = run.get("rerun")
         if rerun is not None and rerun["left_out"]:
             return "PASSED IN PART (the whole profile is not verified)."
-        return f"PASSED: all {len(run['steps'])} steps passed."
+        cached = sum(1 for step in run["steps"] if step.get("cached_from") is not None)
+        return f"PASSED: all {len(run['steps'])} steps passed{f', {cached} cached' if cached else ''}."
     if run["verdict"] == "failed":
         return f"FAILED: {len(unpassed)} of {len(run['steps'])} steps did not pass: {names}."
     return "INCONCLUSIVE (not verified): this is not a result. Report it; do not report it as a pass."

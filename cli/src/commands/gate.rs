@@ -7,7 +7,6 @@ use proctor_core::decision::gate::{
     GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
 };
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
-use proctor_core::record::evidence::cached_of_steps;
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::{Clock, Gate, GateRequest};
 
@@ -136,9 +135,7 @@ fn last_line(answer: &GateAnswer) -> String {
 
 fn run_summary(run: &GateRun) -> String {
     let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
-    let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-    let cached = cached_of_steps(number(run.cached_steps), number(run.steps));
-    let cached = cached.map(|cached| format!(", {cached}")).unwrap_or_default();
+    let cached = run.cached_phrase().map(|cached| format!(", {cached}")).unwrap_or_default();
     format!("run {} {}{ago}, tier {}{cached}", run.run_id, run.outcome.as_str(), run.tier)
 }
 

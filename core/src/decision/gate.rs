@@ -26,6 +26,7 @@ use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ProfileName, RunId};
 use crate::model::tier::Tier;
 use crate::record::attestation::{Attestation, Subject};
+use crate::record::evidence::cached_of_steps;
 use crate::record::status::{self, LastRun, LastRunError};
 use crate::spec;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -244,6 +245,14 @@ fn judge_attestation(
         Some(ours) if ours.last_run != *run => findings.record_differs(&run.run_id),
         Some(_) => {}
         None => findings.record_unreadable(),
+    }
+}
+
+impl GateRun {
+    /// Returns the number of cached steps, as a phrase; `None` if every step was executed.
+    pub fn cached_phrase(&self) -> Option<String> {
+        let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        cached_of_steps(number(self.cached_steps), number(self.steps))
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) fn explain_run(run: &RunView, log: EventFacts, links: bool) -> CallTo
 pub(super) fn explain_plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
     let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
+    let cached = gate.run.as_ref().and_then(|run| Some(format!("run {}: {}", run.run_id, run.cached_phrase()?)));
+    facts.extend(cached);
     let mut details: Vec<String> = Vec::new();
     for finding in &gate.findings {
         details.push(finding.message.clone());
