@@ -88,12 +88,15 @@ pub(crate) fn blobs(
     sent(blobs.finish())
 }
 
+/// Takes the wanted files and links of one repository of a commit, with their numbers.
+type WantedVisitor<'v> = dyn FnMut(&OpenCommit<'_>, &[(u32, PlannedLeaf)]) -> Result<(), GitError> + 'v;
+
 /// Visits the wanted files and links of each repository of a commit, with their numbers.
 fn visit_wanted(
     history: &RepositoryHistory<'_>,
     source: &OpenCommit<'_>,
     (submodules, wanted): (bool, &[WantedLeaf]),
-    visitor: &mut dyn FnMut(&OpenCommit<'_>, &[(u32, PlannedLeaf)]) -> Result<(), GitError>,
+    visitor: &mut WantedVisitor<'_>,
 ) -> Result<(), GitError> {
     if !submodules {
         // All leaves are the commit's own, so that its trees need not be read.
