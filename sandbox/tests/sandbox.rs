@@ -14,6 +14,7 @@ mod no_namespaces;
 mod pool;
 mod reuse;
 mod shown_paths;
+mod start_failures;
 mod views;
 
 use std::fs;
@@ -29,7 +30,7 @@ use environment::{
 use libtest_mimic::{Arguments, Failed};
 use nix::mount::MsFlags;
 use proctor_core::model::enforcement::{Control, ControlState};
-use proctor_core::model::outcome::{LimitKind, StartFault};
+use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Limit, Network};
 use proctor_sandbox::{AccessRights, GitDirs, Policy, SandboxEvent, StepUser, ToolKind, ToolMount, WaitStatus, doctor};
 
@@ -95,9 +96,9 @@ const CHECKS: &[SandboxTestCase] = checks![
     leaks::limits_count_of_leftover_processes: PidNamespace;
     leaks::reports_hostile_leftover_processes;
     leaks::leftover_process_cannot_evade_pid_1: PidNamespace;
-    reports_missing_program;
-    reports_missing_workdir;
-    reports_workdir_outside_repository;
+    start_failures::reports_missing_program;
+    start_failures::reports_missing_workdir;
+    start_failures::reports_workdir_outside_repository;
     refuses_mount_in_repository: MountNamespace;
     refuses_unmappable_repository: MountNamespace;
     falls_back_to_copy_without_overlay: MountNamespace;
@@ -726,45 +727,6 @@ fn dead_parent_leaves_no_process(bench: &SandboxTestEnv) -> Result<(), Failed> {
     for process in processes {
         environment::wait_readable(process.as_fd())?;
     }
-    Ok(())
-}
-
-fn reports_missing_program(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    for (program, named) in [("no-such-tool", "PATH (/usr/local/bin"), ("./src/lib.rs", "src/lib.rs"), ("/x/y", "/x/y")]
-    {
-        let ran = bench.run(&TestCommand::new(&[program, "x"]))?;
-        match ran.reports.last() {
-            Some(SandboxEvent::NotStarted { fault: StartFault::ProgramMissing, message }) => {
-                assert!(message.contains(program) && message.contains(named), "{message}");
-            }
-            other => return Err(format!("{program}: {other:?}").into()),
-        }
-    }
-    Ok(())
-}
-
-fn reports_missing_workdir(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    let mut step = TestCommand::shell("pwd");
-    step.workdir = "src";
-    assert!(bench.is_path_in_repo(bench.run(&step)?.stdout_of_success(), "src"));
-    step.workdir = "absent";
-    let ran = bench.run(&step)?;
-    let is_reported = matches!(ran.reports.as_slice(), [SandboxEvent::NotStarted { fault: StartFault::Workdir, .. }]);
-    assert!(is_reported, "{ran:?}");
-    Ok(())
-}
-
-/// The work directory is reached through a link of the repository: the record would name a directory in which the
-/// command did not run.
-fn reports_workdir_outside_repository(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    std::os::unix::fs::symlink("src", bench.repo.join("inside"))?;
-    let mut step = TestCommand::shell("pwd -P");
-    step.workdir = "inside";
-    assert!(bench.is_path_in_repo(bench.run(&step)?.stdout_of_success(), "src"));
-    step.workdir = "link";
-    let ran = bench.run(&step)?;
-    let is_reported = matches!(ran.reports.as_slice(), [SandboxEvent::NotStarted { fault: StartFault::Workdir, .. }]);
-    assert!(is_reported, "{ran:?}");
     Ok(())
 }
 

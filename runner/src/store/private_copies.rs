@@ -266,7 +266,12 @@ impl<'a> PrivateCopies<'a> {
         let source = CommitSource { repo, helper: self.helper, commit, tree: &tree, submodules };
         let head = source.head_line(&history);
         let contents = PrivateCopySource::Commit { source, history: &history, head };
-        let PrepareOutcome::Ready(ready) = self.prepare(&contents)? else { return Err(unstable_error(b".")) };
+        let prepared = self.prepare(&contents).map_err(|error| match error {
+            // The blobs are read while the copy is updated; such an error is about the commit.
+            EngineError::Mirror(MirrorError::Snapshot(SnapshotError::Git(error))) => EngineError::Git(error),
+            other => other,
+        });
+        let PrepareOutcome::Ready(ready) = prepared? else { return Err(unstable_error(b".")) };
         drop(lock);
         let (lfs_pointers, number) = (ready.lfs_pointers, ready.number);
         let snapshot = Arc::new(ready.mirror.snapshot_of_commit(&self.tree_path(number), &source));

@@ -117,7 +117,7 @@ impl<'e> FaultFixture<'e> {
     /// Submits a run for the changeset and waits for its end; returns the response as an error if the run was
     /// refused.
     fn run(&self) -> Result<Value, RawResponse> {
-        let request = run_request(self.repo.path(), &json!({ "changeset_id": CHANGESET }));
+        let request = run_request(self.repo.path(), &json!({ "changeset_id": CHANGESET, "no_cache": true }));
         let answer = self.daemon.request("POST", "/v1/runs", Some(&request));
         match answer.status {
             202 => Ok(self.daemon.wait_for_run(&submitted_run_id(&answer.parse_json_body()))),

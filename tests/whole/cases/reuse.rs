@@ -21,6 +21,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::failed_step_is_never_stored", failed_step_is_not_stored),
     reuse_case("reuse::later_step_gets_the_files_of_a_cached_step", files_of_cached_step_exist),
     reuse_case("reuse::recheck_that_fails_excludes_the_step", failed_recheck_excludes_step),
+    reuse_case("reuse::per_file_checks_only_changed_files_again", per_file_checks_changed_files),
+    reuse_case("reuse::wrong_per_file_checks_all_files", wrong_per_file_checks_all_files),
     reuse_case("reuse::damaged_results_are_found_and_all_can_be_removed", results_are_verified_and_pruned),
 ];
 
@@ -243,6 +245,51 @@ fn files_of_cached_step_exist(env: &TestEnvironment) {
 }
 
 /// The niceness of a process is not observed, since no file contains it.
+/// Returns a step that gets the Python files of `src`, and prints the names of those that it gets.
+fn per_file_step(script: &str) -> TestStep {
+    TestStep::argv("each", &["sh", "-c", &format!("{script} && basename -a \"$@\""), "sh", "{files}"])
+        .with_field("files: { include: ['src/*.py'] }")
+        .with_field("per_file: true")
+}
+
+fn per_file_checks_changed_files(env: &TestEnvironment) {
+    let reuse = ReuseRepo::new(env, [per_file_step("! grep -q BAD \"$@\"")]);
+    for name in ["a", "b", "c"] {
+        reuse.repo.write(&format!("src/{name}.py"), "fine\n");
+    }
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n");
+    reuse.repo.write("src/b.py", "also fine\n");
+    reuse.repo.write("src/d.py", "new\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "b.py\nd.py\n");
+    let checked = &reuse.repo.step("each")["checked_files"];
+    assert_eq!((&checked["count"], &checked["reused"]), (&4.into(), &2.into()), "{checked:#}");
+    reuse.pass();
+    assert_eq!(reuse.executed(), [""; 0]);
+    // A failure of one file is a failure, and is not stored.
+    reuse.repo.write("src/a.py", "BAD\n");
+    reuse.repo.run().exits(1);
+    reuse.repo.run().exits(1);
+    reuse.repo.write("src/a.py", "fine again\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\n");
+}
+
+fn wrong_per_file_checks_all_files(env: &TestEnvironment) {
+    // The check of each file depends on `a.py`.
+    let reuse = ReuseRepo::new(env, [per_file_step("grep -q fine src/a.py")]);
+    for name in ["a", "b", "c"] {
+        reuse.repo.write(&format!("src/{name}.py"), "fine\n");
+    }
+    reuse.pass();
+    reuse.repo.write("src/b.py", "fine too\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n", "all files are checked in the same run");
+    let explained = reuse.explain("verify.it/each");
+    assert!(explained.contains("`per_file` is wrong: the check of other files read `src/a.py`"), "{explained}");
+}
+
 fn failed_recheck_excludes_step(env: &TestEnvironment) {
     let reuse = ReuseRepo::new(env, [TestStep::sh("it", "test \"$(nice)\" != 19")]);
     reuse.pass();
