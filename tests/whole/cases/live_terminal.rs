@@ -6,7 +6,7 @@ use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, NEEDS_PYTHON, case};
 use crate::process::FinishedProcess;
-use crate::test_spec::TestSpec;
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("live_terminal::shows_colour_and_the_verdict_last", shows_colour_and_verdict_last).needs(NEEDS_PYTHON),
@@ -64,7 +64,8 @@ fn step_cannot_reach_terminal(env: &TestEnvironment) {
 fn progress_bar_uses_previous_duration(env: &TestEnvironment) {
     env.set_caller_var("TERM", "xterm-256color");
     env.set_caller_var("LC_ALL", "C.UTF-8");
-    let repo = env.repo(&TestSpec::from_script("sleep 1.1; test ! -e broken"));
+    let step = TestStep::sh("it", "sleep 1.1; test ! -e broken");
+    let repo = env.repo(&TestSpec::new([TestSkill::new("verify.it", [step]).determinism("D2")]));
     let expected_ms = |code: i32| {
         let run = repo.run_with(&["--format", "jsonl"]).exits(code);
         let events = run.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("an event"));

@@ -361,9 +361,9 @@ fn toolchain_evidence_matches_schema() {
         sha256: Sha256Hex::digest(b""),
     });
     let value = assert_valid("toolchain-evidence", &document);
-    // Older documents lack `found_reports`, a step without `files` lacks these, and a step that left no process behind
-    // lacks `leaked`.
-    let optional = ["found_reports", "leaked", "files", "checked_files"];
+    // Older documents lack `found_reports`, a step without `files` lacks these, a step that left no process behind lacks
+    // `leaked`, and a step that was executed lacks `reused`.
+    let optional = ["found_reports", "leaked", "files", "checked_files", "reused"];
     let may_lack = |key: &&String| optional.contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);

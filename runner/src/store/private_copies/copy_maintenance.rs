@@ -222,11 +222,20 @@ impl CopyDirectory {
         let size = MeasuredSize { bytes, newest, used, measured: now };
         // A lost measurement is repeated, so the file need not be durable.
         if let Ok(text) = serde_json::to_vec(&size)
-            && let Err(error) = self.root.write(SIZE_FILE, &text)
+            && let Err(error) = self.write_size(&text)
         {
             tracing::debug!(%error, path = %self.path.display(), "the size of private copies is not stored");
         }
         Ok(bytes)
+    }
+
+    /// Writes the file with the size. Other users can reach the directory under root, so the file is private. A torn file
+    /// counts as absent.
+    fn write_size(&self, text: &[u8]) -> Result<(), StoreError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let failed = |error: io::Error| StoreError::Io { action: "write", path: SIZE_FILE.to_owned(), source: error };
+        let file = rustix::fs::openat(&self.root, SIZE_FILE, flags, Mode::from_raw_mode(0o600));
+        io::Write::write_all(&mut File::from(file.map_err(|errno| failed(errno.into()))?), text).map_err(failed)
     }
 }
 
