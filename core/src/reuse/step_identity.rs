@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::model::enforcement::Tolerated;
 use crate::model::plan::{Determinism, PlannedStep};
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 /// Version of the identity. A change of its meaning must change this number.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The parts of the identity, in words.
 pub const IDENTITY_PARTS: [&str; 7] = [
@@ -43,6 +44,8 @@ pub struct StepIdentity<'a> {
     pub hidden: Vec<String>,
     /// Directories that are shown although their parent is hidden.
     pub tools: Vec<ShownTool>,
+    /// The controls of the sandbox that may be missing.
+    pub tolerated: &'a Tolerated,
     /// The machine.
     pub machine: MachineFacts,
     /// The stored results of the earlier steps whose files this step sees, oldest first: digests of their keys and
@@ -78,5 +81,62 @@ impl StepIdentity<'_> {
     pub fn key(&self, secret: &[u8; 32]) -> Sha256Hex {
         let identity = canonical::to_vec(&(VERSION, self));
         Sha256Hex::digest(&[secret, identity.as_slice()].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::ProfileName;
+    use crate::spec::{self, OperatorConfig};
+
+    #[test]
+    fn every_part_changes_the_key() {
+        let text =
+            "version: 1\nprofiles: { p: { include: [a] } }\nskills: { a: { steps: [{ name: s, cmd: lint }] } }\n";
+        let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
+        let profile = ProfileName::new("p").expect("a name");
+        let plan =
+            spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1).expect("a plan");
+        let step = &plan.plan.skills[0].steps[0];
+        let (usual, all, words) = (Tolerated::default(), Tolerated::all(), ["lint".to_owned()]);
+        let below = [Sha256Hex::digest(b"below")];
+        let identity = StepIdentity {
+            proctor: "1".to_owned(),
+            skill: ("a", Determinism::D1),
+            step,
+            command: (&words, Sha256Hex::digest(b"files")),
+            env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
+            repository: "/r".to_owned(),
+            user: (1, 1, "/home".to_owned()),
+            hidden: Vec::new(),
+            tools: Vec::new(),
+            tolerated: &usual,
+            machine: MachineFacts { kernel: "k".to_owned(), architecture: "a".to_owned(), processors: 1 },
+            below: &[],
+        };
+        let other_step = PlannedStep { retries: 1, ..step.clone() };
+        let tool = ShownTool { source: "/t".to_owned(), at: "/t".to_owned(), kind: "k".to_owned() };
+        let base = || identity.clone();
+        let others = [
+            StepIdentity { proctor: "2".to_owned(), ..base() },
+            StepIdentity { skill: ("a", Determinism::D0), ..base() },
+            StepIdentity { step: &other_step, ..base() },
+            StepIdentity { command: (&words, Sha256Hex::digest(b"other")), ..base() },
+            StepIdentity { env: BTreeMap::from([("A".to_owned(), "2".to_owned())]), ..base() },
+            StepIdentity { repository: "/s".to_owned(), ..base() },
+            StepIdentity { user: (2, 1, "/home".to_owned()), ..base() },
+            StepIdentity { hidden: vec!["/h".to_owned()], ..base() },
+            StepIdentity { tools: vec![tool], ..base() },
+            StepIdentity { tolerated: &all, ..base() },
+            StepIdentity { machine: MachineFacts { processors: 2, ..base().machine }, ..base() },
+            StepIdentity { below: &below, ..base() },
+        ];
+        let key = identity.key(&[0; 32]);
+        assert_eq!(base().key(&[0; 32]), key);
+        assert_ne!(identity.key(&[1; 32]), key, "the secret of another state directory");
+        for other in others {
+            assert_ne!(other.key(&[0; 32]), key, "{other:?}");
+        }
     }
 }

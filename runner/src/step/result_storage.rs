@@ -38,7 +38,8 @@ pub(crate) async fn store_result(
     let (Some(StepReuseState { key, is_recheck, earlier }), Some(view)) = (state, view) else {
         return StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
     };
-    if is_recheck && !matches!(evidence.outcome, Outcome::Passed | Outcome::Cancelled) {
+    // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
+    if is_recheck && evidence.outcome.is_failure() {
         let reason = format!(
             "a stored result said that `{}` passes with these inputs, but it {}; the step is not reused any more; \
              report this, or declare the skill with `determinism: D2`",

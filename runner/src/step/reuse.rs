@@ -249,6 +249,7 @@ impl StepReuse {
                     kind: format!("{:?} {:?}", tool.kind, tool.rights),
                 })
                 .collect(),
+            tolerated: &policy.tolerated,
             machine: self.machine.clone(),
             below,
         };
@@ -326,10 +327,17 @@ impl StepReuse {
         }
         let (inputs, mut miss, mut holding) = (TreeInputs(tree), NoResult::NotStored, Vec::new());
         for result in self.results.candidates(key).map_err(unreadable)? {
-            match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
-                (true, _) => miss = NoResult::TooOld,
-                (false, Some(change)) => miss = NoResult::Changed(change),
-                (false, None) => holding.push(result),
+            let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
+                (true, _) => NoResult::TooOld,
+                (false, Some(change)) => NoResult::Changed(change),
+                (false, None) => {
+                    holding.push(result);
+                    continue;
+                }
+            };
+            // The newest result is the nearest one.
+            if matches!(miss, NoResult::NotStored) {
+                miss = reason;
             }
         }
         if holding.is_empty() {
@@ -395,7 +403,23 @@ impl StepReuse {
         }
         // Only files of the tree as it is now are of use.
         files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
-        let result = StoredResult {
+        let files = files.into_iter().collect();
+        let mut result = self.new_result(key, evidence, has_files, (inputs, files));
+        // The passes of other files do not become younger.
+        let oldest = earlier.iter().map(|result| result.executed_ms).min();
+        result.executed_ms = oldest.map_or(result.executed_ms, |oldest| oldest.min(result.executed_ms));
+        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        Ok(result.chain_digest())
+    }
+
+    fn new_result(
+        &self,
+        key: &Sha256Hex,
+        evidence: &StepEvidence,
+        has_files: bool,
+        (inputs, files): (ObservedInputs, Vec<PassedFile>),
+    ) -> StoredResult {
+        StoredResult {
             key: key.clone(),
             run_id: self.request.run_id.clone(),
             executed_at: self.clock.now_text(),
@@ -404,10 +428,8 @@ impl StepReuse {
             evidence: evidence.clone(),
             inputs_sha256: inputs.digest(),
             inputs,
-            files: files.into_iter().collect(),
-        };
-        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
-        Ok(result.chain_digest())
+            files,
+        }
     }
 
     fn is_dated(&self, result: &StoredResult) -> bool {
@@ -452,17 +474,7 @@ impl StepReuse {
         let not_observed = |message: String| ReuseObstacle::NotObserved { message };
         let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
         let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
-        let result = StoredResult {
-            key: key.clone(),
-            run_id: self.request.run_id.clone(),
-            executed_at: self.clock.now_text(),
-            executed_ms: self.clock.now_ms(),
-            has_files,
-            evidence: evidence.clone(),
-            inputs_sha256: inputs.digest(),
-            inputs,
-            files: Vec::new(),
-        };
+        let result = self.new_result(key, evidence, has_files, (inputs, Vec::new()));
         self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
         Ok(result.chain_digest())
     }

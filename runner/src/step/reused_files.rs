@@ -30,7 +30,7 @@ async fn layer_of(
             "its stored result said that it passed, but now it {} with the same inputs",
             describe_outcome(run.evidence.outcome)
         );
-        if let Some(reuse) = &context.reuse {
+        if let Some(reuse) = context.reuse.as_ref().filter(|_| run.evidence.outcome.is_failure()) {
             reuse.distrust(&files.key, &reason);
         }
         Err(format!("the files of `{path}` cannot be made again: {reason}"))

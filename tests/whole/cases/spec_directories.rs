@@ -121,7 +121,7 @@ fn dry_commands_use_nearest_spec(env: &TestEnvironment) {
 
 /// The spec in `svc/a` and the file that it includes from the top.
 const INCLUDING_SPEC: &str = "version: 1
-include: [../../../shared/checks.yaml]
+include: [../../../common/checks.yaml]
 profiles: { pr: { include: [verify.it, verify.shared] } }
 skills: { verify.it: { steps: [{ name: it, cmd: [test, -e, own.txt] }] } }
 ";
@@ -132,7 +132,7 @@ const SHARED_CHECKS: &str = "skills:
 fn included_files_belong_to_spec(env: &TestEnvironment) {
     let (repo, [a, _]) = repo_with_two_specs(env, SCRIPT);
     repo.write("svc/a/spec/verification.yaml", INCLUDING_SPEC);
-    repo.write("shared/checks.yaml", SHARED_CHECKS);
+    repo.write("common/checks.yaml", SHARED_CHECKS);
     repo.commit();
     let record = json(&run(&a, &["--format", "json"]).exits(0));
     assert_eq!(record["skills"][1]["skill"], "verify.shared");
@@ -140,7 +140,7 @@ fn included_files_belong_to_spec(env: &TestEnvironment) {
     let record = json(&run(&a, &["--rev", "HEAD", "--format", "json"]).exits(0));
     assert_eq!(record["started"]["spec_sha256"], of_worktree);
     assert_eq!(gate(&a), 0);
-    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("../a/own.txt", "absent"));
+    repo.write("common/checks.yaml", SHARED_CHECKS.replace("../a/own.txt", "absent"));
     assert_eq!(gate(&a), 1);
     run(&a, &[]).exits(1);
 }
@@ -149,8 +149,8 @@ fn errors_name_included_file(env: &TestEnvironment) {
     let (repo, [a, _]) = repo_with_two_specs(env, SCRIPT);
     repo.write("svc/a/spec/verification.yaml", INCLUDING_SPEC);
     a.proctor(&["validate"]).exits(2).prints(&["P0170", "verification.yaml:2:11"]);
-    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("determinism", "determinsm"));
-    a.proctor(&["validate"]).exits(2).prints(&["P0116", "shared/checks.yaml:2:20"]);
-    repo.write("shared/checks.yaml", SHARED_CHECKS.replace("verify.shared", "verify.it"));
-    a.proctor(&["validate"]).exits(2).prints(&["P0171", "shared/checks.yaml", "first here: "]);
+    repo.write("common/checks.yaml", SHARED_CHECKS.replace("determinism", "determinsm"));
+    a.proctor(&["validate"]).exits(2).prints(&["P0116", "common/checks.yaml:2:20"]);
+    repo.write("common/checks.yaml", SHARED_CHECKS.replace("verify.shared", "verify.it"));
+    a.proctor(&["validate"]).exits(2).prints(&["P0171", "common/checks.yaml", "first here: "]);
 }
