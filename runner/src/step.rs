@@ -23,3 +23,4 @@ pub(crate) mod step_runner;
 pub mod timing;
 pub(crate) mod toolchain_checks;
 pub(crate) mod toolchain_version;
+pub(crate) mod tree_inputs;

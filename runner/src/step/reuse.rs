@@ -7,31 +7,26 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::model::trace::{AccessTrace, AccessedPath, ListingDigest, NoTrace, PathState};
+use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace};
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, ContentPin, CurrentInputs, InputArea, MachineFacts, ObservedInputs, PassedFile, PathNow,
-    ReuseObstacle, ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+    ChangedInput, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
+    plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::index::entries_digest;
-use proctor_sandbox::{Policy, ViewTrace, observe_listing, observe_path};
-use proctor_snapshot::EntryTree;
-use rustix::fs::{Mode, OFlags};
+use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
@@ -40,8 +35,6 @@ use crate::store::results::{MAX_AGE, StepResults};
 /// A file of the host that changed within this time may have changed since without other stat data: a write through a
 /// shared mapping sets no time until the kernel has written the page.
 const UNSETTLED_NS: i64 = 40_000_000_000;
-/// The largest file in a git directory that is hashed, in bytes.
-const MAX_GIT_FILE: u64 = 512 << 20;
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -87,15 +80,6 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) helper: &'a Path,
     pub(crate) user: (u32, u32),
     pub(crate) clock: Clock,
-}
-
-/// The tree of a run, for the comparison of inputs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ObservedTree<'a> {
-    /// The covered files.
-    pub(crate) entries: &'a EntryTree,
-    /// The directory of the private copy.
-    pub(crate) directory: &'a Path,
 }
 
 /// The last executions of a step.
@@ -158,6 +142,12 @@ pub(crate) enum NoResult {
     Recheck,
     /// The results cannot be read.
     Unreadable(StoreError),
+}
+
+impl From<StoreError> for NoResult {
+    fn from(error: StoreError) -> Self {
+        Self::Unreadable(error)
+    }
 }
 
 impl fmt::Display for NoResult {
@@ -273,34 +263,48 @@ impl StepReuse {
     /// Searches a stored result whose inputs are the same now.
     pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
         match self.search(key, tree) {
-            Ok(search) => search,
-            Err(error) => ReuseSearch::Nothing(NoResult::Unreadable(error)),
+            Ok(result) => ReuseSearch::Found(Box::new(result)),
+            Err(reason) => ReuseSearch::Nothing(reason),
         }
     }
 
-    fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<ReuseSearch, StoreError> {
-        let nothing = |reason| Ok(ReuseSearch::Nothing(reason));
+    fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
+        let newest = self.holding_results(key, TreeInputs(tree), 1)?.swap_remove(0);
+        if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
+    }
+
+    /// Returns the results whose inputs are the same now, newest first: at least one, at most `limit`.
+    fn holding_results(
+        &self,
+        key: &Sha256Hex,
+        inputs: TreeInputs<'_>,
+        limit: usize,
+    ) -> Result<Vec<StoredResult>, NoResult> {
         if !self.request.uses_stored {
-            return nothing(NoResult::NotWanted);
+            return Err(NoResult::NotWanted);
         }
         if let Some(reason) = self.results.distrust(key)? {
-            return nothing(NoResult::Distrusted(reason));
+            return Err(NoResult::Distrusted(reason));
         }
-        let mut miss = NoResult::NotStored;
-        let inputs = TreeInputs(tree);
+        let (mut holding, mut miss) = (Vec::new(), NoResult::NotStored);
         for result in self.results.candidates(key)? {
             let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
                 (true, _) => NoResult::TooOld,
                 (false, Some(change)) => NoResult::Changed(change),
-                (false, None) if self.is_chosen_for_recheck()? => return nothing(NoResult::Recheck),
-                (false, None) => return Ok(ReuseSearch::Found(Box::new(result))),
+                (false, None) => {
+                    holding.push(result);
+                    if holding.len() == limit {
+                        break;
+                    }
+                    continue;
+                }
             };
             // The newest result is the nearest one.
             if matches!(miss, NoResult::NotStored) {
                 miss = reason;
             }
         }
-        nothing(miss)
+        if holding.is_empty() { Err(miss) } else { Ok(holding) }
     }
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
@@ -318,32 +322,9 @@ impl StepReuse {
         tree: ObservedTree<'_>,
         files: &[Vec<u8>],
     ) -> Result<PassedFiles, NoResult> {
-        if !self.request.uses_stored {
-            return Err(NoResult::NotWanted);
-        }
-        let unreadable = |error: StoreError| NoResult::Unreadable(error);
-        if let Some(reason) = self.results.distrust(key).map_err(unreadable)? {
-            return Err(NoResult::Distrusted(reason));
-        }
-        let (inputs, mut miss, mut holding) = (TreeInputs(tree), NoResult::NotStored, Vec::new());
-        for result in self.results.candidates(key).map_err(unreadable)? {
-            let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
-                (true, _) => NoResult::TooOld,
-                (false, Some(change)) => NoResult::Changed(change),
-                (false, None) => {
-                    holding.push(result);
-                    continue;
-                }
-            };
-            // The newest result is the nearest one.
-            if matches!(miss, NoResult::NotStored) {
-                miss = reason;
-            }
-        }
-        if holding.is_empty() {
-            return Err(miss);
-        }
-        if self.is_chosen_for_recheck().map_err(unreadable)? {
+        let inputs = TreeInputs(tree);
+        let holding = self.holding_results(key, inputs, usize::MAX)?;
+        if self.is_chosen_for_recheck()? {
             return Err(NoResult::Recheck);
         }
         let known: BTreeSet<&PassedFile> = holding.iter().flat_map(|result| &result.files).collect();
@@ -530,81 +511,4 @@ fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
         b"" => Some(b""),
         rest => rest.strip_prefix(b"/"),
     }
-}
-
-/// Looks up the inputs of a step as they are now.
-struct TreeInputs<'a>(ObservedTree<'a>);
-
-impl TreeInputs<'_> {
-    /// Returns a covered file as it is now; `None` if there is none, or if its path is not text.
-    fn file(&self, path: &[u8]) -> Option<PassedFile> {
-        let Entry { kind: EntryKind::File, executable, sha256 } = self.covered(path)? else { return None };
-        Some(PassedFile { path: std::str::from_utf8(path).ok()?.to_owned(), sha256, executable })
-    }
-
-    /// Returns the content of a path of the tree, for the record.
-    fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
-        let shown = || escape_output(path);
-        if is_in_git_directory(path) {
-            let is_file = matches!(entry.state, PathState::File { .. });
-            if !entry.read || !is_file {
-                return Ok(ContentPin::None);
-            }
-            let sha256 = self.git_content(path).ok_or_else(|| format!("`{}` cannot be read", shown()))?;
-            return Ok(ContentPin::Git { sha256 });
-        }
-        match self.covered(path) {
-            Some(Entry { kind: EntryKind::File, executable, sha256 }) => {
-                let is_same = matches!(entry.state, PathState::File { mode, .. } if (mode & 0o100 != 0) == executable);
-                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable })
-            }
-            Some(Entry { kind: EntryKind::Symlink, sha256, .. }) => {
-                let is_same =
-                    matches!(&entry.state, PathState::Link { target, .. } if Sha256Hex::digest(target) == sha256);
-                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable: false })
-            }
-            Some(Entry { kind: EntryKind::Gitlink, .. }) | None => Some(ContentPin::None),
-            Some(_) => None,
-        }
-        .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
-    }
-
-    fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
-        let path = Path::new(std::ffi::OsStr::from_bytes(path));
-        match area {
-            InputArea::Tree => self.0.directory.join(path),
-            InputArea::Host => path.to_owned(),
-        }
-    }
-}
-
-impl CurrentInputs for TreeInputs<'_> {
-    fn covered(&self, path: &[u8]) -> Option<Entry> {
-        self.0.entries.get(path)
-    }
-
-    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
-        observe_path(&self.host_path(area, path)).ok()
-    }
-
-    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
-        observe_listing(&self.host_path(area, path)).ok()
-    }
-
-    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file: OwnedFd = rustix::fs::open(self.host_path(InputArea::Tree, path), flags, Mode::empty()).ok()?;
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(fs::File::from(file), MAX_GIT_FILE), &mut bytes).ok()?;
-        if bytes.len() as u64 >= MAX_GIT_FILE {
-            return None;
-        }
-        let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
-        Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
-    }
-}
-
-/// Returns whether a path of the tree is inside a git directory.
-fn is_in_git_directory(path: &[u8]) -> bool {
-    path.split(|byte| *byte == b'/').any(|name| name == b".git")
 }

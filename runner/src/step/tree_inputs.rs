@@ -1,0 +1,107 @@
+//! The inputs of a step as they are now, in the tree of a run and on the host.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use proctor_core::model::drift::{Entry, EntryKind};
+use proctor_core::model::trace::{AccessedPath, ListingDigest, PathState};
+use proctor_core::record::evidence::escape_output;
+use proctor_core::reuse::{ContentPin, CurrentInputs, InputArea, PassedFile, PathNow};
+use proctor_core::text::digest::Sha256Hex;
+use proctor_git::index::entries_digest;
+use proctor_sandbox::{observe_listing, observe_path};
+use proctor_snapshot::EntryTree;
+use rustix::fs::{Mode, OFlags};
+
+/// The largest file in a git directory that is hashed, in bytes.
+const MAX_GIT_FILE: u64 = 512 << 20;
+
+/// The tree of a run, for the comparison of inputs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObservedTree<'a> {
+    /// The covered files.
+    pub(crate) entries: &'a EntryTree,
+    /// The directory of the private copy.
+    pub(crate) directory: &'a Path,
+}
+
+/// Looks up the inputs of a step as they are now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TreeInputs<'a>(pub(super) ObservedTree<'a>);
+
+impl TreeInputs<'_> {
+    /// Returns a covered file as it is now; `None` if there is none, or if its path is not text.
+    pub(super) fn file(&self, path: &[u8]) -> Option<PassedFile> {
+        let Entry { kind: EntryKind::File, executable, sha256 } = self.covered(path)? else { return None };
+        Some(PassedFile { path: std::str::from_utf8(path).ok()?.to_owned(), sha256, executable })
+    }
+
+    /// Returns the content of a path of the tree, for the record.
+    pub(super) fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
+        let shown = || escape_output(path);
+        if is_in_git_directory(path) {
+            let is_file = matches!(entry.state, PathState::File { .. });
+            if !entry.read || !is_file {
+                return Ok(ContentPin::None);
+            }
+            let sha256 = self.git_content(path).ok_or_else(|| format!("`{}` cannot be read", shown()))?;
+            return Ok(ContentPin::Git { sha256 });
+        }
+        match self.covered(path) {
+            Some(Entry { kind: EntryKind::File, executable, sha256 }) => {
+                let is_same = matches!(entry.state, PathState::File { mode, .. } if (mode & 0o100 != 0) == executable);
+                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable })
+            }
+            Some(Entry { kind: EntryKind::Symlink, sha256, .. }) => {
+                let is_same =
+                    matches!(&entry.state, PathState::Link { target, .. } if Sha256Hex::digest(target) == sha256);
+                is_same.then(|| ContentPin::Covered { sha256: sha256.to_raw(), executable: false })
+            }
+            Some(Entry { kind: EntryKind::Gitlink, .. }) | None => Some(ContentPin::None),
+            Some(_) => None,
+        }
+        .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
+    }
+
+    fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        match area {
+            InputArea::Tree => self.0.directory.join(path),
+            InputArea::Host => path.to_owned(),
+        }
+    }
+}
+
+impl CurrentInputs for TreeInputs<'_> {
+    fn covered(&self, path: &[u8]) -> Option<Entry> {
+        self.0.entries.get(path)
+    }
+
+    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
+        observe_path(&self.host_path(area, path)).ok()
+    }
+
+    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
+        observe_listing(&self.host_path(area, path)).ok()
+    }
+
+    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file: OwnedFd = rustix::fs::open(self.host_path(InputArea::Tree, path), flags, Mode::empty()).ok()?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(fs::File::from(file), MAX_GIT_FILE), &mut bytes).ok()?;
+        if bytes.len() as u64 >= MAX_GIT_FILE {
+            return None;
+        }
+        let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
+        Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
+    }
+}
+
+/// Returns whether a path of the tree is inside a git directory.
+fn is_in_git_directory(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == b".git")
+}
