@@ -151,6 +151,11 @@ impl ScannedKind {
             Self::Missing | Self::IgnoreRules => None,
         }
     }
+
+    /// Returns the kind of a covered path, and whether it is executable.
+    fn described(self) -> Option<(EntryKind, bool)> {
+        Some((self.entry_kind()?, self == Self::Executable))
+    }
 }
 
 impl TreeLeaf {
@@ -159,8 +164,7 @@ impl TreeLeaf {
     }
 
     fn entry(&self) -> Option<Entry> {
-        let kind = self.found.kind.entry_kind()?;
-        let executable = self.found.kind == ScannedKind::Executable;
+        let (kind, executable) = self.found.kind.described()?;
         Some(Entry { kind, executable, sha256: Sha256Hex::from_raw(self.found.sha256) })
     }
 }

@@ -55,6 +55,18 @@ pub enum PathState {
     Uncovered,
 }
 
+impl PathState {
+    /// Returns the kind of an entry that is known to exist, and whether it is executable. A file whose content is not
+    /// known counts as not executable.
+    pub fn kind(&self) -> Option<(EntryKind, bool)> {
+        match self {
+            Self::Entry(entry) => Some((entry.kind, entry.executable)),
+            Self::Unhashed(_) => Some((EntryKind::File, false)),
+            Self::Directory | Self::Absent | Self::Uncovered => None,
+        }
+    }
+}
+
 impl TreeView {
     /// Creates the view of the tree without layers.
     pub fn new(base: Arc<Snapshot>) -> Self {
@@ -238,6 +250,22 @@ impl TreeView {
         let here: BTreeMap<Vec<u8>, PathState> = self.covered().collect();
         let there = real.entries.iter().map(|(path, entry)| (path, PathState::Entry(entry)));
         paths::difference(here.into_iter(), there)
+    }
+
+    /// Returns the identity of the snapshot if no layer changed anything.
+    pub fn unchanged_id(&self) -> Option<&SnapshotId> {
+        (self.touched.is_empty() && self.hidden_paths.is_empty()).then_some(&self.base.id)
+    }
+
+    /// Returns the covered paths with their kinds, and whether they are executable; in unspecified order.
+    pub fn covered_kinds(&self) -> impl Iterator<Item = (Vec<u8>, EntryKind, bool)> {
+        let of_base = self.base.entries.kinds();
+        let of_base = of_base.filter(|(path, ..)| !self.touched.contains_key(path) && !self.is_hidden(path));
+        let of_layers = self.touched.iter().filter(|(_, touched)| touched.covered);
+        of_base.chain(of_layers.filter_map(|(path, touched)| {
+            let (kind, executable) = touched.state.kind()?;
+            Some((path.clone(), kind, executable))
+        }))
     }
 
     /// Returns the entries at the covered paths, in unspecified order.

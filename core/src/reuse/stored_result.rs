@@ -36,7 +36,7 @@ pub struct StoredResult {
 }
 
 /// A file that passed by itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PassedFile {
     /// The path in the tree.
     pub path: String,

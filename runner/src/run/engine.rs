@@ -60,6 +60,7 @@ use crate::run::request::{
 };
 use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
+use crate::step::file_selection::FileSelections;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
@@ -96,6 +97,8 @@ pub struct Engine {
     spare_space: Arc<SpareRunSpace>,
     /// Prepared sandboxes for single commands.
     warm_spaces: WarmRunSpaces,
+    /// The files that steps of earlier runs chose.
+    file_selections: Arc<FileSelections>,
 }
 
 /// The parts of a run's context that depend on the kind of request.
@@ -153,6 +156,7 @@ impl Engine {
             run_count: Arc::default(),
             spare_space: Arc::default(),
             warm_spaces: WarmRunSpaces::default(),
+            file_selections: Arc::default(),
         })
     }
 
@@ -196,6 +200,7 @@ impl Engine {
             run_count: Arc::clone(&self.run_count),
             spare_space: Arc::clone(&self.spare_space),
             warm_spaces: self.warm_spaces.clone(),
+            file_selections: Arc::clone(&self.file_selections),
         }
     }
 
@@ -505,6 +510,7 @@ impl Engine {
             cancel,
             changes: parts.changes,
             files: parts.files,
+            file_selections: Arc::clone(&self.file_selections),
             trace: OnceLock::new(),
             reuse,
         }))

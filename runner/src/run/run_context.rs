@@ -34,6 +34,7 @@ use crate::host::repository::Repository;
 use crate::run::evidence_builder::TreeFacts;
 use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
+use crate::step::file_selection::FileSelections;
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
@@ -72,6 +73,8 @@ pub(crate) struct RunContext {
     pub(crate) changes: ChangeMode,
     /// The only paths that steps with `files` check; `None` if they check all.
     pub(crate) files: Option<Arc<ScopePaths>>,
+    /// The files that steps of earlier runs chose.
+    pub(crate) file_selections: Arc<FileSelections>,
     /// The trace that the steps continue, if there is one; set before the first step.
     pub(crate) trace: OnceLock<StepTrace>,
     /// The reuse of results; `None` if steps are executed in any case.

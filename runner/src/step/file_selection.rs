@@ -1,18 +1,19 @@
 //! Chooses the files of a step among those that it sees before it starts.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_core::decision::file_matcher::{CONTENT_BYTES, FileCandidate, FileMatch, FileMatcher, FileRuleError};
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
 use proctor_core::record::evidence::CheckedFiles;
-use proctor_core::text::digest::Sha256Hex;
+use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::read_beneath;
 use proctor_sandbox::{FileBatches, Policy};
-use proctor_snapshot::{PathState, TreeView};
+use proctor_snapshot::TreeView;
 use rustix::fs::OFlags;
 
 use crate::run::run_context::{RunContext, ScopePaths};
@@ -30,7 +31,7 @@ pub(crate) enum FileSelectionError {
 
 /// The files of a step that has `files`.
 pub(crate) struct StepFiles {
-    files: Option<Vec<Vec<u8>>>,
+    files: Option<Arc<Vec<Vec<u8>>>>,
     /// True if the command contains `{files}`.
     are_arguments: bool,
     parallel: u32,
@@ -55,7 +56,7 @@ impl StepFiles {
         let workdir = step.workdir.clone();
         let chosen = tokio::task::spawn_blocking(move || {
             let (tree, scope) = (context.tree.repository.path(), context.files.as_deref());
-            let files = choose_files(&rules, &workdir, &view, scope, tree)?;
+            let files = context.file_selections.choose(&rules, &workdir, &view, scope, tree)?;
             let is_needed = !files.is_empty() || (!are_arguments && lacks_chosen_file(&rules, &workdir, scope)?);
             Ok::<_, FileSelectionError>(is_needed.then_some(files))
         });
@@ -69,7 +70,7 @@ impl StepFiles {
 
     /// Returns the chosen files, relative to the work directory of the step.
     pub(crate) fn chosen(&self) -> &[Vec<u8>] {
-        self.files.as_deref().unwrap_or_default()
+        self.files.as_deref().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Sets the files that need not be checked again.
@@ -99,10 +100,79 @@ impl StepFiles {
         let files = self.files.as_ref()?;
         Some(CheckedFiles {
             count: files.len() as u64,
-            sha256: paths_digest(files),
+            sha256: paths_digest(files.iter()),
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
             reused: self.reused.len() as u64,
         })
+    }
+}
+
+/// The files that rules chose lately, so that the next run of an unchanged tree need not match every path again.
+#[derive(Debug, Default)]
+pub(crate) struct FileSelections(Mutex<VecDeque<FileSelection>>);
+
+/// The files that rules chose, sorted.
+type FileSelection = (SelectionKey, Arc<Vec<Vec<u8>>>);
+
+/// What determines the files that rules choose in a whole tree.
+#[derive(Debug, PartialEq, Eq)]
+struct SelectionKey {
+    tree: SnapshotId,
+    rules: FileRules,
+    workdir: RelPath,
+}
+
+/// Maximum number of selections that are kept.
+const MAX_SELECTIONS: usize = 256;
+/// Maximum number of files of all selections that are kept.
+const MAX_SELECTED_FILES: usize = 500_000;
+
+impl FileSelections {
+    /// Returns the files that [`choose_files`] returns for the same arguments.
+    ///
+    /// # Errors
+    /// A rule is invalid, or the tree cannot be opened.
+    fn choose(
+        &self,
+        rules: &FileRules,
+        workdir: &RelPath,
+        view: &TreeView,
+        scope: Option<&ScopePaths>,
+        tree: &Path,
+    ) -> Result<Arc<Vec<Vec<u8>>>, FileSelectionError> {
+        let key = view.unchanged_id().filter(|_| scope.is_none()).map(|id| SelectionKey {
+            tree: id.clone(),
+            rules: rules.clone(),
+            workdir: workdir.clone(),
+        });
+        if let Some(known) = key.as_ref().and_then(|key| self.find(key)) {
+            return Ok(known);
+        }
+        let files = Arc::new(choose_files(rules, workdir, view, scope, tree)?);
+        if let Some(key) = key.filter(|_| files.len() <= MAX_SELECTED_FILES) {
+            self.keep(key, Arc::clone(&files));
+        }
+        Ok(files)
+    }
+
+    fn find(&self, key: &SelectionKey) -> Option<Arc<Vec<Vec<u8>>>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(known, _)| known == key)?;
+        let found = kept.remove(at)?;
+        let files = Arc::clone(&found.1);
+        kept.push_back(found);
+        Some(files)
+    }
+
+    /// Keeps a selection, and removes the least recently used ones beyond the bounds.
+    fn keep(&self, key: SelectionKey, files: Arc<Vec<Vec<u8>>>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back((key, files));
+        let mut total: usize = kept.iter().map(|(_, files)| files.len()).sum();
+        while kept.len() > MAX_SELECTIONS || total > MAX_SELECTED_FILES {
+            let Some((_, oldest)) = kept.pop_front() else { return };
+            total -= oldest.len();
+        }
     }
 }
 
@@ -128,13 +198,19 @@ pub(crate) fn choose_files(
     let matcher = FileMatcher::new(rules)?;
     let tree = TreeContent(read_beneath::open_canonical(tree)?);
     let below = directory_prefix(workdir);
-    let candidates: Box<dyn Iterator<Item = (Vec<u8>, PathState)>> = match scope {
-        Some(paths) => Box::new(paths.files.iter().map(|path| (path.clone(), view.path_state(path)))),
-        None => Box::new(view.covered()),
+    let candidates: Box<dyn Iterator<Item = (Vec<u8>, EntryKind, bool)>> = match scope {
+        Some(paths) => Box::new(paths.files.iter().filter_map(|path| {
+            let (kind, executable) = view.path_state(path).kind()?;
+            Some((path.clone(), kind, executable))
+        })),
+        None => Box::new(view.covered_kinds()),
     };
     let mut files: Vec<Vec<u8>> = candidates
-        .filter(|(path, state)| path.starts_with(&below) && is_chosen(&matcher, path, state, &tree))
-        .map(|(path, _)| path.get(below.len()..).unwrap_or_default().to_vec())
+        .filter(|(path, kind, executable)| {
+            let file = FileCandidate { path, kind: *kind, executable: *executable };
+            path.starts_with(&below) && is_chosen(&matcher, file, &tree)
+        })
+        .map(|(path, ..)| path.get(below.len()..).unwrap_or_default().to_vec())
         .collect();
     files.sort_unstable();
     Ok(files)
@@ -168,17 +244,14 @@ fn directory_prefix(directory: &RelPath) -> Vec<u8> {
     }
 }
 
-fn is_chosen(matcher: &FileMatcher, path: &[u8], state: &PathState, tree: &TreeContent) -> bool {
-    let (kind, executable) = match state {
-        PathState::Entry(entry) => (entry.kind, entry.executable),
-        PathState::Unhashed(_) => (EntryKind::File, false),
-        PathState::Directory | PathState::Absent | PathState::Uncovered => return false,
-    };
-    match matcher.match_file(FileCandidate { path, kind, executable }) {
+fn is_chosen(matcher: &FileMatcher, file: FileCandidate<'_>, tree: &TreeContent) -> bool {
+    match matcher.match_file(file) {
         FileMatch::Chosen => true,
         FileMatch::NotChosen => false,
         // A file whose content cannot be read is checked rather than left out.
-        FileMatch::NeedsContent(pending) => tree.head(path).is_none_or(|head| matcher.accepts_content(pending, &head)),
+        FileMatch::NeedsContent(pending) => {
+            tree.head(file.path).is_none_or(|head| matcher.accepts_content(pending, &head))
+        }
     }
 }
 
@@ -216,4 +289,46 @@ pub(crate) fn paths_digest<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> 
         listed.push(0);
     }
     Sha256Hex::digest(&listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(tree: &str, workdir: &str) -> SelectionKey {
+        SelectionKey {
+            tree: SnapshotId::from_root(&Sha256Hex::digest(tree.as_bytes())),
+            rules: FileRules::default(),
+            workdir: RelPath::new(workdir).expect("a path"),
+        }
+    }
+
+    fn files(count: usize) -> Arc<Vec<Vec<u8>>> {
+        Arc::new(vec![b"f".to_vec(); count])
+    }
+
+    #[test]
+    fn a_selection_is_found_by_tree_rules_and_directory() {
+        let kept = FileSelections::default();
+        kept.keep(key("a", "."), files(1));
+        assert_eq!(kept.find(&key("a", ".")), Some(files(1)));
+        assert_eq!(kept.find(&key("b", ".")), None);
+        assert_eq!(kept.find(&key("a", "d")), None);
+        let other_rules = FileRules { include: vec!["*.py".to_owned()], ..FileRules::default() };
+        assert_eq!(kept.find(&SelectionKey { rules: other_rules, ..key("a", ".") }), None);
+    }
+
+    #[test]
+    fn the_least_recently_used_selections_are_removed() {
+        let kept = FileSelections::default();
+        for number in 0..MAX_SELECTIONS {
+            kept.keep(key(&number.to_string(), "."), files(1));
+        }
+        assert!(kept.find(&key("0", ".")).is_some(), "now the most recently used one");
+        kept.keep(key("next", "."), files(1));
+        assert_eq!((kept.find(&key("1", ".")), kept.find(&key("0", ".")).is_some()), (None, true));
+        kept.keep(key("large", "."), files(MAX_SELECTED_FILES));
+        assert_eq!(kept.find(&key("0", ".")), None);
+        assert!(kept.find(&key("large", ".")).is_some());
+    }
 }

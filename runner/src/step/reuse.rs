@@ -4,7 +4,7 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -256,7 +256,7 @@ impl StepReuse {
     /// # Errors
     /// The results cannot be read.
     pub(crate) fn last_results(&self, key: &Sha256Hex) -> Result<LastResults, StoreError> {
-        let newest = self.results.candidates(key)?.into_iter().next();
+        let newest = self.results.candidates(key)?.next().transpose()?;
         Ok(LastResults { newest, not_stored: self.results.not_stored(key)? })
     }
 
@@ -269,16 +269,17 @@ impl StepReuse {
     }
 
     fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
-        let newest = self.holding_results(key, TreeInputs(tree), 1)?.swap_remove(0);
+        let newest = self.holding_results(key, TreeInputs(tree), |_| true)?.swap_remove(0);
         if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
     }
 
-    /// Returns the results whose inputs are the same now, newest first: at least one, at most `limit`.
+    /// Returns the results whose inputs are the same now, newest first, at least one. Does not search for older results
+    /// if `are_enough` says so.
     fn holding_results(
         &self,
         key: &Sha256Hex,
         inputs: TreeInputs<'_>,
-        limit: usize,
+        mut are_enough: impl FnMut(&StoredResult) -> bool,
     ) -> Result<Vec<StoredResult>, NoResult> {
         if !self.request.uses_stored {
             return Err(NoResult::NotWanted);
@@ -288,12 +289,14 @@ impl StepReuse {
         }
         let (mut holding, mut miss) = (Vec::new(), NoResult::NotStored);
         for result in self.results.candidates(key)? {
+            let result = result?;
             let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
                 (true, _) => NoResult::TooOld,
                 (false, Some(change)) => NoResult::Changed(change),
                 (false, None) => {
+                    let ends = are_enough(&result);
                     holding.push(result);
-                    if holding.len() == limit {
+                    if ends {
                         break;
                     }
                     continue;
@@ -323,13 +326,19 @@ impl StepReuse {
         files: &[Vec<u8>],
     ) -> Result<PassedFiles, NoResult> {
         let inputs = TreeInputs(tree);
-        let holding = self.holding_results(key, inputs, usize::MAX)?;
+        // The positions of the files that no result confirms yet, and how each file looks now.
+        let mut open: Vec<(usize, Option<PassedFile>)> =
+            files.iter().map(|path| inputs.file(path)).enumerate().collect();
+        let holding = self.holding_results(key, inputs, |result| {
+            let known: HashSet<&PassedFile> = result.files.iter().collect();
+            open.retain(|(_, file)| file.as_ref().is_none_or(|file| !known.contains(file)));
+            open.is_empty()
+        })?;
         if self.is_chosen_for_recheck()? {
             return Err(NoResult::Recheck);
         }
-        let known: BTreeSet<&PassedFile> = holding.iter().flat_map(|result| &result.files).collect();
-        let has_passed = |path: &Vec<u8>| inputs.file(path).is_some_and(|file| known.contains(&file));
-        let passed = files.iter().enumerate().filter(|(_, path)| has_passed(path)).map(|(at, _)| at).collect();
+        let mut open = open.into_iter().map(|(at, _)| at).peekable();
+        let passed = (0..files.len()).filter(|at| open.next_if_eq(at).is_none()).collect();
         Ok(PassedFiles { passed, holding })
     }
 

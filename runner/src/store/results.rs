@@ -77,20 +77,27 @@ impl StepResults {
         &self.secret
     }
 
-    /// Returns the stored results of a key, newest first. Damaged files are skipped.
+    /// Returns the stored results of a key, newest first. Each one is read when the iterator comes to it. Damaged files
+    /// are skipped.
     ///
     /// # Errors
-    /// A directory cannot be read.
-    pub(crate) fn candidates(&self, key: &Sha256Hex) -> Result<Vec<StoredResult>, StoreError> {
-        let Some(directory) = self.key_directory(key)? else { return Ok(Vec::new()) };
-        let mut results = Vec::new();
-        for (_, name) in names_by_age(&directory)?.iter().rev() {
-            // Another process may remove the file.
-            let bytes = directory.read(name, MAX_STORED_BYTES as u64)?;
-            let result = bytes.and_then(|bytes| StoredResult::decode(&bytes)).filter(|result| result.key == *key);
-            results.extend(result);
-        }
-        Ok(results)
+    /// The directory cannot be read.
+    pub(crate) fn candidates(
+        &self,
+        key: &Sha256Hex,
+    ) -> Result<impl Iterator<Item = Result<StoredResult, StoreError>>, StoreError> {
+        let directory = self.key_directory(key)?;
+        let names = directory.as_ref().map_or_else(|| Ok(Vec::new()), names_by_age)?;
+        let of_directory = directory.into_iter().flat_map(move |directory| {
+            let newest_first = names.clone().into_iter().rev();
+            newest_first.map(move |(_, name)| directory.read(&name, MAX_STORED_BYTES as u64))
+        });
+        let key = key.clone();
+        Ok(of_directory.filter_map(move |read| match read {
+            // Another process may have removed the file.
+            Ok(bytes) => StoredResult::decode(&bytes?).filter(|result| result.key == key).map(Ok),
+            Err(error) => Some(Err(error)),
+        }))
     }
 
     /// Stores a result, and removes the oldest ones beyond the maximum number.
@@ -244,14 +251,18 @@ pub(crate) mod tests {
         (temp, results)
     }
 
+    fn candidates(results: &StepResults, key: &Sha256Hex) -> Vec<StoredResult> {
+        results.candidates(key).expect("lists").collect::<Result<_, _>>().expect("reads")
+    }
+
     #[test]
     fn finds_results_of_the_same_key_newest_first() {
         let (temp, results) = results();
         let key = Sha256Hex::digest(b"a");
-        assert_eq!(results.candidates(&key).expect("reads"), []);
+        assert_eq!(candidates(&results, &key), []);
         let stored = [result("a", "/1"), result("a", "/2"), result("b", "/1")];
         stored.iter().for_each(|result| results.store(result).expect("stores"));
-        assert_eq!(results.candidates(&key).expect("reads"), [stored[1].clone(), stored[0].clone()]);
+        assert_eq!(candidates(&results, &key), [stored[1].clone(), stored[0].clone()]);
         let again = StepResults::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
         assert_eq!(again.secret(), results.secret());
     }
@@ -267,7 +278,7 @@ pub(crate) mod tests {
         results.root.descend(key.as_str()).expect("opens").write("x.result", &bytes[1..]).expect("writes");
         let other = result("b", "/1").encode();
         results.root.descend(key.as_str()).expect("opens").write("y.result", &other).expect("writes");
-        assert_eq!(results.candidates(&key).expect("reads"), [result("a", "/1")]);
+        assert_eq!(candidates(&results, &key), [result("a", "/1")]);
     }
 
     #[test]
@@ -287,7 +298,7 @@ pub(crate) mod tests {
         for number in 0..MAX_RESULTS + 3 {
             results.store(&result("a", &format!("/{number}"))).expect("stores");
         }
-        assert_eq!(results.candidates(&Sha256Hex::digest(b"a")).expect("reads").len(), MAX_RESULTS);
+        assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")).len(), MAX_RESULTS);
     }
 
     #[test]
@@ -298,7 +309,7 @@ pub(crate) mod tests {
         assert_eq!(results.distrust(&key).expect("reads"), None);
         results.set_distrust(&key, "it failed").expect("writes");
         assert_eq!(results.distrust(&key).expect("reads").as_deref(), Some("it failed"));
-        assert_eq!(results.candidates(&key).expect("reads"), []);
+        assert_eq!(candidates(&results, &key), []);
         let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
         evict(temp.path(), later, false, &mut Freed::default()).expect("evicts");
         assert!(results.distrust(&key).expect("reads").is_some());

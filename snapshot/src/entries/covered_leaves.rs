@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use proctor_core::model::drift::Entry;
+use proctor_core::model::drift::{Entry, EntryKind};
 
 use super::EntryTree;
 use proctor_git::files::paths;
@@ -23,6 +23,15 @@ struct WalkPosition {
 impl EntryTree {
     pub(super) fn walk(&self, directory: usize) -> CoveredLeaves<'_> {
         CoveredLeaves { entries: self, open: vec![WalkPosition::new(self, directory)] }
+    }
+
+    /// Returns all covered paths with their kinds, and whether they are executable; sorted. This is cheaper than with
+    /// their content.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = (Vec<u8>, EntryKind, bool)> {
+        self.walk(0).filter_map(|(directory, leaf)| {
+            let (kind, executable) = self.leaves[leaf].found.kind.described()?;
+            Some((self.leaf_path(directory, leaf), kind, executable))
+        })
     }
 
     pub(super) fn covered_from(&self, directory: usize) -> impl Iterator<Item = (Vec<u8>, Entry)> {
