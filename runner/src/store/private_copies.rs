@@ -27,6 +27,7 @@ use std::time::Duration;
 use proctor_core::decision::gc::Freed;
 use proctor_core::model::drift::display_path;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::error::GitError;
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::helper::GitHelper;
 use proctor_git::protocol::{CommitRef, GitHistory};
@@ -219,7 +220,8 @@ impl<'a> PrivateCopies<'a> {
     pub(crate) fn copy_worktree(&self, show: CopyContent<'_>) -> Result<PrivateCopyResult, EngineError> {
         let lock = self.copies.lock()?;
         for attempt in 1.. {
-            let snapshot = self.snapshots.take(self.repository.path())?;
+            let (snapshot, history) = self.with_history(|| self.snapshots.take(self.repository.path()));
+            let snapshot = snapshot?;
             if !self.repository.is_still_at_path()? {
                 return Err(unstable_error(b"."));
             }
@@ -228,7 +230,10 @@ impl<'a> PrivateCopies<'a> {
                 Err(bound) => return Ok(PrivateCopyResult::TooLarge(bound)),
             };
             let nested = snapshot.nested_repositories();
-            let history = self.helper.history(self.repository.path(), &nested)?;
+            let history = match nested.is_empty() {
+                true => history?,
+                false => self.helper.history(self.repository.path(), &nested)?,
+            };
             let moment = WorktreeMoment { snapshot: &snapshot, history: &history, ignored: wanted.as_ref() };
             let prepared = match is_consistent(&snapshot, &history) {
                 true => self.prepare(&PrivateCopySource::Worktree(moment))?,
@@ -253,6 +258,18 @@ impl<'a> PrivateCopies<'a> {
         Err(unstable_error(b"."))
     }
 
+    /// Reads the refs of the repository, without those of nested repositories, while `work` runs.
+    fn with_history<T>(&self, work: impl FnOnce() -> T) -> (T, Result<GitHistory, GitError>) {
+        let read = || self.helper.history(self.repository.path(), &[]);
+        std::thread::scope(|scope| {
+            let reader = std::thread::Builder::new().name("refs".to_owned()).spawn_scoped(scope, read);
+            let done = work();
+            // Without another thread, or if it has ended badly, the refs are read afterwards.
+            let history = reader.ok().and_then(|reader| reader.join().ok());
+            (done, history.unwrap_or_else(read))
+        })
+    }
+
     /// Updates or creates a private copy of a commit's tree.
     ///
     /// # Errors
@@ -261,8 +278,8 @@ impl<'a> PrivateCopies<'a> {
         let lock = self.copies.lock()?;
         let WantedCommit { commit, submodules } = wanted;
         let (repo, submodules) = (self.repository.path(), *submodules);
-        let history = self.helper.history(repo, &[])?;
-        let tree = self.helper.tree(repo, commit, submodules)?;
+        let (tree, history) = self.with_history(|| self.helper.tree(repo, commit, submodules));
+        let (tree, history) = (tree?, history?);
         let source = CommitSource { repo, helper: self.helper, commit, tree: &tree, submodules };
         let head = source.head_line(&history);
         let contents = PrivateCopySource::Commit { source, history: &history, head };
