@@ -14,5 +14,6 @@ pub mod request_handler;
 pub(crate) mod revision;
 pub mod source_files;
 mod staged_commit;
+mod tree_comparison;
 pub mod watchdog;
 pub(crate) mod worktree_walk;

@@ -9,6 +9,7 @@ use crate::files::repo_path::RepoPath;
 use crate::protocol::{ChangedFiles, CommitRef};
 use crate::repository::history::{HistoryBackend, RepositoryHistory};
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
+use crate::repository::tree_comparison::{TreeComparisonError, TreeDifference, compare_trees};
 use crate::repository::{revision, staged_commit};
 
 /// The revision from which changes count if the caller names none.
@@ -56,23 +57,28 @@ pub(crate) fn changed_files(
     let merged =
         base.map(|base| verified.and_then(|verified| repository.merge_base(base, verified).ok()).unwrap_or(base));
     let tree = |id| repository.find_commit(id).and_then(|commit| commit.tree()).map_err(failed);
-    let mut options = DiffOptions::new();
-    options.ignore_submodules(true).include_untracked(true).recurse_untracked_dirs(true);
     let from = merged.map(tree).transpose()?;
-    let diff = match target {
+    let (paths, deleted) = match target {
         Some(commit) => {
             let to = tree(Oid::from_str(&commit.id).map_err(failed)?)?;
-            repository.diff_tree_to_tree(from.as_ref(), Some(&to), Some(&mut options))
+            let compared = compare_trees(repository, from.map(|tree| tree.id()), Some(to.id()));
+            let TreeDifference { changed, deleted } = compared.map_err(|error| match error {
+                TreeComparisonError::Unreadable(error) => failed(error),
+                error @ TreeComparisonError::TooManyEntries => {
+                    history.unreadable(format!("its commits cannot be compared: {error}"))
+                }
+            })?;
+            (changed, deleted)
         }
-        None => repository.diff_tree_to_workdir_with_index(from.as_ref(), Some(&mut options)),
+        None => {
+            let mut options = DiffOptions::new();
+            options.ignore_submodules(true).include_untracked(true).recurse_untracked_dirs(true);
+            let diff = repository.diff_tree_to_workdir_with_index(from.as_ref(), Some(&mut options)).map_err(failed)?;
+            let remains = |status| !matches!(status, Delta::Deleted | Delta::Unmodified | Delta::Ignored);
+            (changed_paths(&diff, remains), changed_paths(&diff, |status| status == Delta::Deleted))
+        }
     };
-    let diff = diff.map_err(failed)?;
-    let remains = |status| !matches!(status, Delta::Deleted | Delta::Unmodified | Delta::Ignored);
-    Ok(ChangedFiles {
-        base: merged.map_or_else(|| "0".repeat(NO_COMMIT_DIGITS), |id| id.to_string()),
-        paths: changed_paths(&diff, remains),
-        deleted: changed_paths(&diff, |status| status == Delta::Deleted),
-    })
+    Ok(ChangedFiles { base: merged.map_or_else(|| "0".repeat(NO_COMMIT_DIGITS), |id| id.to_string()), paths, deleted })
 }
 
 /// Checks whether HEAD names a branch that has no commit yet.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use git2::{Index, IndexEntryExtendedFlag, ObjectType, Odb, Oid, Signature, Time};
+use git2::{Index, IndexEntry, IndexEntryExtendedFlag, ObjectType, Odb, Oid, Signature, Time};
 use proctor_core::model::drift::display_path;
 
 use crate::error::GitError;
@@ -19,6 +19,8 @@ const BACKEND_PRIORITY: i32 = 1_000;
 const MAX_NAMED_CONFLICTS: usize = 5;
 /// The largest index that is read, in bytes.
 const MAX_INDEX: u64 = 512 << 20;
+/// The first version of the index format whose entries have extended flags.
+const EXTENDED_FLAGS_VERSION: u32 = 3;
 /// The message of the commit.
 const MESSAGE: &str = "what is staged";
 
@@ -112,11 +114,12 @@ fn read_index(top: &OpenRepository, wanted: &StagedIndex) -> Result<Index, GitEr
     }
     let mut index = Index::open(&file).map_err(|error| crate::repository::open_repository::index_error(top, &error))?;
     check_merged(top, &index)?;
-    let intended: Vec<Vec<u8>> = index
-        .iter()
-        .filter(|entry| entry.flags_extended & IndexEntryExtendedFlag::INTENT_TO_ADD.bits() != 0)
-        .map(|entry| entry.path)
-        .collect();
+    let is_intended = |entry: &IndexEntry| entry.flags_extended & IndexEntryExtendedFlag::INTENT_TO_ADD.bits() != 0;
+    // Entries of older versions have no extended flags, and a large index has many entries.
+    let intended: Vec<Vec<u8>> = match index.version() < EXTENDED_FLAGS_VERSION {
+        true => Vec::new(),
+        false => index.iter().filter(is_intended).map(|entry| entry.path).collect(),
+    };
     for path in intended {
         use std::os::unix::ffi::OsStrExt as _;
         let path = Path::new(std::ffi::OsStr::from_bytes(&path));
