@@ -195,6 +195,14 @@ impl StepEvidence {
         self.reused.is_some()
     }
 
+    /// Returns the end of the oldest earlier execution that the result depends on; `None` if all of it comes from an
+    /// execution of this run.
+    pub fn oldest_execution(&self) -> Option<&str> {
+        let source = self.reused.as_ref().map(|source| &source.executed_at);
+        let files = self.checked_files.as_ref().and_then(|files| files.reused_executed_at.as_ref());
+        source.or(files).map(String::as_str)
+    }
+
     /// Returns the duration of the step; [`CACHED`] if it was not executed.
     pub fn time_text(&self) -> String {
         if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
@@ -473,8 +481,9 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
-/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, and `mechanism`, `reason` and `hint` of controls. If the
-/// determinism class allows different output, it also excludes the fields about output and reports.
+/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, the same of `checked_files`, and `mechanism`,
+/// `reason` and `hint` of controls. If the determinism class allows different output, it also excludes the fields about
+/// output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::from_serializable(document);
     if let Some(members) = json.as_object_mut() {
@@ -499,6 +508,9 @@ fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_removed =
         |key: &str| matches!(key, "duration_ms" | "resources" | "leaked" | "reused") || !outputs && is_output(key);
     remove_keys(step, is_removed);
+    if let Some(files) = step.as_object_mut().and_then(|s| s.get_mut("checked_files")) {
+        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at"));
+    }
     // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
         let is_removed = |key: &str| matches!(key, "mechanism" | "reason" | "hint");

@@ -36,6 +36,8 @@ pub(crate) struct StepFiles {
     parallel: u32,
     /// The files that need not be checked again; sorted.
     reused: Vec<Vec<u8>>,
+    /// The end of the oldest execution that the passes of these files can come from.
+    reused_executed_at: Option<String>,
 }
 
 impl StepFiles {
@@ -47,7 +49,7 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new() });
+            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new(), reused_executed_at: None });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
@@ -61,7 +63,10 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new() }),
+            Ok(Ok(Some(files))) => {
+                let (reused, reused_executed_at) = (Vec::new(), None);
+                Ok(Self { files: Some(files), are_arguments, parallel, reused, reused_executed_at })
+            }
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }
@@ -72,8 +77,9 @@ impl StepFiles {
         self.files.as_deref().unwrap_or_default()
     }
 
-    /// Sets the files that need not be checked again.
-    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>) {
+    /// Sets the files that need not be checked again, and the end of the oldest execution that their passes can come from.
+    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>, executed_at: Option<String>) {
+        self.reused_executed_at = executed_at.filter(|_| !reused.is_empty());
         self.reused = reused;
     }
 
@@ -102,6 +108,7 @@ impl StepFiles {
             sha256: paths_digest(files),
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
             reused: self.reused.len() as u64,
+            reused_executed_at: self.reused_executed_at.clone(),
         })
     }
 }

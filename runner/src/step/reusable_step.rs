@@ -55,7 +55,7 @@ pub(crate) async fn run(
         return run;
     }
     discard_layer(run.layer).await;
-    files.set_reused(Vec::new());
+    files.set_reused(Vec::new(), None);
     execute_with_files(context, &stack, skill, step, (&files, None, Execution::Verifying)).await
 }
 
@@ -85,23 +85,27 @@ pub(crate) async fn search_result(
 ) -> ReuseSearch {
     let (shared, key) = (Arc::clone(context), key.clone());
     let listed = is_per_file(step).then(|| paths_in_tree(step, files.chosen()));
+    let none = || (Vec::new(), None);
     let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
-        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), Vec::new()),
+        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
-            Ok(PassedFiles { passed, mut holding }) if passed.len() == listed.len() => {
-                (ReuseSearch::Found(Box::new(holding.swap_remove(0))), passed)
+            Ok(PassedFiles { passed, mut holding, executed_at }) if passed.len() == listed.len() => {
+                let result = StoredResult { executed_at: executed_at.clone(), ..holding.swap_remove(0) };
+                (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
             }
-            Ok(PassedFiles { passed, holding }) => (ReuseSearch::Files(holding), passed),
-            Err(reason) => (ReuseSearch::Nothing(reason), Vec::new()),
+            Ok(PassedFiles { passed, holding, executed_at }) => {
+                (ReuseSearch::Files(holding), (passed, Some(executed_at)))
+            }
+            Err(reason) => (ReuseSearch::Nothing(reason), none()),
         },
-        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), Vec::new()),
+        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), none()),
     };
-    let (found, passed) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
+    let (found, (passed, executed_at)) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
         let message = format!("the search ended badly: {error}");
-        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), Vec::new())
+        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), none())
     });
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
-    files.set_reused(reused);
+    files.set_reused(reused, executed_at);
     found
 }
 
@@ -115,11 +119,17 @@ fn reused_step(
     let source = result.source();
     let files =
         result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest())));
+    let batches = result.evidence.checked_files.as_ref().map_or(0, |files| files.batches);
     let mut evidence = StepEvidence {
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
-        checked_files: checked.evidence(None).map(|now| CheckedFiles { reused: 0, ..now }),
+        checked_files: checked.evidence(None).map(|now| CheckedFiles {
+            batches,
+            reused: 0,
+            reused_executed_at: None,
+            ..now
+        }),
         ..result.evidence
     };
     context.redactor().redact_step(&mut evidence);

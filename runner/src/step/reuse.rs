@@ -98,6 +98,8 @@ pub(crate) struct PassedFiles {
     pub(crate) passed: Vec<usize>,
     /// The results that hold, newest first; at least one.
     pub(crate) holding: Vec<StoredResult>,
+    /// The end of the oldest execution that the passes can come from.
+    pub(crate) executed_at: String,
 }
 
 /// The reason why the result of a step with `per_file` is not stored.
@@ -330,7 +332,9 @@ impl StepReuse {
         let known: BTreeSet<&PassedFile> = holding.iter().flat_map(|result| &result.files).collect();
         let has_passed = |path: &Vec<u8>| inputs.file(path).is_some_and(|file| known.contains(&file));
         let passed = files.iter().enumerate().filter(|(_, path)| has_passed(path)).map(|(at, _)| at).collect();
-        Ok(PassedFiles { passed, holding })
+        let oldest = holding.iter().min_by_key(|result| result.executed_ms);
+        let executed_at = oldest.map(|result| result.executed_at.clone()).unwrap_or_default();
+        Ok(PassedFiles { passed, holding, executed_at })
     }
 
     /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
@@ -387,8 +391,7 @@ impl StepReuse {
         let files = files.into_iter().collect();
         let mut result = self.new_result(key, evidence, has_files, (inputs, files));
         // The passes of other files do not become younger.
-        let oldest = earlier.iter().map(|result| result.executed_ms).min();
-        result.executed_ms = oldest.map_or(result.executed_ms, |oldest| oldest.min(result.executed_ms));
+        earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
         self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
         Ok(result.chain_digest())
     }

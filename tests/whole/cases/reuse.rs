@@ -110,6 +110,11 @@ fn unchanged_tree_executes_nothing(env: &TestEnvironment) {
     assert!(gate(&[]).contains("2 of 2 steps cached"), "{}", gate(&[]));
     let answer: Value = serde_json::from_str(&gate(&["--format", "json"])).expect("JSON");
     assert_eq!((&answer["run"]["steps"], &answer["run"]["cached_steps"]), (&2.into(), &2.into()), "{answer:#}");
+    // The age of the run is that of the executions, which are older than the run.
+    let oldest = reuse.steps().iter().map(|step| text(&step["reused"]["executed_at"])).min();
+    assert_eq!(answer["run"]["oldest_execution"], oldest.expect("two steps").as_str(), "{answer:#}");
+    let ages = ["age_ms", "oldest_execution_age_ms"].map(|age| answer["run"][age].as_u64().expect("in the past"));
+    assert!(ages[0] < ages[1], "{answer:#}");
     let verbose = reuse.repo.run_with(&["--verbose"]).exits(0);
     assert!(verbose.stdout.contains(&format!("cached from run {first}, executed ")), "{verbose}");
     let logs = reuse.proctor(&["logs", &text(&reuse.repo.last_run()["run_id"]), "verify.it/one"]).exits(0);
@@ -265,6 +270,7 @@ fn per_file_checks_changed_files(env: &TestEnvironment) {
     assert_eq!(reuse.stdout("each"), "b.py\nd.py\n");
     let checked = &reuse.repo.step("each")["checked_files"];
     assert_eq!((&checked["count"], &checked["reused"]), (&4.into(), &2.into()), "{checked:#}");
+    assert!(checked["reused_executed_at"].as_str() < reuse.repo.last_run()["timestamp"].as_str(), "{checked:#}");
     reuse.pass();
     assert_eq!(reuse.executed(), [""; 0]);
     // A failure of one file is a failure, and is not stored.

@@ -151,7 +151,13 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
-        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1, reused: 1 }),
+        checked_files: Some(CheckedFiles {
+            count: 1,
+            sha256: Sha256Hex::digest(b"src/a\0"),
+            batches: 1,
+            reused: 1,
+            reused_executed_at: Some("2026-01-01T00:00:00Z".into()),
+        }),
         reused: Some(ReuseSource {
             run_id: "r0".parse().expect("a run id"),
             executed_at: "2026-01-01T00:00:00Z".into(),

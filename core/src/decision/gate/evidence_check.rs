@@ -67,21 +67,45 @@ pub(super) struct StepCounts {
     pub(super) cached_steps: u64,
 }
 
-impl StepCounts {
+/// An execution of an earlier run that the result of a step depends on.
+#[derive(Debug, Clone)]
+pub(super) struct EarlierExecution {
+    /// The step, as `skill/step`.
+    pub(super) step: String,
+    /// The recorded end of the execution.
+    pub(super) executed_at: String,
+}
+
+/// The steps in the evidence of a run.
+#[derive(Debug, Default)]
+pub(super) struct RecordedSteps {
+    pub(super) counts: StepCounts,
+    /// The earlier executions that the results depend on.
+    pub(super) earlier: Vec<EarlierExecution>,
+}
+
+impl RecordedSteps {
     fn from_documents(cited: &[(String, EvidenceDocument)]) -> Self {
         let skills = cited.iter().filter_map(|(_, evidence)| match evidence {
             EvidenceDocument::Skill(skill) => Some(skill),
             EvidenceDocument::Toolchain(_) => None,
         });
-        let steps: Vec<&StepEvidence> = skills.flat_map(|skill| &skill.steps).collect();
-        let cached = steps.iter().filter(|step| step.is_cached()).count();
-        Self { steps: steps.len() as u64, cached_steps: cached as u64 }
+        let mut recorded = Self::default();
+        for (skill, step) in skills.flat_map(|skill| skill.steps.iter().map(|step| (&skill.skill, step))) {
+            recorded.counts.steps += 1;
+            recorded.counts.cached_steps += u64::from(step.is_cached());
+            recorded.earlier.extend(step.oldest_execution().map(|executed_at| EarlierExecution {
+                step: step_path(skill, &step.planned.name),
+                executed_at: executed_at.to_owned(),
+            }));
+        }
+        recorded
     }
 }
 
-/// Checks every cited document, every document that the plan requires, and every other file. Returns the number of
-/// steps in the intact documents.
-pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) -> StepCounts {
+/// Checks every cited document, every document that the plan requires, and every other file. Returns the steps in the
+/// intact documents.
+pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) -> RecordedSteps {
     let cited = documents.read_cited_documents(findings);
     documents.judge_outcome(&cited, findings);
     documents.judge_tier(&cited, findings);
@@ -93,7 +117,7 @@ pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut Gat
     documents.judge_seen_trees(&cited, findings);
     documents.judge_plan(&cited, findings);
     documents.judge_uncited_files(findings);
-    StepCounts::from_documents(&cited)
+    RecordedSteps::from_documents(&cited)
 }
 
 impl EvidenceChecker<'_> {

@@ -18,6 +18,10 @@ pub struct CheckedFiles {
     /// same; absent for 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reused: u64,
+    /// The end of the oldest execution that the passes of the reused files can come from, in UTC, RFC 3339; absent if no
+    /// file was reused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused_executed_at: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
