@@ -13,7 +13,7 @@ use proctor_core::model::plan::{
 };
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::{
-    CheckEvidence, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
+    CheckEvidence, CheckedFiles, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
 };
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
@@ -94,6 +94,18 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
         inputs: 312,
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
+}
+
+/// Returns a passed step that checked only some of its files again.
+pub(crate) fn partly_checked(name: &str, cmd: &[&str]) -> StepEvidence {
+    let files = CheckedFiles {
+        count: 800,
+        sha256: Sha256Hex::digest(b"files"),
+        batches: 1,
+        reused: 797,
+        reused_executed_at: Some("2026-01-01T03:04:05.678Z".to_owned()),
+    };
+    StepEvidence { checked_files: Some(files), ..exited(name, cmd, 0) }
 }
 
 pub(crate) fn stream(text: &str) -> StreamEvidence {

@@ -11,6 +11,7 @@ use crate::model::names::RunId;
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::record::run_reuse::RunReuse;
 
 /// A run, up to the last event that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +121,8 @@ impl LoggedRun {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
-        self.view_with(Vec::new(), Vec::new()).summary()
+        let RunReuse { steps, cached_steps } = RunReuse::from_steps(self.record.steps().map(|(_, step)| step));
+        RunSummary { steps, cached_steps, ..self.view_with(Vec::new(), Vec::new()).summary() }
     }
 
     fn view_with(&self, checks: Vec<StepView>, steps: Vec<StepView>) -> RunView {

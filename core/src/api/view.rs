@@ -279,6 +279,8 @@ impl RunView {
             finished_at: self.finished_at.clone(),
             duration_ms: self.duration_ms,
             snapshot: self.snapshot.clone(),
+            steps: self.steps.iter().filter(|step| step.outcome.is_some()).count() as u64,
+            cached_steps: self.steps.iter().filter(|step| step.cached_from.is_some()).count() as u64,
         }
     }
 }
@@ -323,6 +325,12 @@ pub struct RunSummary {
     pub duration_ms: Option<u64>,
     /// The verified tree; `null` until it is known.
     pub snapshot: Option<SnapshotId>,
+    /// Number of steps that have ended. 0 in records of earlier versions.
+    #[serde(default)]
+    pub steps: u64,
+    /// Number of these steps that have the result of an earlier execution.
+    #[serde(default)]
+    pub cached_steps: u64,
 }
 
 /// The response to `GET /v1/runs`: newest runs first.

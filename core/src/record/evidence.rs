@@ -203,6 +203,11 @@ impl StepEvidence {
         source.or(files).map(String::as_str)
     }
 
+    /// Returns the number of files that were and were not checked again, as a phrase; `None` if all were.
+    pub fn partly_checked_phrase(&self) -> Option<String> {
+        self.checked_files.as_ref()?.reuse_phrase()
+    }
+
     /// Returns the duration of the step; [`CACHED`] if it was not executed.
     pub fn time_text(&self) -> String {
         if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }

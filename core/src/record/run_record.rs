@@ -13,7 +13,9 @@ use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
-use crate::record::evidence::{CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps};
+use crate::record::evidence::{
+    CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps, step_path,
+};
 use crate::text::digest::{Sha256Hex, SnapshotId};
 use crate::text::humanize::duration;
 use schemars::JsonSchema;
@@ -282,6 +284,14 @@ impl RunRecord {
     pub fn cached_sentence(&self) -> Option<String> {
         let cached = cached_of_steps(self.cached_steps(), self.steps().count())?;
         Some(format!("{cached}: not executed, because everything that an earlier execution read is unchanged"))
+    }
+
+    /// Returns a sentence for each step that checked only some of its files again.
+    pub fn partly_checked_sentences(&self) -> impl Iterator<Item = String> {
+        let steps = self.steps();
+        steps.filter_map(|(skill, step)| {
+            Some(format!("{}: {}", step_path(skill, &step.planned.name), step.partly_checked_phrase()?))
+        })
     }
 
     /// Returns the step or toolchain check that started last; `None` before the first one and after the end of the run.

@@ -49,7 +49,13 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new(), reused_executed_at: None });
+            return Ok(Self {
+                files: None,
+                are_arguments: false,
+                parallel: 1,
+                reused: Vec::new(),
+                reused_executed_at: None,
+            });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);

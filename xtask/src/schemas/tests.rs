@@ -20,6 +20,7 @@ use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
     ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
+use proctor_core::record::run_reuse::RunReuse;
 use proctor_core::record::unverified_inputs::{
     InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
 };
@@ -414,6 +415,7 @@ fn last_run() -> LastRun {
         ])),
         rerun: None,
         scope: None,
+        reuse: Some(RunReuse { steps: 3, cached_steps: 1 }),
     }
 }
 

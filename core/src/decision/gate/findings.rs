@@ -418,7 +418,8 @@ impl GateFindings {
 
     pub(super) fn execution_time_unreadable(&mut self, execution: &EarlierExecution) {
         let EarlierExecution { step, executed_at } = execution;
-        let message = format!("the time of the earlier execution of `{step}`, `{executed_at}`, is not a valid UTC time");
+        let message =
+            format!("the time of the earlier execution of `{step}`, `{executed_at}`, is not a valid UTC time");
         self.add_with_rerun_hint(GateCode::TimeUnreadable, message);
     }
 

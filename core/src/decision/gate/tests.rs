@@ -180,6 +180,7 @@ impl GateScenario {
             unverified_inputs: None,
             rerun: None,
             scope: None,
+            reuse: None,
         };
         let demands = GateRequirements {
             profile: profile("pr"),
