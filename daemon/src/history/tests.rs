@@ -335,6 +335,7 @@ fn removes_outdated_runs() {
         max_runs,
         max_output_bytes: 1,
         max_copy_bytes: 1,
+        max_result_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     assert_eq!(
@@ -380,6 +381,7 @@ fn removes_thousands_of_runs_in_batches() {
         max_runs: 10,
         max_output_bytes: 1,
         max_copy_bytes: 1,
+        max_result_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     let calls: Vec<RetentionResult> = std::iter::from_fn(|| Some(history.remove_outdated(&keep).expect("tidies")))

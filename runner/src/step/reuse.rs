@@ -30,7 +30,7 @@ use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
-use crate::store::results::{MAX_AGE, StepResults};
+use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 
 /// A file of the host that changed within this time may have changed since without other stat data: a write through a
 /// shared mapping sets no time until the kernel has written the page.
@@ -61,14 +61,14 @@ pub(crate) struct ReuseRequest {
     pub(crate) run_id: RunId,
     /// True if stored results are used. New ones are stored in any case.
     pub(crate) uses_stored: bool,
-    /// True if the operator's share of the usable results is checked by an execution.
-    pub(crate) rechecks: bool,
+    /// True if nothing is executed, so that no result is checked by an execution.
+    pub(crate) is_preview: bool,
 }
 
 impl ReuseRequest {
     /// Creates the request of a run.
     pub(crate) fn new(run_id: &RunId, uses_stored: bool) -> Self {
-        Self { run_id: run_id.clone(), uses_stored, rechecks: true }
+        Self { run_id: run_id.clone(), uses_stored, is_preview: false }
     }
 }
 
@@ -76,6 +76,8 @@ impl ReuseRequest {
 pub(crate) struct ReuseConfig<'a> {
     pub(crate) settings: ReuseSettings,
     pub(crate) request: ReuseRequest,
+    /// Maximum size of all stored results, in bytes on disk.
+    pub(crate) max_store_bytes: u64,
     /// The program that sets up sandboxes.
     pub(crate) helper: &'a Path,
     pub(crate) user: (u32, u32),
@@ -181,7 +183,7 @@ impl StepReuse {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Ok(Self {
-            results: StepResults::open(state)?,
+            results: StepResults::open(state, config.max_store_bytes)?,
             settings: config.settings,
             request: config.request.clone(),
             proctor: format!(
@@ -272,6 +274,7 @@ impl StepReuse {
 
     fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
         let newest = self.holding_results(key, TreeInputs(tree), 1)?.swap_remove(0);
+        self.mark_used(std::slice::from_ref(&newest));
         if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
     }
 
@@ -310,7 +313,7 @@ impl StepReuse {
     }
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
-        Ok(self.request.rechecks && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+        Ok(!self.request.is_preview && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
     }
 
     /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
@@ -326,6 +329,7 @@ impl StepReuse {
     ) -> Result<PassedFiles, NoResult> {
         let inputs = TreeInputs(tree);
         let holding = self.holding_results(key, inputs, usize::MAX)?;
+        self.mark_used(&holding);
         if self.is_chosen_for_recheck()? {
             return Err(NoResult::Recheck);
         }
@@ -392,8 +396,25 @@ impl StepReuse {
         let mut result = self.new_result(key, evidence, has_files, (inputs, files));
         // The passes of other files do not become younger.
         earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
-        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        self.store(&result).map_err(FilesNotStored::Obstacle)?;
         Ok(result.chain_digest())
+    }
+
+    fn store(&self, result: &StoredResult) -> Result<(), ReuseObstacle> {
+        match self.results.store(result) {
+            Ok(StoreDecision::Stored) => Ok(()),
+            Ok(StoreDecision::TooLarge { bytes, max_bytes }) => Err(ReuseObstacle::TooLarge { bytes, max_bytes }),
+            Err(error) => Err(ReuseObstacle::NotObserved { message: error.to_string() }),
+        }
+    }
+
+    /// Records that results are used, so that results which are used less are removed first. A preview uses no result.
+    fn mark_used(&self, results: &[StoredResult]) {
+        for result in results.iter().filter(|_| !self.request.is_preview) {
+            if let Err(error) = self.results.mark_used(result) {
+                tracing::debug!(%error, "the use of a stored result cannot be recorded");
+            }
+        }
     }
 
     fn new_result(
@@ -459,7 +480,7 @@ impl StepReuse {
         let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
         let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let result = self.new_result(key, evidence, has_files, (inputs, Vec::new()));
-        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        self.store(&result)?;
         Ok(result.chain_digest())
     }
 

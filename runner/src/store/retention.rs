@@ -106,7 +106,7 @@ fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
 }
 
 /// Ignores files that another process has already removed.
-fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
+pub(crate) fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -92,7 +92,7 @@ impl Engine {
             caches: request.caches,
             redactor: self.redactor(None),
             files: None,
-            reuse: Some(ReuseRequest { rechecks: false, ..ReuseRequest::new(&self.run_id()?, true) }),
+            reuse: Some(ReuseRequest { is_preview: true, ..ReuseRequest::new(&self.run_id()?, true) }),
         };
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);

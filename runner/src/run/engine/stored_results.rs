@@ -12,6 +12,7 @@ impl Engine {
         let config = ReuseConfig {
             settings,
             request: request?,
+            max_store_bytes: self.config.operator.daemon.retention.max_result_bytes,
             helper: &self.config.helpers.sandbox,
             user: user.ids_in_sandbox(),
             clock: self.clock,
