@@ -15,6 +15,7 @@ use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::{
     CheckEvidence, CheckedFiles, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
 };
+use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 pub(crate) fn skill(name: &str) -> SkillName {
@@ -94,6 +95,11 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
         inputs: 312,
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
+}
+
+/// Returns the reuse of results in a run of two steps.
+pub(crate) fn observed_reuse() -> RunReuse {
+    RunReuse { mode: ReuseMode::Observed, reason: None, steps: 2, cached_steps: 1 }
 }
 
 /// Returns a passed step that checked only some of its files again.
@@ -180,5 +186,5 @@ pub(crate) fn skill_finished(name: &str, outcome: Outcome, tier: Tier, reason: &
 
 pub(crate) fn finished(verdict: Verdict, tier: Tier, exit_code: u8) -> RunEvent {
     let evidence_dir = Some("/repo/changes/009_x/verify".into());
-    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir }
+    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir, reuse: Some(observed_reuse()) }
 }

@@ -74,6 +74,7 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
     }
     if let Some(finished) = &record.finished {
         if !view.detail.is_brief() {
+            text.push_str(&reuse_line(finished, view));
             text.push_str(&evidence_lines(record, finished, view));
         }
         if finished.exit_code == EXIT_USAGE {
@@ -82,6 +83,12 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
         text.push_str(&verdict_line(record, finished, view.layout));
     }
     text
+}
+
+/// Renders how results are reused, if the caller wants all details.
+fn reuse_line(finished: &Finished, view: &ReportOptions<'_>) -> String {
+    let Some(reuse) = finished.reuse.as_ref().filter(|_| view.detail == Detail::Verbose) else { return String::new() };
+    format!("{} {}\n", paint(DIM, "reuse:"), escape_line(&reuse.phrase()))
 }
 
 /// Renders the location of the evidence, and the command that shows more of a failed step's output.

@@ -51,8 +51,7 @@ pub(crate) struct RecordedRun {
     pub snapshot: SnapshotId,
     /// The kind of the verified tree.
     pub source: TreeSource,
-    /// The number of steps, and of those with the result of an earlier execution; `null` if the record does not contain
-    /// it.
+    /// The reuse of results; `null` if the record does not contain it.
     pub reuse: Option<RunReuse>,
 }
 
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn lists_the_number_of_cached_steps() {
-        let runs = [recorded("r2", Some(RunReuse { steps: 3, cached_steps: 2 })), recorded("r1", None)];
+        let runs = [recorded("r2", Some(crate::fixture::observed_reuse())), recorded("r1", None)];
         insta::assert_snapshot!(strip_colours(&render(&runs, false)));
     }
 }

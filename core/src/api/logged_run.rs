@@ -11,7 +11,7 @@ use crate::model::names::RunId;
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::record::run_record::{RunRecord, SkillRecord};
-use crate::record::run_reuse::RunReuse;
+use crate::record::run_reuse::count_steps;
 
 /// A run, up to the last event that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl LoggedRun {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
-        let RunReuse { steps, cached_steps } = RunReuse::from_steps(self.record.steps().map(|(_, step)| step));
+        let (steps, cached_steps) = count_steps(self.record.steps().map(|(_, step)| step));
         RunSummary { steps, cached_steps, ..self.view_with(Vec::new(), Vec::new()).summary() }
     }
 
@@ -157,6 +157,7 @@ impl LoggedRun {
             patch_refused: record.patch_refused.clone(),
             evidence: record.evidence.clone(),
             evidence_dir: finished.and_then(|finished| finished.evidence_dir.clone()),
+            reuse: finished.and_then(|finished| finished.reuse.clone()),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::model::plan::Plan;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CACHED, CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
+use crate::record::run_reuse::RunReuse;
 use crate::spec::Diagnostic;
 use crate::sql::sql_policy::Dialect;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -154,6 +155,9 @@ pub struct RunView {
     pub evidence: BTreeMap<String, Sha256Hex>,
     /// Absolute path of the directory with the evidence.
     pub evidence_dir: Option<String>,
+    /// The reuse of results. Absent until the run has ended, and if it ended before its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<RunReuse>,
 }
 
 /// A step or a toolchain check of a run.

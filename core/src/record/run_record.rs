@@ -16,6 +16,7 @@ use crate::model::tier::Tier;
 use crate::record::evidence::{
     CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps, step_path,
 };
+use crate::record::run_reuse::RunReuse;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 use crate::text::humanize::duration;
 use schemars::JsonSchema;
@@ -143,6 +144,9 @@ pub struct Finished {
     pub duration_ms: u64,
     /// The absolute path of the directory with the evidence; `null` if the run left no evidence.
     pub evidence_dir: Option<String>,
+    /// The reuse of results; absent if the run ended before its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<RunReuse>,
 }
 
 impl RunRecord {
@@ -223,8 +227,8 @@ impl RunRecord {
             RunEvent::EvidenceWritten { file, sha256 } => {
                 self.evidence.insert(file, sha256);
             }
-            RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir } => {
-                self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir });
+            RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir, reuse } => {
+                self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir, reuse });
                 self.latest_start = None;
             }
             RunEvent::RunRefused { problem } => self.problem = Some(problem),

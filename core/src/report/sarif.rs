@@ -215,6 +215,9 @@ fn run_properties(record: &RunRecord) -> Option<Value> {
     if let Some(finished) = &record.finished {
         properties["verdict"] = json!(finished.verdict);
         properties["tier"] = json!(finished.tier);
+        if let Some(reuse) = &finished.reuse {
+            properties["reuse"] = json!(reuse);
+        }
     }
     Some(properties)
 }

@@ -91,7 +91,14 @@ fn passed_events() -> Vec<RunEvent> {
 
 fn end_event(verdict: Verdict) -> RunEvent {
     let exit_code = if verdict == Verdict::Passed { 0 } else { 1 };
-    RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 3, evidence_dir: Some("/e".into()) }
+    RunEvent::RunFinished {
+        verdict,
+        tier: Tier::ONE,
+        exit_code,
+        duration_ms: 3,
+        evidence_dir: Some("/e".into()),
+        reuse: None,
+    }
 }
 
 fn tree_changed_event(message: &str) -> RunEvent {

@@ -71,8 +71,8 @@ impl RunObservations {
     }
 
     /// Returns the reuse of results in the run.
-    pub(crate) fn reuse(&self) -> RunReuse {
-        RunReuse::from_steps(self.skills.iter().flat_map(|skill| &skill.steps))
+    pub(crate) fn reuse(&self, context: &RunContext, plan: &Plan) -> RunReuse {
+        RunReuse::new(context.reuse_conditions(plan), self.skills.iter().flat_map(|skill| &skill.steps))
     }
 
     pub(crate) fn verdict_facts(&self) -> VerdictInputs {
@@ -303,7 +303,7 @@ pub(crate) async fn write_documents(
         snapshot_after: observed.tree_after.clone(),
         source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
-        reuse: (!evidence.is_empty()).then(|| observed.reuse()),
+        reuse: (!evidence.is_empty()).then(|| observed.reuse(context, plan)),
         evidence,
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
         unverified_inputs: context.unverified_inputs(),

@@ -282,7 +282,8 @@ fn evict_bytes(state: &Path, max_bytes: u64, freed: &mut Freed) -> io::Result<()
         }
         bytes -= result.bytes;
         // A result that was stored again or used in the meantime is no longer the least recently used one.
-        let is_same = fs::symlink_metadata(&result.path).and_then(|now| now.modified()).is_ok_and(|at| at == result.used);
+        let is_same =
+            fs::symlink_metadata(&result.path).and_then(|now| now.modified()).is_ok_and(|at| at == result.used);
         if is_same {
             remove_and_count(freed, &result.path, || ignore_missing(fs::remove_file(&result.path)))?;
         }
@@ -305,7 +306,11 @@ fn results_by_use(root: &Path) -> io::Result<Vec<ResultFile>> {
         for file in files.flatten() {
             let Ok(meta) = file.metadata() else { continue };
             if meta.is_file() && file.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
-                results.push(ResultFile { used: meta.modified()?, path: file.path(), bytes: meta.blocks() * BLOCK_SIZE });
+                results.push(ResultFile {
+                    used: meta.modified()?,
+                    path: file.path(),
+                    bytes: meta.blocks() * BLOCK_SIZE,
+                });
             }
         }
     }

@@ -17,6 +17,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::changed_variable_of_the_caller_executes_the_step", changed_variable_executes_step),
     reuse_case("reuse::no_cache_executes_every_step", no_cache_executes_everything),
     reuse_case("reuse::operator_disables_reuse", operator_disables_reuse),
+    case("reuse::without_a_view_steps_are_executed_and_the_record_says_so", executes_steps_without_view).needs(&[
+        Needs::Sandbox,
+        Needs::Root,
+        Needs::Views,
+        Needs::WorkingCommand(&["unshare", "--mount", "mount", "--bind", "/dev/null", "/dev/fuse"]),
+    ]),
     reuse_case("reuse::unobservable_steps_are_never_reused", unobservable_steps_are_executed),
     reuse_case("reuse::failed_step_is_never_stored", failed_step_is_not_stored),
     reuse_case("reuse::later_step_gets_the_files_of_a_cached_step", files_of_cached_step_exist),
@@ -179,6 +185,35 @@ fn no_cache_executes_everything(env: &TestEnvironment) {
     // The results of this run are stored.
     reuse.pass();
     assert_eq!(reuse.repo.evidence("verify.it")["cached_from"], executed_by.as_str());
+}
+
+/// Replaces the device of views for one command.
+const WITHOUT_FUSE: [&str; 5] =
+    ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\""];
+
+fn executes_steps_without_view(env: &TestEnvironment) {
+    let reuse = ReuseRepo::new(env, [print_file("one", "README.md")]);
+    reuse.pass();
+    reuse.pass();
+    let mode = || {
+        let recorded = &reuse.repo.last_run()["reuse"];
+        (text(&recorded["mode"]), recorded["cached_steps"].as_u64())
+    };
+    assert_eq!(mode(), ("observed".to_owned(), Some(1)));
+    let hidden = |words: &[&str]| env.finish(env.start_through(reuse.repo.path(), &WITHOUT_FUSE, words)).exits(0);
+    let words = ["run", "--profile", "pr", "--changeset", crate::environment::CHANGESET, "--verbose", "--no-daemon"];
+    reuse.repo.write("README.md", "edited\n");
+    let run = hidden(&words);
+    assert!(run.stdout.contains("reuse: whole_tree; the inputs of steps cannot be observed: "), "{run}");
+    assert_eq!((mode(), reuse.executed()), (("whole_tree".to_owned(), Some(0)), vec!["one".to_owned()]));
+    let doctor = hidden(&["doctor"]).stdout;
+    assert!(doctor.lines().any(|line| line.starts_with("reuse ") && line.contains(" whole_tree; ")), "{doctor}");
+    let state = env.state_dir();
+    let explained = hidden(&["explain", "cache", "--state-dir", state.to_str().expect("UTF-8")]).stdout;
+    assert!(explained.starts_with("reuse: whole_tree; "), "{explained}");
+    assert!(explained.contains("the last execution was not stored: its inputs were not observed: "), "{explained}");
+    reuse.repo.run_with(&["--no-cache"]).exits(0);
+    assert_eq!(mode(), ("off".to_owned(), Some(0)));
 }
 
 fn operator_disables_reuse(env: &TestEnvironment) {

@@ -20,7 +20,7 @@ use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
     ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
-use proctor_core::record::run_reuse::RunReuse;
+use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::record::unverified_inputs::{
     InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
 };
@@ -415,8 +415,12 @@ fn last_run() -> LastRun {
         ])),
         rerun: None,
         scope: None,
-        reuse: Some(RunReuse { steps: 3, cached_steps: 1 }),
+        reuse: Some(whole_tree_reuse()),
     }
+}
+
+fn whole_tree_reuse() -> RunReuse {
+    RunReuse { mode: ReuseMode::WholeTree, reason: Some("no view".into()), steps: 3, cached_steps: 0 }
 }
 
 #[test]
@@ -488,6 +492,7 @@ fn events_match_schema() {
             exit_code: 5,
             duration_ms: 1,
             evidence_dir: Some("/state/runs/r1".into()),
+            reuse: Some(whole_tree_reuse()),
         },
     ];
     for event in &events {
