@@ -35,6 +35,8 @@ use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 /// A file of the host that changed within this time may have changed since without other stat data: a write through a
 /// shared mapping sets no time until the kernel has written the page.
 const UNSETTLED_NS: i64 = 40_000_000_000;
+/// The program that this process executes. The link works after the file was replaced by an upgrade, too.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -175,25 +177,16 @@ impl StepReuse {
     /// Opens the stored results of a state directory.
     ///
     /// # Errors
-    /// The directory cannot be written, or the helper program cannot be examined.
+    /// The directory cannot be written, or a program of Proctor cannot be examined.
     pub(crate) fn open(state: &Directory, state_path: &Path, config: &ReuseConfig<'_>) -> Result<Self, EngineError> {
-        let program = fs::metadata(config.helper).map_err(|error| {
-            EngineError::Internal(format!("`{}` cannot be examined: {error}", config.helper.display()))
-        })?;
+        let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Ok(Self {
             results: StepResults::open(state, config.max_store_bytes)?,
             settings: config.settings,
             request: config.request.clone(),
-            proctor: format!(
-                "{} {} {} {}.{:09}",
-                env!("CARGO_PKG_VERSION"),
-                program.ino(),
-                program.size(),
-                program.ctime(),
-                program.ctime_nsec()
-            ),
+            proctor: format!("{} {helper} {itself}", env!("CARGO_PKG_VERSION")),
             machine: MachineFacts {
                 kernel: format!("{} {}", text(uname.release()), text(uname.version())),
                 architecture: text(uname.machine()),
@@ -520,6 +513,19 @@ impl StepReuse {
     }
 }
 
+/// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
+/// path: the command line and a daemon that execute the same file have the same results.
+///
+/// # Errors
+/// The file cannot be examined.
+fn program_identity(program: &Path) -> Result<String, EngineError> {
+    let file = fs::metadata(program)
+        .map_err(|error| EngineError::Internal(format!("`{}` cannot be examined: {error}", program.display())))?;
+    let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
+    let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
+    Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
+}
+
 /// Refuses a file of the host that changed a moment ago.
 fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
     let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
@@ -536,3 +542,6 @@ fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
         rest => rest.strip_prefix(b"/"),
     }
 }
+
+#[cfg(test)]
+mod tests;
