@@ -271,6 +271,7 @@ fn notes(record: &RunRecord) -> String {
         }
     }
     text.push_str(&leak_warnings(record));
+    text.push_str(&dependence_warnings(record));
     for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
         for problem in step.found_reports.iter().filter_map(ReportEvidence::problem) {
             text.push_str(&style::warning(&escape_line(&format!("{skill}/{}: {problem}", step.planned.name))));
@@ -289,6 +290,15 @@ fn notes(record: &RunRecord) -> String {
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));
     }
     text
+}
+
+/// Renders a warning for each step whose `per_file` is wrong.
+fn dependence_warnings(record: &RunRecord) -> String {
+    let warnings = record.steps().filter_map(|(skill, step)| {
+        let dependence = step.checked_files.as_ref()?.dependence.as_ref()?;
+        Some(format!("{skill}/{}: {}", step.planned.name, dependence.phrase()))
+    });
+    warnings.map(|warning| style::warning(&escape_line(&warning))).collect()
 }
 
 /// Renders a warning for each check or step that passed but left processes behind.

@@ -251,7 +251,7 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     match step.outcome {
         Outcome::Passed if step.is_cached() => format!("{word} {name} ({CACHED})"),
         Outcome::Passed => {
-            let files = step.partly_checked_phrase().map(|phrase| format!(" ({phrase})")).unwrap_or_default();
+            let files = step.files_note().map(|phrase| format!(" ({phrase})")).unwrap_or_default();
             format!("{word} {name} in {}{files}", duration(step.duration_ms))
         }
         Outcome::Skipped => format!("{word} {name}: {}", outcome_reason(step)),

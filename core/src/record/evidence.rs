@@ -12,7 +12,7 @@ mod step_end;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
-pub use checked_files::CheckedFiles;
+pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
 pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
@@ -203,9 +203,10 @@ impl StepEvidence {
         source.or(files).map(String::as_str)
     }
 
-    /// Returns the number of files that were and were not checked again, as a phrase; `None` if all were.
-    pub fn partly_checked_phrase(&self) -> Option<String> {
-        self.checked_files.as_ref()?.reuse_phrase()
+    /// Returns the number of files that were and were not checked again, or the observation that contradicts `per_file`,
+    /// as a phrase; `None` if there is neither.
+    pub fn files_note(&self) -> Option<String> {
+        self.checked_files.as_ref()?.note()
     }
 
     /// Returns the duration of the step; [`CACHED`] if it was not executed.
@@ -514,7 +515,7 @@ fn remove_measured_fields(step: &mut Json, outputs: bool) {
         |key: &str| matches!(key, "duration_ms" | "resources" | "leaked" | "reused") || !outputs && is_output(key);
     remove_keys(step, is_removed);
     if let Some(files) = step.as_object_mut().and_then(|s| s.get_mut("checked_files")) {
-        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at"));
+        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at" | "dependence"));
     }
     // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {

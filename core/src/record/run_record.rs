@@ -290,11 +290,11 @@ impl RunRecord {
         Some(format!("{cached}: not executed, because everything that an earlier execution read is unchanged"))
     }
 
-    /// Returns a sentence for each step that checked only some of its files again.
-    pub fn partly_checked_sentences(&self) -> impl Iterator<Item = String> {
+    /// Returns a sentence for each step that checked only some of its files again, or whose `per_file` is wrong.
+    pub fn files_sentences(&self) -> impl Iterator<Item = String> {
         let steps = self.steps();
         steps.filter_map(|(skill, step)| {
-            Some(format!("{}: {}", step_path(skill, &step.planned.name), step.partly_checked_phrase()?))
+            Some(format!("{}: {}", step_path(skill, &step.planned.name), step.files_note()?))
         })
     }
 

@@ -68,6 +68,7 @@ pub(super) fn partly_checked_step(name: &str) -> StepEvidence {
         batches: 1,
         reused: 797,
         reused_executed_at: Some("2026-01-02T03:04:05.678Z".to_owned()),
+        dependence: None,
     };
     StepEvidence { checked_files: Some(files), ..passed_step(name) }
 }

@@ -84,7 +84,7 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
         text.push_str(&format!("{sentence}\n"));
     }
     let records = input.runs.iter().filter_map(|run| run.record());
-    for sentence in records.flat_map(|record| record.partly_checked_sentences()).take(MAX_PARTLY_CHECKED) {
+    for sentence in records.flat_map(|record| record.files_sentences()).take(MAX_PARTLY_CHECKED) {
         text.push_str(&format!("{}\n", neutralize_lines(&single_line(&sentence))));
     }
     let partial = if input.is_partial() { "partial run " } else { "" };

@@ -177,8 +177,8 @@ fn invocation(run: &ReportedRun) -> Value {
             let leaks = leak_sentences(record).take(MAX_NOTICES);
             let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
             let cached = record.cached_sentence().map(|sentence| notification("note", "cached-steps", &sentence));
-            let files = record.partly_checked_sentences().take(MAX_NOTICES);
-            let files = files.map(|sentence| notification("note", "partly-checked-steps", &sentence));
+            let files = record.files_sentences().take(MAX_NOTICES);
+            let files = files.map(|sentence| notification("note", "checked-files", &sentence));
             doubts.chain(partial).chain(leaks).chain(cached).chain(files).collect()
         }
         RunResult::Refused(ReportedRefusal { message, .. }) => vec![notification("error", "no-run", message)],

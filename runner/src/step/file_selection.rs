@@ -8,7 +8,7 @@ use proctor_core::decision::file_matcher::{CONTENT_BYTES, FileCandidate, FileMat
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
-use proctor_core::record::evidence::CheckedFiles;
+use proctor_core::record::evidence::{CheckedFiles, FileDependence};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::files::read_beneath;
 use proctor_sandbox::{FileBatches, Policy};
@@ -38,6 +38,8 @@ pub(crate) struct StepFiles {
     reused: Vec<Vec<u8>>,
     /// The end of the oldest execution that the passes of these files can come from.
     reused_executed_at: Option<String>,
+    /// The observation that contradicts `per_file`.
+    dependence: Option<FileDependence>,
 }
 
 impl StepFiles {
@@ -55,6 +57,7 @@ impl StepFiles {
                 parallel: 1,
                 reused: Vec::new(),
                 reused_executed_at: None,
+                dependence: None,
             });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
@@ -71,7 +74,7 @@ impl StepFiles {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
             Ok(Ok(Some(files))) => {
                 let (reused, reused_executed_at) = (Vec::new(), None);
-                Ok(Self { files: Some(files), are_arguments, parallel, reused, reused_executed_at })
+                Ok(Self { files: Some(files), are_arguments, parallel, reused, reused_executed_at, dependence: None })
             }
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
@@ -87,6 +90,16 @@ impl StepFiles {
     pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>, executed_at: Option<String>) {
         self.reused_executed_at = executed_at.filter(|_| !reused.is_empty());
         self.reused = reused;
+    }
+
+    /// Sets the observation that contradicts `per_file`.
+    pub(crate) fn set_dependence(&mut self, dependence: FileDependence) {
+        self.dependence = Some(dependence);
+    }
+
+    /// Returns the observation that contradicts `per_file`.
+    pub(crate) fn dependence(&self) -> Option<&FileDependence> {
+        self.dependence.as_ref()
     }
 
     /// Returns the files that are to be checked, relative to the work directory of the step.
@@ -115,6 +128,7 @@ impl StepFiles {
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
             reused: self.reused.len() as u64,
             reused_executed_at: self.reused_executed_at.clone(),
+            dependence: self.dependence.clone(),
         })
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace};
-use proctor_core::record::evidence::{StepEvidence, escape_output};
+use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
     ChangedInput, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
     plan_obstacle, result_obstacle,
@@ -112,10 +112,7 @@ pub(crate) enum FilesNotStored {
     /// A rule forbids it, or the inputs are not known.
     Obstacle(ReuseObstacle),
     /// The step read a file that it was not to check, so that `per_file` is wrong.
-    ReadsOthers {
-        /// The path.
-        path: String,
-    },
+    Dependence(FileDependence),
 }
 
 /// The search for a stored result.
@@ -338,7 +335,7 @@ impl StepReuse {
     /// results that hold.
     ///
     /// # Errors
-    /// The reason why it is not stored. [`FilesNotStored::ReadsOthers`] if the result of a file depends on another one
+    /// The reason why it is not stored. [`FilesNotStored::Dependence`] if the result of a file depends on another one
     /// of `all`.
     pub(crate) fn record_files(
         &self,
@@ -373,7 +370,8 @@ impl StepReuse {
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
         if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
-            return Err(FilesNotStored::ReadsOthers { path: escape_output(other) });
+            let checked = checked.iter().map(|path| escape_output(path));
+            return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
         }
         let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
         let mut inputs = observed.without_files(&own).map_err(invalid)?;
@@ -481,6 +479,21 @@ impl StepReuse {
     pub(crate) fn distrust(&self, key: &Sha256Hex, reason: &str) {
         if let Err(error) = self.results.set_distrust(key, reason) {
             tracing::error!(%error, "a step cannot be excluded from reuse");
+        }
+    }
+
+    /// Returns the observation that contradicts `per_file` of the step with this key.
+    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Option<FileDependence> {
+        let read = self.results.per_file_refutation(key);
+        read.inspect_err(|error| tracing::warn!(%error, "the record of a wrong `per_file` cannot be read"))
+            .ok()
+            .flatten()
+    }
+
+    /// Records an observation that contradicts `per_file` of the step with this key.
+    pub(crate) fn refute_per_file(&self, key: &Sha256Hex, dependence: &FileDependence) {
+        if let Err(error) = self.results.refute_per_file(key, dependence) {
+            tracing::error!(%error, "a wrong `per_file` cannot be recorded");
         }
     }
 

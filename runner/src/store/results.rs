@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use proctor_core::decision::gc::Freed;
+use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 
@@ -31,6 +32,8 @@ const SECRET_FILE: &str = "secret";
 const SECRET_BYTES: usize = 32;
 /// The file that excludes a step from reuse, with the reason.
 const DISTRUST_FILE: &str = "distrusted";
+/// The file with the observation that contradicts `per_file` of a step.
+const PER_FILE_FILE: &str = "per-file-refuted";
 /// The file with the reason why the result of the last execution was not stored.
 const NOT_STORED_FILE: &str = "not-stored";
 /// Maximum size of a file with a reason, in bytes.
@@ -185,6 +188,27 @@ impl StepResults {
     pub(crate) fn set_distrust(&self, key: &Sha256Hex, reason: &str) -> Result<(), StoreError> {
         let directory = self.root.ensure(key.as_str(), 0o700)?;
         directory.write(DISTRUST_FILE, reason.as_bytes())?;
+        names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
+    }
+
+    /// Returns the observation that contradicts `per_file` of a step.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Result<Option<FileDependence>, StoreError> {
+        let Some(directory) = self.key_directory(key)? else { return Ok(None) };
+        let bytes = directory.read(PER_FILE_FILE, MAX_REASON)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Records an observation that contradicts `per_file` of a step, and removes its results, which count for each file.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn refute_per_file(&self, key: &Sha256Hex, dependence: &FileDependence) -> Result<(), StoreError> {
+        let directory = self.root.ensure(key.as_str(), 0o700)?;
+        // Serializing this type cannot fail.
+        directory.write(PER_FILE_FILE, &serde_json::to_vec(dependence).unwrap_or_default())?;
         names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
     }
 
@@ -461,6 +485,18 @@ pub(crate) mod tests {
         let results = open(bytes * MAX_PART_OF_STORE);
         assert_eq!(results.candidates(&Sha256Hex::digest(b"a")).expect("reads"), []);
         assert_eq!(results.store(&result("a", "/1")).expect("stores"), StoreDecision::Stored);
+    }
+
+    #[test]
+    fn a_wrong_per_file_is_recorded_and_its_results_are_removed() {
+        let (_temp, results) = results();
+        let key = Sha256Hex::digest(b"a");
+        results.store(&result("a", "/1")).expect("stores");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), None);
+        let dependence = FileDependence::new(["a.py".to_owned()].into_iter(), "b.py".to_owned());
+        results.refute_per_file(&key, &dependence).expect("writes");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
+        assert_eq!(results.candidates(&key).expect("reads"), []);
     }
 
     #[test]

@@ -325,10 +325,26 @@ fn wrong_per_file_checks_all_files(env: &TestEnvironment) {
     }
     reuse.pass();
     reuse.repo.write("src/b.py", "fine too\n");
-    reuse.pass();
+    let wrong = "`per_file` is wrong: the check of `src/b.py` read `src/a.py`";
+    let noticed = reuse.pass();
     assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n", "all files are checked in the same run");
+    assert!(noticed.all_output().contains(wrong), "{noticed}");
+    // From now on, the step is reused like a step without `per_file`.
+    let cached = reuse.pass();
+    assert_eq!(reuse.executed(), [""; 0]);
+    assert!(cached.all_output().contains(wrong), "{cached}");
+    let dependence = &reuse.repo.step("each")["checked_files"]["dependence"];
+    assert_eq!((&dependence["checked"], &dependence["read"]), (&["src/b.py"][..].into(), &"src/a.py".into()));
     let explained = reuse.explain("verify.it/each");
-    assert!(explained.contains("`per_file` is wrong: the check of other files read `src/a.py`"), "{explained}");
+    assert!(explained.contains("would be cached") && explained.contains(wrong), "{explained}");
+    reuse.repo.write("src/c.py", "fine too\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n");
+    reuse.repo.write("src/d.py", "fine too\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\nd.py\n", "the list of files is a part of the key");
+    reuse.repo.write("src/a.py", "bad\n");
+    reuse.repo.run().exits(1);
 }
 
 fn failed_recheck_excludes_step(env: &TestEnvironment) {

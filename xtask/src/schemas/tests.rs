@@ -17,8 +17,8 @@ use proctor_core::model::plan::{
 };
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
-    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
-    ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, FileDependence, Measured, ReportEvidence,
+    ReportFault, ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
 use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::record::unverified_inputs::{
@@ -158,6 +158,7 @@ fn step() -> StepEvidence {
             batches: 1,
             reused: 1,
             reused_executed_at: Some("2026-01-01T00:00:00Z".into()),
+            dependence: Some(FileDependence::new(["src/a".to_owned()].into_iter(), "src/b".to_owned())),
         }),
         reused: Some(ReuseSource {
             run_id: "r0".parse().expect("a run id"),

@@ -54,6 +54,9 @@ fn render_step(preview: &StepPreview, verbose: bool) -> String {
             text
         }
     };
+    if let Some(note) = &preview.note {
+        text.push_str(&format!("  {}\n", escape_line(note)));
+    }
     if !preview.executed_before.is_empty() {
         let before = escape_line(&preview.executed_before.join(", "));
         text.push_str(&format!(
@@ -112,7 +115,7 @@ mod tests {
     }
 
     fn preview(path: &str, reuse: ReusePreview) -> StepPreview {
-        StepPreview { path: path.to_owned(), reuse, executed_before: Vec::new() }
+        StepPreview { path: path.to_owned(), reuse, note: None, executed_before: Vec::new() }
     }
 
     fn observed(steps: &[StepPreview]) -> ProfilePreview {
@@ -154,12 +157,16 @@ mod tests {
             newest: Some((source(1), inputs(MAX_LISTED_INPUTS + 2))),
             not_stored: Some("it did not pass".to_owned()),
         };
-        let executed = StepPreview { executed_before: vec!["b/t".to_owned()], ..preview("a/s", reuse) };
+        let executed = StepPreview {
+            executed_before: vec!["b/t".to_owned()],
+            note: Some("`per_file` is wrong".to_owned()),
+            ..preview("a/s", reuse)
+        };
         let text = strip_colours(&render(&observed(std::slice::from_ref(&executed)), None, false));
         assert_eq!(
             text,
             "a/s would be executed: `x` now exists\n  the last execution was not stored: it did not pass\n  the newest \
-             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  provided that these steps, which would be \
+             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  `per_file` is wrong\n  provided that these steps, which would be \
              executed before, leave no files: b/t\n"
         );
         let long = strip_colours(&render(&observed(&[executed]), None, true));

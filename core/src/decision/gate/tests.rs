@@ -363,6 +363,7 @@ fn run_is_as_old_as_the_passes_of_files() {
         batches: 1,
         reused: 2,
         reused_executed_at: Some(time.to_owned()),
+        dependence: None,
     };
     let with_files = |time| GateScenario::new().with(|w| w.skills[0].steps[0].checked_files = Some(files(time)));
     assert!(with_files("2026-01-02T03:03:15.678Z").finding_codes().is_empty());

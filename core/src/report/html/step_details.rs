@@ -45,7 +45,7 @@ fn write_summary(html: &mut Html, shown: &ShownStep<'_>) {
         if let Some(source) = &step.reused {
             html.leaf("span", "soft", &source.phrase());
         }
-        if let Some(phrase) = step.partly_checked_phrase() {
+        if let Some(phrase) = step.files_note() {
             html.leaf("span", "soft", &phrase);
         }
         if step.outcome != Outcome::Passed {

@@ -44,6 +44,8 @@ pub struct StepPreview {
     pub path: String,
     /// The prediction.
     pub reuse: ReusePreview,
+    /// The observation that contradicts `per_file` of the step, as a phrase.
+    pub note: Option<String>,
     /// The paths of earlier steps that would be executed. The prediction assumes that they leave no files in the tree.
     pub executed_before: Vec<String>,
 }
@@ -158,9 +160,10 @@ async fn preview_skill(
             stack = stack.with_reused(Arc::clone(&files));
             left.files.push(files);
         }
+        let note = prediction.note.clone();
         let reuse = describe(context, settings, prediction);
         let is_executed = matches!(reuse, ReusePreview::Executed { .. });
-        previews.push(StepPreview { path: path.clone(), reuse, executed_before: executed_before.clone() });
+        previews.push(StepPreview { path: path.clone(), reuse, note, executed_before: executed_before.clone() });
         if is_executed {
             executed_before.push(path.clone());
             left.executed.push(path);
