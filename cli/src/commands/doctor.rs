@@ -366,7 +366,10 @@ fn facts_block(record: &DoctorRecord) -> String {
     let reuse = match record.no_view {
         None => ReuseMode::Observed.as_str().to_owned(),
         Some(_) => {
-            format!("{}; every step is executed, because its inputs cannot be observed", ReuseMode::WholeTree.as_str())
+            format!(
+                "{}; no result of a step is stored, because its inputs cannot be observed",
+                ReuseMode::WholeTree.as_str()
+            )
         }
     };
     let rows = [

@@ -30,8 +30,8 @@ use crate::record::evidence::cached_of_steps;
 use crate::record::status::{self, LastRun, LastRunError};
 use crate::spec;
 use crate::text::digest::{Sha256Hex, SnapshotId};
-use evidence_check::{EarlierExecution, EvidenceChecker, RecordedSteps};
-use findings::GateFindings;
+use evidence_check::{EvidenceChecker, RecordedSteps};
+use findings::{EarlierExecution, GateFindings};
 
 /// Version of the format of [`GateAnswer`].
 pub const VERSION: u32 = 1;

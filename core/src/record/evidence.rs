@@ -9,6 +9,7 @@ mod declared_reports;
 mod measured;
 mod reuse_source;
 mod step_end;
+mod step_reuse;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
@@ -33,7 +34,6 @@ use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
 use crate::text::digest::{Sha256Hex, SnapshotId};
-use crate::text::humanize::duration;
 
 /// Version of the document format.
 pub const VERSION: u32 = 1;
@@ -188,30 +188,6 @@ impl StepEvidence {
     /// Returns whether a process was started; in that case the sandbox recorded its enforcement.
     pub fn was_started(&self) -> bool {
         !self.enforcement.0.is_empty()
-    }
-
-    /// Returns whether the step has the result of an earlier execution.
-    pub fn is_cached(&self) -> bool {
-        self.reused.is_some()
-    }
-
-    /// Returns the end of the oldest earlier execution that the result depends on; `None` if all of it comes from an
-    /// execution of this run.
-    pub fn oldest_execution(&self) -> Option<&str> {
-        let source = self.reused.as_ref().map(|source| &source.executed_at);
-        let files = self.checked_files.as_ref().and_then(|files| files.reused_executed_at.as_ref());
-        source.or(files).map(String::as_str)
-    }
-
-    /// Returns the number of files that were and were not checked again, or the observation that contradicts `per_file`,
-    /// as a phrase; `None` if there is neither.
-    pub fn files_note(&self) -> Option<String> {
-        self.checked_files.as_ref()?.note()
-    }
-
-    /// Returns the duration of the step; [`CACHED`] if it was not executed.
-    pub fn time_text(&self) -> String {
-        if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
     }
 }
 

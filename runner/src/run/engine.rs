@@ -33,7 +33,6 @@ use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::{PlannedOutline, RunEvent};
 use proctor_core::model::names::{ProfileName, RunId, StepName};
 use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
-use proctor_core::reuse::ReuseObstacle;
 use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
@@ -114,8 +113,6 @@ struct ContextSettings {
     reuse: Option<ReuseRequest>,
 }
 
-/// The reason why no result is reused in a run without all controls.
-const NOT_STRICT: &str = "controls of the sandbox may be missing (`--sandbox=best-effort`)";
 /// Maximum number of commits in a range: each one is a run.
 pub const MAX_RANGE: usize = 256;
 impl Engine {
@@ -480,12 +477,8 @@ impl Engine {
         let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
         let space = space?;
         let trust = TrustScopes::new(&recorded, &snapshot.git, common);
-        let (reuse, reuse_off) = match (parts.reuse, &apart) {
-            (None, _) => Err(NOT_STRICT.to_owned()),
-            (Some(_), None) => Err(ReuseObstacle::SharedTree.to_string()),
-            (Some(request), Some(_)) => self.open_reuse(request, user),
-        }
-        .map_or_else(|reason| (None, Some(reason)), |reuse| (Some(reuse), None));
+        let reuse = self.open_reuse(parts.reuse, user, apart.is_some());
+        let (reuse, reuse_off) = reuse.map_or_else(|reason| (None, Some(reason)), |reuse| (Some(reuse), None));
         let caches = self.prepare_caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(RunContext {
             launcher: Arc::clone(&self.launcher),

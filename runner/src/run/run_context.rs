@@ -12,6 +12,7 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use proctor_core::model::outcome::Termination;
 use proctor_core::model::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{GitIdentity, TreeSource};
 use proctor_core::record::run_reuse::ReuseConditions;
 use proctor_core::record::unverified_inputs::UnverifiedInputs;
@@ -19,7 +20,7 @@ use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_co
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{
-    CacheMount, FileBatches, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, is_hidden,
+    CacheMount, FileBatches, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, ViewTrace, is_hidden,
 };
 use proctor_snapshot::{IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
@@ -421,6 +422,13 @@ impl RunContext {
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
         let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
+    }
+
+    /// Notes the reason why a step could not run on a view.
+    pub(crate) fn note_view(&self, view: Option<&ViewTrace>) {
+        if let Some(Err(NoTrace::Unavailable { message })) = view {
+            self.no_view.get_or_init(|| message.clone());
+        }
     }
 
     /// Returns the facts that decide how the run reuses results.

@@ -527,7 +527,7 @@ impl StepReuse {
 }
 
 /// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
-/// path: the command line and a daemon that execute the same file have the same results.
+/// path, so that the command line and a daemon that execute the same file have the same identity.
 ///
 /// # Errors
 /// The file cannot be examined.

@@ -11,7 +11,6 @@ use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
-use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::helper::copy_changes::drift_method_for;
@@ -190,9 +189,7 @@ pub(crate) async fn execute_with_files(
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
-        if let Some(Err(NoTrace::Unavailable { message })) = &judged.result.view {
-            context.no_view.get_or_init(|| message.clone());
-        }
+        context.note_view(judged.result.view.as_ref());
         if let Some(Err(reason)) = &judged.result.view
             && reason.invalidates_result()
             && !context.cancel.is_cancelled()

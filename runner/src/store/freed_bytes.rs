@@ -28,6 +28,14 @@ pub(crate) fn remove_and_count<R>(freed: &mut Freed, path: &Path, remove: impl F
     removed
 }
 
+/// Ignores files that another process has already removed.
+pub(crate) fn ignore_missing(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Removes a directory in the state directory and counts it. A later clean-up repeats a removal that fails.
 pub(crate) fn remove_dir_counted(freed: &mut Freed, path: &Path) {
     remove_and_count(freed, path, || {

@@ -21,8 +21,7 @@ use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 
 use super::directory::{Directory, random_u64};
-use super::freed_bytes::{BLOCK_SIZE, remove_and_count, remove_dir_counted};
-use super::retention::ignore_missing;
+use super::freed_bytes::{BLOCK_SIZE, ignore_missing, remove_and_count, remove_dir_counted};
 use super::{GcExtent, StoreError};
 
 /// Directory of all results, in the state directory.
@@ -384,7 +383,9 @@ pub(crate) mod tests {
         let key = Sha256Hex::digest(b"a");
         assert_eq!(results.candidates(&key).expect("reads"), []);
         let stored = [result("a", "/1"), result("a", "/2"), result("b", "/1")];
-        stored.iter().for_each(|result| results.store(result).expect("stores"));
+        for result in &stored {
+            results.store(result).expect("stores");
+        }
         assert_eq!(results.candidates(&key).expect("reads"), [stored[1].clone(), stored[0].clone()]);
         let again = StepResults::open(&Directory::open(temp.path()).expect("opens"), u64::MAX).expect("opens");
         assert_eq!(again.secret(), results.secret());

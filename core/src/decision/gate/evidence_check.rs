@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use serde::de::DeserializeOwned;
 
-use super::findings::GateFindings;
+use super::findings::{EarlierExecution, GateFindings};
 use crate::decision::gate::gate_facts::{
     ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement,
 };
@@ -65,15 +65,6 @@ pub(super) struct StepCounts {
     pub(super) steps: u64,
     /// Steps that have the result of an earlier execution.
     pub(super) cached_steps: u64,
-}
-
-/// An execution of an earlier run that the result of a step depends on.
-#[derive(Debug, Clone)]
-pub(super) struct EarlierExecution {
-    /// The step, as `skill/step`.
-    pub(super) step: String,
-    /// The recorded end of the execution.
-    pub(super) executed_at: String,
 }
 
 /// The steps in the evidence of a run.

@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::code::error_code::{Coded as _, ErrorCode};
-use crate::decision::gate::evidence_check::EarlierExecution;
 use crate::decision::gate::gate_facts::{ChangedPaths, GateRequirements, UnattestedPolicy};
 use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
 use crate::model::cache::{CacheEvidence, CacheTrust};
@@ -141,6 +140,15 @@ impl GateFinding {
     pub fn new(name: GateCode, message: String, hint: String) -> Self {
         Self { code: name.code(), name, message, hint, paths: Vec::new(), omitted: 0, accepted: false }
     }
+}
+
+/// An execution of an earlier run that the result of a step depends on.
+#[derive(Debug, Clone)]
+pub(super) struct EarlierExecution {
+    /// The step, as `skill/step`.
+    pub(super) step: String,
+    /// The recorded end of the execution.
+    pub(super) executed_at: String,
 }
 
 /// Collects findings; each code has a method with its message and hint.

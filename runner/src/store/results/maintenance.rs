@@ -163,7 +163,9 @@ mod tests {
         let (temp, results) = state();
         assert_eq!((result_stats(temp.path()).expect("counts").results, results.secret().len()), (0, 32));
         let stored = [("a", "/1"), ("a", "/2"), ("b", "/1")];
-        stored.iter().for_each(|(key, path)| results.store(&result(key, path)).expect("stores"));
+        for (key, path) in stored {
+            results.store(&result(key, path)).expect("stores");
+        }
         results.set_distrust(&Sha256Hex::digest(b"c"), "it failed").expect("writes");
         let stats = result_stats(temp.path()).expect("counts");
         assert_eq!((stats.steps, stats.results), (2, 3));
@@ -174,7 +176,9 @@ mod tests {
     #[test]
     fn removes_damaged_and_misplaced_results_only() {
         let (temp, results) = state();
-        [1, 2].iter().for_each(|n| results.store(&result("a", &format!("/{n}"))).expect("stores"));
+        for n in [1, 2] {
+            results.store(&result("a", &format!("/{n}"))).expect("stores");
+        }
         let key = Sha256Hex::digest(b"a");
         let directory = Directory::open(temp.path()).expect("opens").descend(RESULTS_DIR).expect("opens");
         let directory = directory.descend(key.as_str()).expect("opens");
