@@ -7,7 +7,7 @@ use super::request::Asked;
 use super::view::{LoggedEvent, RunState, RunSummary, RunView, StepView, all_passed_message};
 use crate::decision::rerun::Rerun;
 use crate::model::event::RunEvent;
-use crate::model::names::RunId;
+use crate::model::names::{RunId, StepName};
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::record::run_record::{RunRecord, SkillRecord};
@@ -121,7 +121,12 @@ impl LoggedRun {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
-        let (steps, cached_steps) = count_steps(self.record.steps().map(|(_, step)| step));
+        let has_ended = self.state() == RunState::Finished;
+        let planned = self.record.skills.iter().filter(|_| has_ended).flat_map(|skill| {
+            let result_of = |step: &StepName| skill.steps.iter().find(|evidence| evidence.planned.name == *step);
+            skill.planned.iter().filter_map(result_of)
+        });
+        let (steps, cached_steps) = count_steps(planned);
         RunSummary { steps, cached_steps, ..self.view_with(Vec::new(), Vec::new()).summary() }
     }
 

@@ -269,6 +269,8 @@ impl RunView {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
+        let has_ended = self.state == RunState::Finished;
+        let ended_steps = || self.steps.iter().filter(|step| has_ended && step.outcome.is_some());
         RunSummary {
             id: self.id.clone(),
             state: self.state,
@@ -283,8 +285,8 @@ impl RunView {
             finished_at: self.finished_at.clone(),
             duration_ms: self.duration_ms,
             snapshot: self.snapshot.clone(),
-            steps: self.steps.iter().filter(|step| step.outcome.is_some()).count() as u64,
-            cached_steps: self.steps.iter().filter(|step| step.cached_from.is_some()).count() as u64,
+            steps: ended_steps().count() as u64,
+            cached_steps: ended_steps().filter(|step| step.cached_from.is_some()).count() as u64,
         }
     }
 }
@@ -329,7 +331,7 @@ pub struct RunSummary {
     pub duration_ms: Option<u64>,
     /// The verified tree; `null` until it is known.
     pub snapshot: Option<SnapshotId>,
-    /// Number of steps that have ended. 0 in records of earlier versions.
+    /// Number of steps that have a result. 0 until the run has ended, and in records of earlier versions.
     #[serde(default)]
     pub steps: u64,
     /// Number of these steps that have the result of an earlier execution.
