@@ -309,7 +309,8 @@ pub(crate) struct GateArgs {
     /// The highest accepted effective tier; the operator can set a lower one
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
-    /// The maximum age of the run, such as `30m` or `7d`, or `unlimited`
+    /// The maximum age of the run and of the executions whose results it uses, such as `30m` or `7d`, or
+    /// `unlimited`
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub max_age: MaxAge,
     /// Accept a run that the state directory has no record of, such as a run of another machine

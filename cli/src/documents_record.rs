@@ -31,6 +31,7 @@ pub(crate) fn events(run: &RunDocuments, dir: &Path) -> Vec<(RunEvent, Duration)
         exit_code: exit_code(run),
         duration_ms,
         evidence_dir: Some(show(dir)),
+        reuse: run.last_run.reuse.clone(),
     });
     timeline.events
 }

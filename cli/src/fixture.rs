@@ -13,8 +13,9 @@ use proctor_core::model::plan::{
 };
 use proctor_core::model::tier::Tier;
 use proctor_core::record::evidence::{
-    CheckEvidence, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
+    CheckEvidence, CheckedFiles, DriftEvidence, Resources, ReuseSource, StepEvidence, StreamEvidence,
 };
+use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
 pub(crate) fn skill(name: &str) -> SkillName {
@@ -96,6 +97,24 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
     StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
 }
 
+/// Returns the reuse of results in a run of two steps.
+pub(crate) fn observed_reuse() -> RunReuse {
+    RunReuse { mode: ReuseMode::Observed, reason: None, steps: 2, cached_steps: 1 }
+}
+
+/// Returns a passed step that checked only some of its files again.
+pub(crate) fn partly_checked(name: &str, cmd: &[&str]) -> StepEvidence {
+    let files = CheckedFiles {
+        count: 800,
+        sha256: Sha256Hex::digest(b"files"),
+        batches: 1,
+        reused: 797,
+        reused_executed_at: Some("2026-01-01T03:04:05.678Z".to_owned()),
+        dependence: None,
+    };
+    StepEvidence { checked_files: Some(files), ..exited(name, cmd, 0) }
+}
+
 pub(crate) fn stream(text: &str) -> StreamEvidence {
     let bytes = u64::try_from(text.len()).expect("small");
     StreamEvidence {
@@ -168,5 +187,5 @@ pub(crate) fn skill_finished(name: &str, outcome: Outcome, tier: Tier, reason: &
 
 pub(crate) fn finished(verdict: Verdict, tier: Tier, exit_code: u8) -> RunEvent {
     let evidence_dir = Some("/repo/changes/009_x/verify".into());
-    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir }
+    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 2_340, evidence_dir, reuse: Some(observed_reuse()) }
 }

@@ -74,6 +74,7 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
     }
     if let Some(finished) = &record.finished {
         if !view.detail.is_brief() {
+            text.push_str(&reuse_line(finished, view));
             text.push_str(&evidence_lines(record, finished, view));
         }
         if finished.exit_code == EXIT_USAGE {
@@ -82,6 +83,12 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
         text.push_str(&verdict_line(record, finished, view.layout));
     }
     text
+}
+
+/// Renders how results are reused, if the caller wants all details.
+fn reuse_line(finished: &Finished, view: &ReportOptions<'_>) -> String {
+    let Some(reuse) = finished.reuse.as_ref().filter(|_| view.detail == Detail::Verbose) else { return String::new() };
+    format!("{} {}\n", paint(DIM, "reuse:"), escape_line(&reuse.phrase()))
 }
 
 /// Renders the location of the evidence, and the command that shows more of a failed step's output.
@@ -264,6 +271,7 @@ fn notes(record: &RunRecord) -> String {
         }
     }
     text.push_str(&leak_warnings(record));
+    text.push_str(&dependence_warnings(record));
     for (skill, step) in record.steps().filter(|(_, step)| step.outcome == Outcome::Passed) {
         for problem in step.found_reports.iter().filter_map(ReportEvidence::problem) {
             text.push_str(&style::warning(&escape_line(&format!("{skill}/{}: {problem}", step.planned.name))));
@@ -282,6 +290,15 @@ fn notes(record: &RunRecord) -> String {
         text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));
     }
     text
+}
+
+/// Renders a warning for each step whose `per_file` is wrong.
+fn dependence_warnings(record: &RunRecord) -> String {
+    let warnings = record.steps().filter_map(|(skill, step)| {
+        let dependence = step.checked_files.as_ref()?.dependence.as_ref()?;
+        Some(format!("{skill}/{}: {}", step.planned.name, dependence.phrase()))
+    });
+    warnings.map(|warning| style::warning(&escape_line(&warning))).collect()
 }
 
 /// Renders a warning for each check or step that passed but left processes behind.

@@ -250,7 +250,10 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let word = paint(style::outcome_style(step.outcome), outcome_word(step.outcome));
     match step.outcome {
         Outcome::Passed if step.is_cached() => format!("{word} {name} ({CACHED})"),
-        Outcome::Passed => format!("{word} {name} in {}", duration(step.duration_ms)),
+        Outcome::Passed => {
+            let files = step.files_note().map(|phrase| format!(" ({phrase})")).unwrap_or_default();
+            format!("{word} {name} in {}{files}", duration(step.duration_ms))
+        }
         Outcome::Skipped => format!("{word} {name}: {}", outcome_reason(step)),
         _ => format!("{word} {name}"),
     }

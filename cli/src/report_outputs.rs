@@ -282,7 +282,7 @@ pub(crate) fn refusal(error: &CliError) -> RunResult {
 /// Returns the final event of a run that could not start: nothing ran, so nothing was verified.
 fn final_event_without_run(exit_code: u8) -> RunEvent {
     let (verdict, tier) = (Verdict::Inconclusive, Tier::ONE);
-    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 0, evidence_dir: None }
+    RunEvent::RunFinished { verdict, tier, exit_code, duration_ms: 0, evidence_dir: None, reuse: None }
 }
 
 fn random_token() -> Result<String, CliError> {

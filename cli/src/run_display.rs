@@ -74,6 +74,7 @@ pub(crate) fn render_run(run: &RunView) -> String {
     run.duration_ms.iter().for_each(|ms| row("took", &duration(*ms)));
     run.tier.iter().for_each(|tier| row("tier", &tier.to_string()));
     run.exit_code.iter().for_each(|code| row("exit code", &code.to_string()));
+    run.reuse.iter().for_each(|reuse| row("reuse", &reuse.phrase()));
     run.cancelled_by.iter().for_each(|by| row("ended by", by));
     run.evidence_dir.iter().for_each(|dir| row("evidence", dir));
     text.push_str(&steps_block("checks", &run.checks, check_name));

@@ -100,6 +100,7 @@ fn last_run_from_view(view: &RunView) -> Result<LastRun, CliError> {
         unverified_inputs: None,
         rerun: view.rerun.clone().filter(Rerun::is_partial),
         scope: view.scope.clone(),
+        reuse: view.reuse.clone(),
     })
 }
 

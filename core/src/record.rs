@@ -3,5 +3,6 @@
 pub mod attestation;
 pub mod evidence;
 pub mod run_record;
+pub mod run_reuse;
 pub mod status;
 pub mod unverified_inputs;

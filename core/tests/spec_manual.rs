@@ -148,6 +148,7 @@ fn manual_states_actual_daemon_defaults() {
     ends("retention.max_runs", settings.retention.max_runs.to_string());
     ends("retention.max_output_bytes", settings.retention.max_output_bytes.to_string());
     ends("retention.max_copy_bytes", settings.retention.max_copy_bytes.to_string());
+    ends("retention.max_result_bytes", settings.retention.max_result_bytes.to_string());
     assert!(
         table_row(&manual, "max_queued`, `max_queued_per_caller")
             .ends_with(&format!("| {}; {} |", settings.max_queued, settings.max_queued_per_caller))

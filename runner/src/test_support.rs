@@ -87,6 +87,7 @@ pub(crate) fn last_run() -> LastRun {
         unverified_inputs: None,
         rerun: None,
         scope: None,
+        reuse: None,
     }
 }
 

@@ -92,10 +92,15 @@ pub fn doctor(launcher: &Launcher, repo: &Path) -> DoctorReport {
         report.findings.extend(Some(error.into()).filter(|finding| !report.findings.contains(finding)));
     }
     report.no_view = match report.findings.as_slice() {
-        [] => try_view(launcher, repo).unwrap_or_else(|error| Some(error.to_string())),
+        [] => view_obstacle(launcher, repo),
         _ => Some("no step can run".to_owned()),
     };
     report
+}
+
+/// Returns the reason why no command over `repo` can run on a view of the host; `None` if commands can. Runs `/bin/true`.
+pub fn view_obstacle(launcher: &Launcher, repo: &Path) -> Option<String> {
+    try_view(launcher, repo).unwrap_or_else(|error| Some(error.to_string()))
 }
 
 /// Runs `/bin/true` on a view. Returns the reason why that is not possible.

@@ -40,7 +40,7 @@ mod wire;
 
 pub use crate::removal::remove_dir;
 pub use crate::resource_report::{ExhaustedSpace, WaitStatus};
-pub use doctor::{DoctorReport, UnmetRequirement, doctor};
+pub use doctor::{DoctorReport, UnmetRequirement, doctor, view_obstacle};
 pub use error::SandboxError;
 pub use file_batches::FileBatches;
 pub use fs_credentials::FsCredentials;

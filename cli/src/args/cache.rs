@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::output_format::OutputFormat;
-use super::shared_options::StateArgs;
+use super::shared_options::{OperatorArgs, StateArgs};
 
 /// The arguments of `proctor cache`.
 #[derive(Debug, Args)]
@@ -51,4 +51,6 @@ pub(crate) struct CachePruneArgs {
     pub all: bool,
     #[command(flatten)]
     pub shared: CacheArgs,
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }

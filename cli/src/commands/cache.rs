@@ -44,7 +44,11 @@ pub(crate) fn cache(command: &CacheCommand, caller: &Caller, screen: &mut Screen
     let shared = command.shared();
     let state_dir = installation::state_dir(&shared.state, caller)?;
     proctor_client::installation::secure_state_dir(&state_dir)?;
-    let record = execute(command, &state_dir).map_err(|error| engine_error(EngineError::Store(error)))?;
+    let max_bytes = match command {
+        CacheCommand::Prune(args) => installation::operator(&args.operator, caller)?.daemon.retention.max_result_bytes,
+        CacheCommand::Stats(_) | CacheCommand::Verify(_) => u64::MAX,
+    };
+    let record = execute(command, &state_dir, max_bytes).map_err(|error| engine_error(EngineError::Store(error)))?;
     match shared.format {
         OutputFormat::Json => screen.out_json(&record)?,
         OutputFormat::Human => screen.out(&render(&record)),
@@ -53,13 +57,13 @@ pub(crate) fn cache(command: &CacheCommand, caller: &Caller, screen: &mut Screen
     Ok(if is_damaged { EXIT_DAMAGED } else { 0 })
 }
 
-fn execute(command: &CacheCommand, state_dir: &Path) -> Result<CacheRecord, StoreError> {
+fn execute(command: &CacheCommand, state_dir: &Path, max_bytes: u64) -> Result<CacheRecord, StoreError> {
     match command {
         CacheCommand::Stats(_) => result_stats(state_dir).map(CacheRecord::Stats),
         CacheCommand::Verify(_) => verify_results(state_dir).map(CacheRecord::Verified),
         CacheCommand::Prune(args) => {
             let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
-            prune_results(state_dir, extent).map(CacheRecord::Pruned)
+            prune_results(state_dir, max_bytes, extent).map(CacheRecord::Pruned)
         }
     }
 }

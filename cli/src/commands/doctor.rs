@@ -11,6 +11,7 @@ use proctor_core::api::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, Doct
 use proctor_core::code::{Coded as _, EngineCode};
 use proctor_core::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use proctor_core::model::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
+use proctor_core::record::run_reuse::ReuseMode;
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::EngineError;
 use schemars::JsonSchema;
@@ -362,6 +363,15 @@ fn facts_block(record: &DoctorRecord) -> String {
         .as_deref()
         .unwrap_or("none; limits apply to each process, and Proctor monitors the totals");
     let views = record.no_view.as_ref().map_or_else(|| "available".to_owned(), |reason| format!("none; {reason}"));
+    let reuse = match record.no_view {
+        None => ReuseMode::Observed.as_str().to_owned(),
+        Some(_) => {
+            format!(
+                "{}; no result of a step is stored, because its inputs cannot be observed",
+                ReuseMode::WholeTree.as_str()
+            )
+        }
+    };
     let rows = [
         ("we are", account),
         ("steps run as", &user),
@@ -369,6 +379,7 @@ fn facts_block(record: &DoctorRecord) -> String {
         ("state in", &record.state_dir),
         ("groups", groups),
         ("views", &views),
+        ("reuse", &reuse),
         ("reach", record.reach.description()),
     ];
     rows.iter()

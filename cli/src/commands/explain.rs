@@ -63,8 +63,8 @@ pub(crate) async fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Sc
         select_steps(&steps, wanted).map_err(|error| other_profile_error(&spec.spec, wanted).unwrap_or(error))?;
     let engine = engine::open(&args.state, operator, caller, screen)?;
     if aspect == Some(ExplainedAspect::Cache) {
-        let previews = engine.preview_reuse(&repo, &args.profile).await.map_err(engine_error)?;
-        screen.out(&cache::render(&previews, args.step.as_deref(), args.verbose));
+        let preview = engine.preview_reuse(&repo, &args.profile).await.map_err(engine_error)?;
+        screen.out(&cache::render(&preview, args.step.as_deref(), args.verbose));
         return Ok(0);
     }
     let previews = previews(&engine, &repo, &chosen)?;

@@ -136,7 +136,9 @@ fn last_line(answer: &GateAnswer) -> String {
 fn run_summary(run: &GateRun) -> String {
     let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
     let cached = run.cached_phrase().map(|cached| format!(", {cached}")).unwrap_or_default();
-    format!("run {} {}{ago}, tier {}{cached}", run.run_id, run.outcome.as_str(), run.tier)
+    let oldest = run.oldest_execution_age_ms.map(|age| format!(", oldest execution {} ago", duration(age)));
+    let oldest = oldest.unwrap_or_default();
+    format!("run {} {}{ago}, tier {}{cached}{oldest}", run.run_id, run.outcome.as_str(), run.tier)
 }
 
 #[cfg(test)]
@@ -174,6 +176,8 @@ mod tests {
                 attested: true,
                 steps: 4,
                 cached_steps: 0,
+                oldest_execution: None,
+                oldest_execution_age_ms: None,
             }),
             findings,
             omitted: 0,
@@ -196,10 +200,11 @@ mod tests {
     fn shows_the_answer_on_the_last_line() {
         assert_eq!(render_plain(&answer(0, vec![])), "verified: profile pr, run r1 passed 1m01s ago, tier 1\n");
         let mut cached = answer(0, vec![]);
-        cached.run.as_mut().expect("a run").cached_steps = 3;
+        let run = cached.run.as_mut().expect("a run");
+        (run.cached_steps, run.oldest_execution_age_ms) = (3, Some(2 * 3_600_000));
         assert_eq!(
             render_plain(&cached),
-            "verified: profile pr, run r1 passed 1m01s ago, tier 1, 3 of 4 steps cached\n"
+            "verified: profile pr, run r1 passed 1m01s ago, tier 1, 3 of 4 steps cached, oldest execution 2h00m ago\n"
         );
         let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);

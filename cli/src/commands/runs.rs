@@ -8,6 +8,7 @@ use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::model::tier::Tier;
 use proctor_core::record::attestation::Attestation;
 use proctor_core::record::evidence::TreeSource;
+use proctor_core::record::run_reuse::RunReuse;
 use proctor_core::text::digest::SnapshotId;
 use proctor_runner::{EngineError, recorded_runs, repository_record_name};
 use schemars::JsonSchema;
@@ -50,6 +51,8 @@ pub(crate) struct RecordedRun {
     pub snapshot: SnapshotId,
     /// The kind of the verified tree.
     pub source: TreeSource,
+    /// The reuse of results; `null` if the record does not contain it.
+    pub reuse: Option<RunReuse>,
 }
 
 impl From<Attestation> for RecordedRun {
@@ -65,6 +68,7 @@ impl From<Attestation> for RecordedRun {
             finished_at: last_run.timestamp,
             snapshot: last_run.snapshot,
             source: last_run.source,
+            reuse: last_run.reuse,
         }
     }
 }
@@ -105,7 +109,8 @@ fn render(runs: &[RecordedRun], all: bool) -> String {
         return "no runs are recorded\n".to_owned();
     }
     let shown = if all { runs.len() } else { runs.len().min(DEFAULT_RUNS) };
-    let heading = format!("{:<28} {:<12} {:<10} {:<19} {:<TREE_CHARS$}", "RUN", "VERDICT", "PROFILE", "ENDED", "TREE");
+    let heading =
+        format!("{:<28} {:<12} {:<10} {:<19} {:<TREE_CHARS$} CACHED", "RUN", "VERDICT", "PROFILE", "ENDED", "TREE");
     let mut text = format!("{}\n", paint(DIM, heading.trim_end()));
     for run in &runs[..shown] {
         let verdict = paint(style::verdict_style(run.outcome), format!("{:<12}", run.outcome.as_str()));
@@ -113,14 +118,16 @@ fn render(runs: &[RecordedRun], all: bool) -> String {
             TreeSource::Worktree { .. } => run.snapshot.as_str().trim_start_matches("sha256:").get(..TREE_CHARS),
             TreeSource::Rev { commit, .. } => commit.get(..TREE_CHARS),
         };
+        let cached = run.reuse.as_ref().map(|reuse| format!("{} of {}", reuse.cached_steps, reuse.steps));
         let changeset = run.changeset_id.as_ref().map(|id| format!(" for {id}")).unwrap_or_default();
         let repository = if all { format!(" {}", escape_line(&run.repository)) } else { String::new() };
         let line = format!(
-            "{:<28} {verdict} {:<10} {:<19} {:<TREE_CHARS$}{}{repository}",
+            "{:<28} {verdict} {:<10} {:<19} {:<TREE_CHARS$} {:<8}{}{repository}",
             run.run_id.as_str(),
             escape_line(run.profile.as_str()),
             short_timestamp(&run.finished_at),
             escape_line(tree.unwrap_or_default()),
+            cached.unwrap_or_default(),
             escape_line(&changeset),
         );
         text.push_str(&format!("{}\n", line.trim_end()));
@@ -129,4 +136,33 @@ fn render(runs: &[RecordedRun], all: bool) -> String {
         text.push_str(&format!("and {} more: `proctor runs --all`\n", runs.len() - shown));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::text::digest::Sha256Hex;
+
+    use super::*;
+    use crate::text::strip_colours;
+
+    fn recorded(run: &str, reuse: Option<RunReuse>) -> RecordedRun {
+        RecordedRun {
+            run_id: RunId::new(run).expect("an id"),
+            repository: "/r".to_owned(),
+            changeset_id: Some(ChangesetId::new("001_x").expect("an id")),
+            profile: ProfileName::new("pr").expect("a name"),
+            outcome: Verdict::Passed,
+            tier: Tier::ONE,
+            finished_at: "2026-01-02T03:04:05.678Z".to_owned(),
+            snapshot: SnapshotId::from_root(&Sha256Hex::digest(b"tree")),
+            source: TreeSource::default(),
+            reuse,
+        }
+    }
+
+    #[test]
+    fn lists_the_number_of_cached_steps() {
+        let runs = [recorded("r2", Some(crate::fixture::observed_reuse())), recorded("r1", None)];
+        insta::assert_snapshot!(strip_colours(&render(&runs, false)));
+    }
 }

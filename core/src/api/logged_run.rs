@@ -7,10 +7,11 @@ use super::request::Asked;
 use super::view::{LoggedEvent, RunState, RunSummary, RunView, StepView, all_passed_message};
 use crate::decision::rerun::Rerun;
 use crate::model::event::RunEvent;
-use crate::model::names::RunId;
+use crate::model::names::{RunId, StepName};
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::record::run_record::{RunRecord, SkillRecord};
+use crate::record::run_reuse::count_steps;
 
 /// A run, up to the last event that was applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +121,13 @@ impl LoggedRun {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
-        self.view_with(Vec::new(), Vec::new()).summary()
+        let has_ended = self.state() == RunState::Finished;
+        let planned = self.record.skills.iter().filter(|_| has_ended).flat_map(|skill| {
+            let result_of = |step: &StepName| skill.steps.iter().find(|evidence| evidence.planned.name == *step);
+            skill.planned.iter().filter_map(result_of)
+        });
+        let (steps, cached_steps) = count_steps(planned);
+        RunSummary { steps, cached_steps, ..self.view_with(Vec::new(), Vec::new()).summary() }
     }
 
     fn view_with(&self, checks: Vec<StepView>, steps: Vec<StepView>) -> RunView {
@@ -155,6 +162,7 @@ impl LoggedRun {
             patch_refused: record.patch_refused.clone(),
             evidence: record.evidence.clone(),
             evidence_dir: finished.and_then(|finished| finished.evidence_dir.clone()),
+            reuse: finished.and_then(|finished| finished.reuse.clone()),
         }
     }
 

@@ -169,7 +169,8 @@ pub struct GateAsked {
     /// The highest accepted effective tier. Default: 2.
     #[serde(default = "two")]
     pub max_tier: Tier,
-    /// Maximum age of the run: a duration such as `30m`, `24h`, `7d`, or `unlimited`. Default: `24h`.
+    /// Maximum age of the run and of the earlier executions whose results it uses: a duration such as `30m`, `24h`,
+    /// `7d`, or `unlimited`. Default: `24h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<String>,
     /// If true, a run that is not recorded in Proctor's state directory is accepted.

@@ -19,6 +19,7 @@ use crate::model::plan::Plan;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CACHED, CheckEvidence, ReportEvidence, StepEvidence, TreeSource};
+use crate::record::run_reuse::RunReuse;
 use crate::spec::Diagnostic;
 use crate::sql::sql_policy::Dialect;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -154,6 +155,9 @@ pub struct RunView {
     pub evidence: BTreeMap<String, Sha256Hex>,
     /// Absolute path of the directory with the evidence.
     pub evidence_dir: Option<String>,
+    /// The reuse of results. Absent until the run has ended, and if it ended before its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<RunReuse>,
 }
 
 /// A step or a toolchain check of a run.
@@ -265,6 +269,8 @@ impl RunView {
 
     /// Returns the summary for lists.
     pub fn summary(&self) -> RunSummary {
+        let has_ended = self.state == RunState::Finished;
+        let ended_steps = || self.steps.iter().filter(|step| has_ended && step.outcome.is_some());
         RunSummary {
             id: self.id.clone(),
             state: self.state,
@@ -279,6 +285,8 @@ impl RunView {
             finished_at: self.finished_at.clone(),
             duration_ms: self.duration_ms,
             snapshot: self.snapshot.clone(),
+            steps: ended_steps().count() as u64,
+            cached_steps: ended_steps().filter(|step| step.cached_from.is_some()).count() as u64,
         }
     }
 }
@@ -323,6 +331,12 @@ pub struct RunSummary {
     pub duration_ms: Option<u64>,
     /// The verified tree; `null` until it is known.
     pub snapshot: Option<SnapshotId>,
+    /// Number of steps that have a result. 0 until the run has ended, and in records of earlier versions.
+    #[serde(default)]
+    pub steps: u64,
+    /// Number of these steps that have the result of an earlier execution.
+    #[serde(default)]
+    pub cached_steps: u64,
 }
 
 /// The response to `GET /v1/runs`: newest runs first.

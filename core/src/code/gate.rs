@@ -80,9 +80,9 @@ codes! { GateCode;
         "Run again on a machine that enforces it.",
         "$ proctor doctor";
     Stale, 316, "gate::stale",
-        "The run is older than the accepted age.",
+        "The run, or an earlier execution whose result it uses, is older than the accepted age.",
         "Anything outside the tree may have changed since, especially tools.",
-        "Run the profile again, or accept an older run explicitly.",
+        "Run the profile again, with `--no-cache` if the run used an old result, or accept an older run explicitly.",
         "$ proctor gate --max-age 7d";
     FromTheFuture, 317, "gate::from_the_future",
         "According to this machine's clock, the run ended in the future.",

@@ -30,8 +30,8 @@ use crate::record::evidence::cached_of_steps;
 use crate::record::status::{self, LastRun, LastRunError};
 use crate::spec;
 use crate::text::digest::{Sha256Hex, SnapshotId};
-use evidence_check::{EvidenceChecker, StepCounts};
-use findings::GateFindings;
+use evidence_check::{EvidenceChecker, RecordedSteps};
+use findings::{EarlierExecution, GateFindings};
 
 /// Version of the format of [`GateAnswer`].
 pub const VERSION: u32 = 1;
@@ -88,6 +88,13 @@ pub struct GateRun {
     /// Number of these steps that were not executed, because every input that an earlier execution read is unchanged.
     #[serde(default)]
     pub cached_steps: u64,
+    /// The end of the oldest earlier execution that a result of the run depends on; `null` if the run executed every
+    /// step. The maximum age applies to this time.
+    #[serde(default)]
+    pub oldest_execution: Option<String>,
+    /// The time since then, in milliseconds; `null` if that time is not in the past.
+    #[serde(default)]
+    pub oldest_execution_age_ms: Option<u64>,
 }
 
 /// Decides whether the gate passes.
@@ -101,16 +108,17 @@ pub fn evaluate(requirements: &GateRequirements, facts: &GateFacts<'_>) -> GateA
         }
         false => read_recorded_run(facts, &mut findings),
     };
-    let mut step_counts = StepCounts::default();
+    let mut steps = RecordedSteps::default();
     if let Some(run) = &run {
         judge_run(run, requirements, facts, &mut findings);
         // A run without evidence has nothing to compare.
         if !run.evidence.is_empty() {
-            step_counts = evidence_check::judge_evidence(&EvidenceChecker { run, requirements, facts }, &mut findings);
+            steps = evidence_check::judge_evidence(&EvidenceChecker { run, requirements, facts }, &mut findings);
+            judge_execution_age(run, &steps, requirements, facts, &mut findings);
             judge_attestation(run, requirements, facts, &mut findings);
         }
     }
-    let run = run.map(|run| summarize_run(run, step_counts, facts));
+    let run = run.map(|run| summarize_run(run, &steps, facts));
     let (exit_code, findings, omitted) = findings.into_result();
     GateAnswer {
         version: VERSION,
@@ -224,6 +232,34 @@ fn judge_age(run: &LastRun, requirements: &GateRequirements, facts: &GateFacts<'
     }
 }
 
+/// Checks the age of the earlier executions that the results of the run depend on: the run is as old as the oldest one.
+fn judge_execution_age(
+    run: &LastRun,
+    steps: &RecordedSteps,
+    requirements: &GateRequirements,
+    facts: &GateFacts<'_>,
+    findings: &mut GateFindings,
+) {
+    if let Some(unreadable) = steps.earlier.iter().find(|one| parse_timestamp(&one.executed_at).is_none()) {
+        return findings.execution_time_unreadable(unreadable);
+    }
+    let now = Duration::from_millis(facts.now_ms);
+    let (Some((executed, oldest)), MaxAge::Within(most)) = (oldest_execution(steps), requirements.max_age) else {
+        return;
+    };
+    // Of a run that is itself too old, the finding exists already.
+    let is_run_stale = parse_timestamp(&run.timestamp).is_some_and(|ended| now.saturating_sub(ended) > most);
+    if !is_run_stale && now.saturating_sub(executed) > most {
+        findings.stale_execution(oldest, now.saturating_sub(executed), most);
+    }
+}
+
+/// Returns the oldest earlier execution with its time since 1970.
+fn oldest_execution(steps: &RecordedSteps) -> Option<(Duration, &EarlierExecution)> {
+    let dated = steps.earlier.iter().filter_map(|one| Some((parse_timestamp(&one.executed_at)?, one)));
+    dated.min_by_key(|(executed, _)| *executed)
+}
+
 /// Compares the run with Proctor's own record of it, which a user who edits the repository cannot edit along with it.
 fn judge_attestation(
     run: &LastRun,
@@ -256,13 +292,25 @@ impl GateRun {
     }
 }
 
-fn summarize_run(run: LastRun, StepCounts { steps, cached_steps }: StepCounts, facts: &GateFacts<'_>) -> GateRun {
-    let ended = parse_timestamp(&run.timestamp);
-    let age = ended.and_then(|ended| Duration::from_millis(facts.now_ms).checked_sub(ended));
-    let age_ms = age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+fn summarize_run(run: LastRun, recorded: &RecordedSteps, facts: &GateFacts<'_>) -> GateRun {
+    let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    let age_of = |time| Duration::from_millis(facts.now_ms).checked_sub(time).map(milliseconds);
+    let age_ms = parse_timestamp(&run.timestamp).and_then(age_of);
+    let oldest = oldest_execution(recorded);
     let attested = facts.attestation.as_deref().and_then(Attestation::parse).is_some_and(|ours| ours.last_run == run);
     let LastRun { run_id, outcome, tier, timestamp, .. } = run;
-    GateRun { run_id, outcome, tier, timestamp, age_ms, attested, steps, cached_steps }
+    GateRun {
+        run_id,
+        outcome,
+        tier,
+        timestamp,
+        age_ms,
+        attested,
+        steps: recorded.counts.steps,
+        cached_steps: recorded.counts.cached_steps,
+        oldest_execution: oldest.map(|(_, execution)| execution.executed_at.clone()),
+        oldest_execution_age_ms: oldest.and_then(|(executed, _)| age_of(executed)),
+    }
 }
 
 /// Parses the RFC 3339 timestamp (UTC) of a document.

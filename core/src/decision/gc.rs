@@ -112,6 +112,7 @@ impl KindUsage {
             PRIVATE_COPIES => Some(retention.max_copy_bytes),
             CACHES => Some(retention.caches.max_bytes),
             OUTPUTS => Some(retention.max_output_bytes),
+            RESULTS => Some(retention.max_result_bytes),
             _ => None,
         };
         Self { max_bytes, ..self }

@@ -13,6 +13,7 @@ use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{CheckEvidence, GitIdentity, StepEvidence, TreeSource};
+use crate::record::run_reuse::RunReuse;
 use crate::telemetry::TraceContext;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 
@@ -183,6 +184,9 @@ pub enum RunEvent {
         duration_ms: u64,
         /// Absolute path of the directory with the evidence; `null` if the run ended before there was any.
         evidence_dir: Option<String>,
+        /// The reuse of results. Absent if the run ended before its steps, and in logs of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reuse: Option<RunReuse>,
     },
 }
 

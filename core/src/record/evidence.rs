@@ -9,10 +9,11 @@ mod declared_reports;
 mod measured;
 mod reuse_source;
 mod step_end;
+mod step_reuse;
 mod tree_source;
 
 pub use crate::text::escape::escape_output;
-pub use checked_files::CheckedFiles;
+pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
 pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
@@ -33,7 +34,6 @@ use crate::model::run_scope::RunScope;
 use crate::model::tier::{Tier, TierReason};
 use crate::text::canonical::{self, Json};
 use crate::text::digest::{Sha256Hex, SnapshotId};
-use crate::text::humanize::duration;
 
 /// Version of the document format.
 pub const VERSION: u32 = 1;
@@ -188,16 +188,6 @@ impl StepEvidence {
     /// Returns whether a process was started; in that case the sandbox recorded its enforcement.
     pub fn was_started(&self) -> bool {
         !self.enforcement.0.is_empty()
-    }
-
-    /// Returns whether the step has the result of an earlier execution.
-    pub fn is_cached(&self) -> bool {
-        self.reused.is_some()
-    }
-
-    /// Returns the duration of the step; [`CACHED`] if it was not executed.
-    pub fn time_text(&self) -> String {
-        if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
     }
 }
 
@@ -473,8 +463,9 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
-/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, and `mechanism`, `reason` and `hint` of controls. If the
-/// determinism class allows different output, it also excludes the fields about output and reports.
+/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, the same of `checked_files`, and `mechanism`,
+/// `reason` and `hint` of controls. If the determinism class allows different output, it also excludes the fields about
+/// output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::from_serializable(document);
     if let Some(members) = json.as_object_mut() {
@@ -499,6 +490,9 @@ fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_removed =
         |key: &str| matches!(key, "duration_ms" | "resources" | "leaked" | "reused") || !outputs && is_output(key);
     remove_keys(step, is_removed);
+    if let Some(files) = step.as_object_mut().and_then(|s| s.get_mut("checked_files")) {
+        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at" | "dependence"));
+    }
     // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {
         let is_removed = |key: &str| matches!(key, "mechanism" | "reason" | "hint");

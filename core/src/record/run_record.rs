@@ -13,7 +13,10 @@ use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, StepName};
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
-use crate::record::evidence::{CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps};
+use crate::record::evidence::{
+    CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps, step_path,
+};
+use crate::record::run_reuse::RunReuse;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 use crate::text::humanize::duration;
 use schemars::JsonSchema;
@@ -141,6 +144,9 @@ pub struct Finished {
     pub duration_ms: u64,
     /// The absolute path of the directory with the evidence; `null` if the run left no evidence.
     pub evidence_dir: Option<String>,
+    /// The reuse of results; absent if the run ended before its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<RunReuse>,
 }
 
 impl RunRecord {
@@ -221,8 +227,8 @@ impl RunRecord {
             RunEvent::EvidenceWritten { file, sha256 } => {
                 self.evidence.insert(file, sha256);
             }
-            RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir } => {
-                self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir });
+            RunEvent::RunFinished { verdict, tier, exit_code, duration_ms, evidence_dir, reuse } => {
+                self.finished = Some(Finished { verdict, tier, exit_code, duration_ms, evidence_dir, reuse });
                 self.latest_start = None;
             }
             RunEvent::RunRefused { problem } => self.problem = Some(problem),
@@ -282,6 +288,14 @@ impl RunRecord {
     pub fn cached_sentence(&self) -> Option<String> {
         let cached = cached_of_steps(self.cached_steps(), self.steps().count())?;
         Some(format!("{cached}: not executed, because everything that an earlier execution read is unchanged"))
+    }
+
+    /// Returns a sentence for each step that checked only some of its files again, or whose `per_file` is wrong.
+    pub fn files_sentences(&self) -> impl Iterator<Item = String> {
+        let steps = self.steps();
+        steps.filter_map(|(skill, step)| {
+            Some(format!("{}: {}", step_path(skill, &step.planned.name), step.files_note()?))
+        })
     }
 
     /// Returns the step or toolchain check that started last; `None` before the first one and after the end of the run.

@@ -16,6 +16,7 @@ use crate::model::names::{ProfileName, RunId};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{EvidenceIndex, TreeSource};
+use crate::record::run_reuse::RunReuse;
 use crate::record::unverified_inputs::UnverifiedInputs;
 use crate::text::canonical::{Json, JsonError};
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -70,6 +71,9 @@ pub struct LastRun {
     /// The part of the profile that the run executed; absent if it executed all steps over all files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<RunScope>,
+    /// The reuse of results. Absent if the run cites no evidence, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse: Option<RunReuse>,
 }
 
 /// Sources of ignore rules outside a tree → sha256 of the rules. The hash covers each line that contains a rule, with a
@@ -244,6 +248,7 @@ mod tests {
             unverified_inputs: None,
             rerun: None,
             scope: None,
+            reuse: None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::model::leak::{LeakedProcess, LeakedProcesses};
 use crate::model::names::{RunId, SkillName, StepName};
 use crate::model::outcome::{Outcome, StartFault, Termination};
 use crate::model::plan::{Leaks, ReportFormat};
-use crate::record::evidence::{ReuseSource, StepEvidence, StreamEvidence};
+use crate::record::evidence::{CheckedFiles, ReuseSource, StepEvidence, StreamEvidence};
 use crate::record::run_record::{RunRecord, SkillRecord};
 use crate::report::report_input::{ReportInput, ReportedRun, RunResult, ToolReport, ToolReportContent};
 use crate::text::digest::Sha256Hex;
@@ -58,6 +58,19 @@ pub(super) fn cached_step(name: &str) -> StepEvidence {
         inputs: 312,
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..passed_step(name) }
+}
+
+/// Returns a passed step that checked only some of its files again.
+pub(super) fn partly_checked_step(name: &str) -> StepEvidence {
+    let files = CheckedFiles {
+        count: 800,
+        sha256: Sha256Hex::digest(b"files"),
+        batches: 1,
+        reused: 797,
+        reused_executed_at: Some("2026-01-02T03:04:05.678Z".to_owned()),
+        dependence: None,
+    };
+    StepEvidence { checked_files: Some(files), ..passed_step(name) }
 }
 
 pub(super) fn failed_step(name: &str, stderr: &str) -> StepEvidence {

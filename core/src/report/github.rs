@@ -30,6 +30,8 @@ use crate::text::humanize::count;
 const MAX_PER_LEVEL: usize = 10;
 /// The part that is printed of each output stream.
 const EXCERPT: ExcerptLimits = ExcerptLimits { lines: 100, bytes: 8 << 10 };
+/// Maximum number of steps whose number of checked files is printed.
+const MAX_PARTLY_CHECKED: usize = 100;
 /// Maximum number of characters in an annotation's message.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 /// Maximum size of a step's summary, in bytes. GitHub accepts 1 MiB.
@@ -80,6 +82,10 @@ pub(super) fn render(input: &ReportInput<'_>) -> String {
     }
     for sentence in input.runs.iter().filter_map(|run| run.record()?.cached_sentence()) {
         text.push_str(&format!("{sentence}\n"));
+    }
+    let records = input.runs.iter().filter_map(|run| run.record());
+    for sentence in records.flat_map(|record| record.files_sentences()).take(MAX_PARTLY_CHECKED) {
+        text.push_str(&format!("{}\n", neutralize_lines(&single_line(&sentence))));
     }
     let partial = if input.is_partial() { "partial run " } else { "" };
     text.push_str(&format!("proctor: {partial}{}\n", input.verdict().as_str()));

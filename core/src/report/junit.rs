@@ -137,6 +137,9 @@ fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
     if let Some(source) = &step.reused {
         case.add_property((CACHED, xml_attribute(&source.phrase()).as_str()));
     }
+    if let Some(phrase) = step.files_note() {
+        case.add_property(("checked_files", phrase.as_str()));
+    }
     case
 }
 

@@ -41,7 +41,8 @@ pub(super) fn outcome_text(outcome: Outcome) -> &'static str {
 
 /// Returns the reason for a step's outcome, on one line.
 pub(super) fn outcome_reason(step: &StepEvidence) -> String {
-    let end = termination_text(step);
+    let checked = step.files_note();
+    let end = [Some(termination_text(step)), checked].into_iter().flatten().collect::<Vec<_>>().join("; ");
     match step.outcome {
         Outcome::Drifted => format!("changed files that it must not change: {}; {end}", changed_paths(step)),
         Outcome::Passed if step.flaky => {

@@ -177,7 +177,9 @@ fn invocation(run: &ReportedRun) -> Value {
             let leaks = leak_sentences(record).take(MAX_NOTICES);
             let leaks = leaks.map(|warning| notification("warning", "leaked-processes", &warning));
             let cached = record.cached_sentence().map(|sentence| notification("note", "cached-steps", &sentence));
-            doubts.chain(partial).chain(leaks).chain(cached).collect()
+            let files = record.files_sentences().take(MAX_NOTICES);
+            let files = files.map(|sentence| notification("note", "checked-files", &sentence));
+            doubts.chain(partial).chain(leaks).chain(cached).chain(files).collect()
         }
         RunResult::Refused(ReportedRefusal { message, .. }) => vec![notification("error", "no-run", message)],
     };
@@ -213,6 +215,9 @@ fn run_properties(record: &RunRecord) -> Option<Value> {
     if let Some(finished) = &record.finished {
         properties["verdict"] = json!(finished.verdict);
         properties["tier"] = json!(finished.tier);
+        if let Some(reuse) = &finished.reuse {
+            properties["reuse"] = json!(reuse);
+        }
     }
     Some(properties)
 }

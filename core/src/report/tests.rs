@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::RunReportFormat;
 use super::fixture::{
-    HOSTILE_OUTPUT, cached_step, drifted_step, failed_step, passed_run, passed_step, report_input, reported_run,
-    ruff_sarif, run_of_steps, run_with_each_outcome, run_with_tool_reports, stream_evidence, tool_report,
+    HOSTILE_OUTPUT, cached_step, drifted_step, failed_step, partly_checked_step, passed_run, passed_step, report_input,
+    reported_run, ruff_sarif, run_of_steps, run_with_each_outcome, run_with_tool_reports, stream_evidence, tool_report,
     with_inconclusive_reason,
 };
 use crate::decision::verdict::{InconclusiveReason, Verdict};
@@ -65,7 +65,7 @@ fn each_format_renders_a_pass() {
 #[test]
 fn each_format_shows_cached_steps_as_passed() {
     for format in text_formats() {
-        let record = run_of_steps(vec![passed_step("executed"), cached_step("reused")]);
+        let record = run_of_steps(vec![passed_step("executed"), cached_step("reused"), partly_checked_step("files")]);
         let text = render_one(reported_run(record, Vec::new()), format);
         insta::assert_snapshot!(format!("cached_{}", format.as_str()), text);
     }

@@ -6,6 +6,7 @@ use crate::model::enforcement::Tolerated;
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly};
 use crate::record::evidence::StepEvidence;
+use crate::text::humanize::size;
 
 /// The reason why the result of a step is not stored, or why no stored result is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,13 @@ pub enum ReuseObstacle {
     IncompleteOutput,
     /// A control of the sandbox was not enforced.
     MissingControl,
+    /// The result is larger than the store permits.
+    TooLarge {
+        /// The size of the result, in bytes.
+        bytes: u64,
+        /// The maximum size, in bytes.
+        max_bytes: u64,
+    },
     /// The inputs of the step were not observed.
     NotObserved {
         /// The reason.
@@ -62,6 +70,13 @@ impl fmt::Display for ReuseObstacle {
             Self::LeftProcesses => "it left processes behind",
             Self::IncompleteOutput => "its output is incomplete",
             Self::MissingControl => "a control of the sandbox was not enforced",
+            Self::TooLarge { bytes, max_bytes } => {
+                let (bytes, most) = (size(*bytes), size(*max_bytes));
+                return write!(
+                    f,
+                    "its result has {bytes}, and at most {most} are stored (an eighth of `retention.max_result_bytes`)"
+                );
+            }
             Self::NotObserved { message } => return write!(f, "its inputs were not observed: {message}"),
         })
     }

@@ -10,11 +10,11 @@ use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 /// Version of the identity. A change of its meaning must change this number.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The parts of the identity, in words.
 pub const IDENTITY_PARTS: [&str; 7] = [
-    "the version of Proctor and its program that sets up sandboxes",
+    "the version of Proctor, and the files of its programs `proctord` and `proctor-sandbox`",
     "the name and the determinism class of the skill",
     "every setting of the step, and the files that it gets as arguments",
     "the complete environment of the step, including the values of variables on its `env_allowlist`",
@@ -26,7 +26,7 @@ pub const IDENTITY_PARTS: [&str; 7] = [
 /// Everything besides the observed inputs that determines the result of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StepIdentity<'a> {
-    /// The programs of Proctor that execute steps.
+    /// The programs of Proctor that execute steps, and that decide about their results.
     pub proctor: String,
     /// The skill and its determinism class.
     pub skill: (&'a str, Determinism),

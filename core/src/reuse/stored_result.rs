@@ -19,7 +19,8 @@ pub struct StoredResult {
     pub key: Sha256Hex,
     /// The run that executed the step.
     pub run_id: RunId,
-    /// The end of the execution, in UTC, RFC 3339.
+    /// The end of the execution, in UTC, RFC 3339. For a step with `per_file`, the end of the oldest execution that the
+    /// passes of its files can come from.
     pub executed_at: String,
     /// The same time in milliseconds since 1970.
     pub executed_ms: u64,
@@ -64,6 +65,14 @@ impl StoredResult {
     pub fn chain_digest(&self) -> Sha256Hex {
         let files: Vec<String> = self.files.iter().map(|file| format!(" {} {}", file.path, file.sha256)).collect();
         Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs_sha256, files.concat()).as_bytes())
+    }
+
+    /// Makes the result as old as `other`, if that is older.
+    pub fn keep_older_age(&mut self, other: &Self) {
+        if other.executed_ms < self.executed_ms {
+            self.executed_ms = other.executed_ms;
+            self.executed_at.clone_from(&other.executed_at);
+        }
     }
 
     /// Returns the source of a reused result, for its evidence.

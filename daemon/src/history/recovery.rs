@@ -129,7 +129,14 @@ fn ending_events(run: &LoggedRun, tail: &LogTail) -> Vec<RunEvent> {
 pub(crate) fn inconclusive_event(run: &LoggedRun, exit_code: u8, duration_ms: u64) -> RunEvent {
     // A started run may have executed anything that was allowed.
     let tier = if run.started_at().is_some() { run.asked().max_tier } else { Tier::ONE };
-    RunEvent::RunFinished { verdict: Verdict::Inconclusive, tier, exit_code, duration_ms, evidence_dir: None }
+    RunEvent::RunFinished {
+        verdict: Verdict::Inconclusive,
+        tier,
+        exit_code,
+        duration_ms,
+        evidence_dir: None,
+        reuse: None,
+    }
 }
 
 /// Numbers events, adds their time, and applies them to the run.

@@ -280,12 +280,13 @@ fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 /// Returns the inconclusive end that replaces `end` when an event could not be logged.
 fn replacement_end(run: &LoggedRun, end: &RunEvent) -> RunEvent {
     match end {
-        RunEvent::RunFinished { tier, duration_ms, evidence_dir, .. } => RunEvent::RunFinished {
+        RunEvent::RunFinished { tier, duration_ms, evidence_dir, reuse, .. } => RunEvent::RunFinished {
             verdict: Verdict::Inconclusive,
             tier: *tier,
             exit_code: EXIT_INCONCLUSIVE,
             duration_ms: *duration_ms,
             evidence_dir: evidence_dir.clone(),
+            reuse: reuse.clone(),
         },
         _ => inconclusive_event(run, EXIT_INCONCLUSIVE, 0),
     }

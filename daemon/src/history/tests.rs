@@ -91,7 +91,14 @@ fn passed_events() -> Vec<RunEvent> {
 
 fn end_event(verdict: Verdict) -> RunEvent {
     let exit_code = if verdict == Verdict::Passed { 0 } else { 1 };
-    RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 3, evidence_dir: Some("/e".into()) }
+    RunEvent::RunFinished {
+        verdict,
+        tier: Tier::ONE,
+        exit_code,
+        duration_ms: 3,
+        evidence_dir: Some("/e".into()),
+        reuse: None,
+    }
 }
 
 fn tree_changed_event(message: &str) -> RunEvent {
@@ -335,6 +342,7 @@ fn removes_outdated_runs() {
         max_runs,
         max_output_bytes: 1,
         max_copy_bytes: 1,
+        max_result_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     assert_eq!(
@@ -380,6 +388,7 @@ fn removes_thousands_of_runs_in_batches() {
         max_runs: 10,
         max_output_bytes: 1,
         max_copy_bytes: 1,
+        max_result_bytes: 1,
         caches: proctor_core::spec::DaemonSettings::default().retention.caches,
     };
     let calls: Vec<RetentionResult> = std::iter::from_fn(|| Some(history.remove_outdated(&keep).expect("tidies")))

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use proctor_core::api::{Problem, ProblemType, RunSummary, RunView};
+use proctor_core::record::evidence::cached_of_steps;
 use rmcp::ErrorData;
 use rmcp::model::{
     ErrorCode, ListResourceTemplatesResult, ListResourcesResult, MetaObject, ReadResourceResult, Resource,
@@ -47,9 +48,12 @@ pub(super) async fn list_resources<B: Backend>(
 
 fn run_resource(run: &RunSummary) -> Resource {
     let verdict = run.verdict.map_or(run.state.as_str(), proctor_core::decision::verdict::Verdict::as_str);
+    let steps = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let cached = cached_of_steps(steps(run.cached_steps), steps(run.steps));
+    let cached = cached.map(|cached| format!(", {cached}")).unwrap_or_default();
     Resource::new(ResourceUri::Run(run.id.clone()).to_string(), format!("run {}", run.id))
         .with_description(format!(
-            "profile {}, {verdict}, requested at {}",
+            "profile {}, {verdict}{cached}, requested at {}",
             safe_name(run.asked.profile.as_str()),
             run.queued_at
         ))

@@ -19,7 +19,7 @@ mod warm_run_spaces;
 pub use exec::{CommandTree, ExecutedCommand};
 pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
-pub use reuse_preview::{ReusePreview, StepPreview};
+pub use reuse_preview::{ProfilePreview, ReusePreview, StepPreview};
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -320,7 +320,7 @@ impl Engine {
             .then(|| InconclusiveReason::Interrupted.with_message("the run was interrupted"));
         observed.inconclusive_reasons.extend(emit_inconclusive(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
-        let profile = plan.profile.clone();
+        let (profile, reuse) = (plan.profile.clone(), observed.reuse(&context, &plan));
         let (mut observed, facts, doubt) =
             write_run_documents(&context, documents, observed, facts, plan, passed).await?;
         observed.inconclusive_reasons.extend(emit_inconclusive(&context, doubt).await);
@@ -328,7 +328,7 @@ impl Engine {
         let has_grown = context.tree.private_copy.is_some() || context.caches.any_committed();
         self.clean_up(has_grown.then(|| self.clock.system_time())).await;
         let report = build_report(&context, observed, &facts, evidence_dir);
-        context.emit(run_finished_event(&report, began.elapsed())).await;
+        context.emit(run_finished_event(&report, reuse, began.elapsed())).await;
         self.release_run(context, space);
         Ok(report)
     }
@@ -482,7 +482,8 @@ impl Engine {
         let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
         let space = space?;
         let trust = TrustScopes::new(&recorded, &snapshot.git, common);
-        let reuse = self.open_reuse(parts.reuse.filter(|_| apart.is_some()), user);
+        let reuse = self.open_reuse(parts.reuse, user, apart.is_some());
+        let (reuse, reuse_off) = reuse.map_or_else(|reason| (None, Some(reason)), |reuse| (Some(reuse), None));
         let caches = self.prepare_caches(&space, &repository, (&seen_at, trust), parts.caches)?;
         Ok(Arc::new(RunContext {
             launcher: Arc::clone(&self.launcher),
@@ -513,6 +514,8 @@ impl Engine {
             file_selections: Arc::clone(&self.file_selections),
             trace: OnceLock::new(),
             reuse,
+            reuse_off,
+            no_view: OnceLock::new(),
         }))
     }
 

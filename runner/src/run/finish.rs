@@ -17,6 +17,7 @@ use proctor_core::model::tier::{self, Tier};
 use proctor_core::record::evidence::{
     EvidenceIndex, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, to_bytes,
 };
+use proctor_core::record::run_reuse::RunReuse;
 use proctor_core::record::status::{self, ExternalIgnores, LastRun};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_snapshot::{FileContent, GitFacts, LayerEntry, Snapshot, SnapshotStore};
@@ -67,6 +68,11 @@ impl RunObservations {
             skills.push(evidence);
         }
         Self { toolchain, skills, inconclusive_reasons: doubts, patch: None, tree_after: None, is_restricted }
+    }
+
+    /// Returns the reuse of results in the run.
+    pub(crate) fn reuse(&self, context: &RunContext, plan: &Plan) -> RunReuse {
+        RunReuse::new(context.reuse_conditions(plan), self.skills.iter().flat_map(|skill| &skill.steps))
     }
 
     pub(crate) fn verdict_facts(&self) -> VerdictInputs {
@@ -297,6 +303,7 @@ pub(crate) async fn write_documents(
         snapshot_after: observed.tree_after.clone(),
         source: context.tree.source.clone(),
         spec_sha256: plan.spec_sha256.clone(),
+        reuse: (!evidence.is_empty()).then(|| observed.reuse(context, plan)),
         evidence,
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
         unverified_inputs: context.unverified_inputs(),
@@ -386,5 +393,6 @@ pub(crate) fn withdraw_earlier_pass(
         unverified_inputs: context.tree.unverified.clone(),
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
         scope: plan.scope.clone(),
+        reuse: None,
     })
 }

@@ -12,13 +12,15 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use proctor_core::model::outcome::Termination;
 use proctor_core::model::plan::{Argv, Plan, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{GitIdentity, TreeSource};
+use proctor_core::record::run_reuse::ReuseConditions;
 use proctor_core::record::unverified_inputs::UnverifiedInputs;
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::IgnoreQuery;
 use proctor_sandbox::{
-    CacheMount, FileBatches, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, is_hidden,
+    CacheMount, FileBatches, FsCredentials, GitDirs, Launcher, Policy, RunSpace, ToolMount, ViewTrace, is_hidden,
 };
 use proctor_snapshot::{IgnoredContent, Snapshot};
 use tokio::sync::mpsc;
@@ -79,6 +81,10 @@ pub(crate) struct RunContext {
     pub(crate) trace: OnceLock<StepTrace>,
     /// The reuse of results; `None` if steps are executed in any case.
     pub(crate) reuse: Option<StepReuse>,
+    /// The reason if steps are executed in any case.
+    pub(crate) reuse_off: Option<String>,
+    /// The reason why steps cannot run on a view; set by the first step that could not.
+    pub(crate) no_view: OnceLock<String>,
 }
 
 /// The paths to which a run is restricted.
@@ -419,6 +425,27 @@ impl RunContext {
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
         let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
+    }
+
+    /// Notes the reason why a step could not run on a view.
+    pub(crate) fn note_view(&self, view: Option<&ViewTrace>) {
+        if let Some(Err(NoTrace::Unavailable { message })) = view {
+            self.no_view.get_or_init(|| message.clone());
+        }
+    }
+
+    /// Returns the facts that decide how the run reuses results.
+    pub(crate) fn reuse_conditions(&self, plan: &Plan) -> ReuseConditions {
+        let is_cacheable = |skill: &PlannedSkill| skill.steps.iter().any(|step| self.step_reuse(skill, step).is_some());
+        let off = match &self.reuse {
+            None => self.reuse_off.clone(),
+            Some(reuse) if !reuse.uses_stored() => Some("the request executes every step (`--no-cache`)".to_owned()),
+            Some(_) if !plan.skills.iter().any(is_cacheable) => {
+                Some("no step can be reused; `proctor explain cache` names the rules".to_owned())
+            }
+            Some(_) => None,
+        };
+        ReuseConditions { off, no_view: self.no_view.get().cloned() }
     }
 
     /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.

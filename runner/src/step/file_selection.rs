@@ -9,7 +9,7 @@ use proctor_core::decision::file_matcher::{CONTENT_BYTES, FileCandidate, FileMat
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
-use proctor_core::record::evidence::CheckedFiles;
+use proctor_core::record::evidence::{CheckedFiles, FileDependence};
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::read_beneath;
 use proctor_sandbox::{FileBatches, Policy};
@@ -37,6 +37,10 @@ pub(crate) struct StepFiles {
     parallel: u32,
     /// The files that need not be checked again; sorted.
     reused: Vec<Vec<u8>>,
+    /// The end of the oldest execution that the passes of these files can come from.
+    reused_executed_at: Option<String>,
+    /// The observation that contradicts `per_file`.
+    dependence: Option<FileDependence>,
 }
 
 impl StepFiles {
@@ -48,7 +52,14 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new() });
+            return Ok(Self {
+                files: None,
+                are_arguments: false,
+                parallel: 1,
+                reused: Vec::new(),
+                reused_executed_at: None,
+                dependence: None,
+            });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
@@ -62,7 +73,10 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new() }),
+            Ok(Ok(Some(files))) => {
+                let (reused, reused_executed_at) = (Vec::new(), None);
+                Ok(Self { files: Some(files), are_arguments, parallel, reused, reused_executed_at, dependence: None })
+            }
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }
@@ -73,9 +87,20 @@ impl StepFiles {
         self.files.as_deref().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Sets the files that need not be checked again.
-    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>) {
+    /// Sets the files that need not be checked again, and the end of the oldest execution that their passes can come from.
+    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>, executed_at: Option<String>) {
+        self.reused_executed_at = executed_at.filter(|_| !reused.is_empty());
         self.reused = reused;
+    }
+
+    /// Sets the observation that contradicts `per_file`.
+    pub(crate) fn set_dependence(&mut self, dependence: FileDependence) {
+        self.dependence = Some(dependence);
+    }
+
+    /// Returns the observation that contradicts `per_file`.
+    pub(crate) fn dependence(&self) -> Option<&FileDependence> {
+        self.dependence.as_ref()
     }
 
     /// Returns the files that are to be checked, relative to the work directory of the step.
@@ -103,6 +128,8 @@ impl StepFiles {
             sha256: paths_digest(files.iter()),
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
             reused: self.reused.len() as u64,
+            reused_executed_at: self.reused_executed_at.clone(),
+            dependence: self.dependence.clone(),
         })
     }
 }

@@ -17,11 +17,19 @@ use crate::step::reuse::FilesNotStored;
 
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
-    pub(crate) key: Sha256Hex,
+    pub(crate) key: StepKey,
     /// True if a stored result holds, and the execution checks it.
     pub(crate) is_recheck: bool,
     /// The earlier results of a step with `per_file` that hold.
     pub(crate) earlier: Vec<StoredResult>,
+}
+
+/// The key under which the results of a step are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StepKey {
+    pub(crate) key: Sha256Hex,
+    /// True if a pass counts for each file by itself.
+    pub(crate) is_per_file: bool,
 }
 
 /// Stores the result of an execution. Returns the digest that stands for it, and the reason for a doubt if a stored
@@ -35,7 +43,8 @@ pub(crate) async fn store_result(
     let passed = evidence.outcome == Outcome::Passed;
     // A failure of some files is a failure, whatever the others do.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
-    let (Some(StepReuseState { key, is_recheck, earlier }), Some(view)) = (state, view) else {
+    let (Some(StepReuseState { key: StepKey { key, is_per_file }, is_recheck, earlier }), Some(view)) = (state, view)
+    else {
         return StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
     };
     // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
@@ -54,8 +63,8 @@ pub(crate) async fn store_result(
     }
     let (context, evidence) = (Arc::clone(context), evidence.clone());
     let step = &evidence.planned;
-    let listed = is_per_file(step)
-        .then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
+    let listed =
+        is_per_file.then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
     let store = move || {
         let none = StoreOutcome::default();
         let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return none };
@@ -72,10 +81,9 @@ pub(crate) async fn store_result(
                 // Without a record, nothing shows that the files are independent.
                 StoreOutcome { must_check_all: is_partial, ..none }
             }
-            Err(FilesNotStored::ReadsOthers { path }) => {
-                let reason = format!("`per_file` is wrong: the check of other files read `{path}`");
-                tracing::warn!(step = %evidence.planned.name, "{reason}; all files are checked");
-                reuse.distrust(&key, &reason);
+            Err(FilesNotStored::Dependence(dependence)) => {
+                tracing::debug!(step = %evidence.planned.name, "{}", dependence.phrase());
+                reuse.refute_per_file(&key, &dependence);
                 StoreOutcome { must_check_all: is_partial, ..none }
             }
         }

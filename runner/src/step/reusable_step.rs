@@ -6,12 +6,11 @@ use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, StepEvidence};
 use proctor_core::reuse::{ReuseObstacle, StoredResult};
-use proctor_core::text::digest::Sha256Hex;
 
 use crate::run::run_context::RunContext;
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
-use crate::step::result_storage::{StepReuseState, is_per_file, paths_in_tree};
+use crate::step::result_storage::{StepKey, StepReuseState, is_per_file, paths_in_tree};
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
@@ -31,7 +30,7 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
-    let key = reuse_key(context, stack, skill, step, &files);
+    let key = reuse_key(context, stack, skill, step, &mut files);
     let (mut is_recheck, mut earlier) = (false, Vec::new());
     if let Some(key) = &key {
         match search_result(context, key, step, &mut files).await {
@@ -55,53 +54,66 @@ pub(crate) async fn run(
         return run;
     }
     discard_layer(run.layer).await;
-    files.set_reused(Vec::new());
-    execute_with_files(context, &stack, skill, step, (&files, None, Execution::Verifying)).await
+    files.set_reused(Vec::new(), None);
+    // If `per_file` was found to be wrong, the step now has the key of a step without it.
+    let key = reuse_key(context, &stack, skill, step, &mut files).filter(|key| !key.is_per_file);
+    let state = key.map(|key| StepReuseState { key, is_recheck: false, earlier: Vec::new() });
+    execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
 }
 
-/// Returns the key of a step under which its results are stored; `None` if they are not.
+/// Returns the key of a step under which its results are stored; `None` if they are not. A wrong `per_file` does not count,
+/// and is noted in `files`.
 pub(crate) fn reuse_key(
     context: &RunContext,
     stack: &LayerStack,
     skill: &PlannedSkill,
     step: &PlannedStep,
-    files: &StepFiles,
-) -> Option<Sha256Hex> {
+    files: &mut StepFiles,
+) -> Option<StepKey> {
     let reuse = context.step_reuse(skill, step)?;
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step).ok()?;
-    if !is_per_file(step) {
-        policy.files = files.batches(&policy);
+    if is_per_file(step) {
+        let key = reuse.key(skill, step, &policy, &below);
+        match reuse.per_file_refutation(&key) {
+            None => return Some(StepKey { key, is_per_file: true }),
+            Some(dependence) => files.set_dependence(dependence),
+        }
     }
-    Some(reuse.key(skill, step, &policy, &below))
+    policy.files = files.batches(&policy);
+    Some(StepKey { key: reuse.key(skill, step, &policy, &below), is_per_file: false })
 }
 
-/// Searches stored results on a blocking thread. For a step with `per_file`, marks the files that have passed.
+/// Searches stored results on a blocking thread. If they count for each file, marks the files that have passed.
 pub(crate) async fn search_result(
     context: &Arc<RunContext>,
-    key: &Sha256Hex,
+    StepKey { key, is_per_file }: &StepKey,
     step: &PlannedStep,
     files: &mut StepFiles,
 ) -> ReuseSearch {
     let (shared, key) = (Arc::clone(context), key.clone());
-    let listed = is_per_file(step).then(|| paths_in_tree(step, files.chosen()));
+    let listed = is_per_file.then(|| paths_in_tree(step, files.chosen()));
+    let none = || (Vec::new(), None);
     let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
-        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), Vec::new()),
+        (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
-            Ok(PassedFiles { passed, mut holding }) if passed.len() == listed.len() => {
-                (ReuseSearch::Found(Box::new(holding.swap_remove(0))), passed)
+            Ok(PassedFiles { passed, mut holding, executed_at }) if passed.len() == listed.len() => {
+                let result = StoredResult { executed_at: executed_at.clone(), ..holding.swap_remove(0) };
+                (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
             }
-            Ok(PassedFiles { passed, holding }) => (ReuseSearch::Files(holding), passed),
-            Err(reason) => (ReuseSearch::Nothing(reason), Vec::new()),
+            Ok(PassedFiles { passed, holding, executed_at }) => {
+                (ReuseSearch::Files(holding), (passed, Some(executed_at)))
+            }
+            Err(reason) => (ReuseSearch::Nothing(reason), none()),
         },
-        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), Vec::new()),
+        _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), none()),
     };
-    let (found, passed) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
+    let (found, (passed, executed_at)) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
         let message = format!("the search ended badly: {error}");
-        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), Vec::new())
+        (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), none())
     });
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
-    files.set_reused(reused);
+    files.set_reused(reused, executed_at);
     found
 }
 
@@ -115,11 +127,17 @@ fn reused_step(
     let source = result.source();
     let files =
         result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest())));
+    let batches = result.evidence.checked_files.as_ref().map_or(0, |files| files.batches);
     let mut evidence = StepEvidence {
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
-        checked_files: checked.evidence(None).map(|now| CheckedFiles { reused: 0, ..now }),
+        checked_files: checked.evidence(None).map(|now| CheckedFiles {
+            batches,
+            reused: 0,
+            reused_executed_at: None,
+            ..now
+        }),
         ..result.evidence
     };
     context.redactor().redact_step(&mut evidence);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace};
-use proctor_core::record::evidence::{StepEvidence, escape_output};
+use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
     ChangedInput, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
     plan_obstacle, result_obstacle,
@@ -30,11 +30,13 @@ use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
-use crate::store::results::{MAX_AGE, StepResults};
+use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 
 /// A file of the host that changed within this time may have changed since without other stat data: a write through a
 /// shared mapping sets no time until the kernel has written the page.
 const UNSETTLED_NS: i64 = 40_000_000_000;
+/// The program that this process executes. The link works after the file was replaced by an upgrade, too.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -61,14 +63,14 @@ pub(crate) struct ReuseRequest {
     pub(crate) run_id: RunId,
     /// True if stored results are used. New ones are stored in any case.
     pub(crate) uses_stored: bool,
-    /// True if the operator's share of the usable results is checked by an execution.
-    pub(crate) rechecks: bool,
+    /// True if nothing is executed, so that no result is checked by an execution.
+    pub(crate) is_preview: bool,
 }
 
 impl ReuseRequest {
     /// Creates the request of a run.
     pub(crate) fn new(run_id: &RunId, uses_stored: bool) -> Self {
-        Self { run_id: run_id.clone(), uses_stored, rechecks: true }
+        Self { run_id: run_id.clone(), uses_stored, is_preview: false }
     }
 }
 
@@ -76,6 +78,8 @@ impl ReuseRequest {
 pub(crate) struct ReuseConfig<'a> {
     pub(crate) settings: ReuseSettings,
     pub(crate) request: ReuseRequest,
+    /// Maximum size of all stored results, in bytes on disk.
+    pub(crate) max_store_bytes: u64,
     /// The program that sets up sandboxes.
     pub(crate) helper: &'a Path,
     pub(crate) user: (u32, u32),
@@ -98,6 +102,8 @@ pub(crate) struct PassedFiles {
     pub(crate) passed: Vec<usize>,
     /// The results that hold, newest first; at least one.
     pub(crate) holding: Vec<StoredResult>,
+    /// The end of the oldest execution that the passes can come from.
+    pub(crate) executed_at: String,
 }
 
 /// The reason why the result of a step with `per_file` is not stored.
@@ -106,10 +112,7 @@ pub(crate) enum FilesNotStored {
     /// A rule forbids it, or the inputs are not known.
     Obstacle(ReuseObstacle),
     /// The step read a file that it was not to check, so that `per_file` is wrong.
-    ReadsOthers {
-        /// The path.
-        path: String,
-    },
+    Dependence(FileDependence),
 }
 
 /// The search for a stored result.
@@ -171,25 +174,16 @@ impl StepReuse {
     /// Opens the stored results of a state directory.
     ///
     /// # Errors
-    /// The directory cannot be written, or the helper program cannot be examined.
+    /// The directory cannot be written, or a program of Proctor cannot be examined.
     pub(crate) fn open(state: &Directory, state_path: &Path, config: &ReuseConfig<'_>) -> Result<Self, EngineError> {
-        let program = fs::metadata(config.helper).map_err(|error| {
-            EngineError::Internal(format!("`{}` cannot be examined: {error}", config.helper.display()))
-        })?;
+        let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Ok(Self {
-            results: StepResults::open(state)?,
+            results: StepResults::open(state, config.max_store_bytes)?,
             settings: config.settings,
             request: config.request.clone(),
-            proctor: format!(
-                "{} {} {} {}.{:09}",
-                env!("CARGO_PKG_VERSION"),
-                program.ino(),
-                program.size(),
-                program.ctime(),
-                program.ctime_nsec()
-            ),
+            proctor: format!("{} {helper} {itself}", env!("CARGO_PKG_VERSION")),
             machine: MachineFacts {
                 kernel: format!("{} {}", text(uname.release()), text(uname.version())),
                 architecture: text(uname.machine()),
@@ -270,6 +264,7 @@ impl StepReuse {
 
     fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
         let newest = self.holding_results(key, TreeInputs(tree), |_| true)?.swap_remove(0);
+        self.mark_used(std::slice::from_ref(&newest));
         if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
     }
 
@@ -311,7 +306,7 @@ impl StepReuse {
     }
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
-        Ok(self.request.rechecks && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
+        Ok(!self.request.is_preview && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
     }
 
     /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
@@ -334,19 +329,22 @@ impl StepReuse {
             open.retain(|(_, file)| file.as_ref().is_none_or(|file| !known.contains(file)));
             open.is_empty()
         })?;
+        self.mark_used(&holding);
         if self.is_chosen_for_recheck()? {
             return Err(NoResult::Recheck);
         }
         let mut open = open.into_iter().map(|(at, _)| at).peekable();
         let passed = (0..files.len()).filter(|at| open.next_if_eq(at).is_none()).collect();
-        Ok(PassedFiles { passed, holding })
+        let oldest = holding.iter().min_by_key(|result| result.executed_ms);
+        let executed_at = oldest.map(|result| result.executed_at.clone()).unwrap_or_default();
+        Ok(PassedFiles { passed, holding, executed_at })
     }
 
     /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
     /// results that hold.
     ///
     /// # Errors
-    /// The reason why it is not stored. [`FilesNotStored::ReadsOthers`] if the result of a file depends on another one
+    /// The reason why it is not stored. [`FilesNotStored::Dependence`] if the result of a file depends on another one
     /// of `all`.
     pub(crate) fn record_files(
         &self,
@@ -381,7 +379,8 @@ impl StepReuse {
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
         if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
-            return Err(FilesNotStored::ReadsOthers { path: escape_output(other) });
+            let checked = checked.iter().map(|path| escape_output(path));
+            return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
         }
         let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
         let mut inputs = observed.without_files(&own).map_err(invalid)?;
@@ -396,10 +395,26 @@ impl StepReuse {
         let files = files.into_iter().collect();
         let mut result = self.new_result(key, evidence, has_files, (inputs, files));
         // The passes of other files do not become younger.
-        let oldest = earlier.iter().map(|result| result.executed_ms).min();
-        result.executed_ms = oldest.map_or(result.executed_ms, |oldest| oldest.min(result.executed_ms));
-        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
+        self.store(&result).map_err(FilesNotStored::Obstacle)?;
         Ok(result.chain_digest())
+    }
+
+    fn store(&self, result: &StoredResult) -> Result<(), ReuseObstacle> {
+        match self.results.store(result) {
+            Ok(StoreDecision::Stored) => Ok(()),
+            Ok(StoreDecision::TooLarge { bytes, max_bytes }) => Err(ReuseObstacle::TooLarge { bytes, max_bytes }),
+            Err(error) => Err(ReuseObstacle::NotObserved { message: error.to_string() }),
+        }
+    }
+
+    /// Records that results are used, so that results which are used less are removed first. A preview uses no result.
+    fn mark_used(&self, results: &[StoredResult]) {
+        for result in results.iter().filter(|_| !self.request.is_preview) {
+            if let Err(error) = self.results.mark_used(result) {
+                tracing::debug!(%error, "the use of a stored result cannot be recorded");
+            }
+        }
     }
 
     fn new_result(
@@ -465,7 +480,7 @@ impl StepReuse {
         let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
         let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let result = self.new_result(key, evidence, has_files, (inputs, Vec::new()));
-        self.results.store(&result).map_err(|error| not_observed(error.to_string()))?;
+        self.store(&result)?;
         Ok(result.chain_digest())
     }
 
@@ -473,6 +488,21 @@ impl StepReuse {
     pub(crate) fn distrust(&self, key: &Sha256Hex, reason: &str) {
         if let Err(error) = self.results.set_distrust(key, reason) {
             tracing::error!(%error, "a step cannot be excluded from reuse");
+        }
+    }
+
+    /// Returns the observation that contradicts `per_file` of the step with this key.
+    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Option<FileDependence> {
+        let read = self.results.per_file_refutation(key);
+        read.inspect_err(|error| tracing::warn!(%error, "the record of a wrong `per_file` cannot be read"))
+            .ok()
+            .flatten()
+    }
+
+    /// Records an observation that contradicts `per_file` of the step with this key.
+    pub(crate) fn refute_per_file(&self, key: &Sha256Hex, dependence: &FileDependence) {
+        if let Err(error) = self.results.refute_per_file(key, dependence) {
+            tracing::error!(%error, "a wrong `per_file` cannot be recorded");
         }
     }
 
@@ -505,6 +535,19 @@ impl StepReuse {
     }
 }
 
+/// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
+/// path, so that the command line and a daemon that execute the same file have the same identity.
+///
+/// # Errors
+/// The file cannot be examined.
+fn program_identity(program: &Path) -> Result<String, EngineError> {
+    let file = fs::metadata(program)
+        .map_err(|error| EngineError::Internal(format!("`{}` cannot be examined: {error}", program.display())))?;
+    let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
+    let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
+    Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
+}
+
 /// Refuses a file of the host that changed a moment ago.
 fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
     let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
@@ -521,3 +564,6 @@ fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
         rest => rest.strip_prefix(b"/"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
+use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::ReuseObstacle;
 use proctor_core::text::digest::Sha256Hex;
 
@@ -19,25 +20,26 @@ pub(crate) async fn predict_reuse(
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> ReusePrediction {
-    let nothing =
-        |reason| ReusePrediction { key: None, search: Ok(ReuseSearch::Nothing(reason)), checked_files: (0, 0) };
+    let unsearched = |search| ReusePrediction { key: None, search, checked_files: (0, 0), note: None };
+    let nothing = |reason| unsearched(Ok(ReuseSearch::Nothing(reason)));
     if let Some(obstacle) = StepReuse::obstacle(skill, step) {
         return nothing(NoResult::Obstacle(obstacle));
     }
     let mut files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
-        Err(not_chosen) => return ReusePrediction { key: None, search: Err(not_chosen), checked_files: (0, 0) },
+        Err(not_chosen) => return unsearched(Err(not_chosen)),
     };
     if context.observed_tree().is_none() {
         return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
     }
-    let Some(key) = reuse_key(context, stack, skill, step, &files) else {
+    let Some(key) = reuse_key(context, stack, skill, step, &mut files) else {
         let message = "the stored results are not available".to_owned();
         return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
     };
     let search = search_result(context, &key, step, &mut files).await;
     let checked_files = (files.to_check().count(), files.chosen().len());
-    ReusePrediction { key: Some(key), search: Ok(search), checked_files }
+    let note = files.dependence().map(FileDependence::phrase);
+    ReusePrediction { key: Some(key.key), search: Ok(search), checked_files, note }
 }
 
 /// The prediction for a step.
@@ -48,4 +50,6 @@ pub(crate) struct ReusePrediction {
     pub(crate) search: Result<ReuseSearch, FilesNotChosen>,
     /// Number of files of a step with `{files}` that would be checked, and of all its files.
     pub(crate) checked_files: (usize, usize),
+    /// The observation that contradicts `per_file`, as a phrase.
+    pub(crate) note: Option<String>,
 }

@@ -189,6 +189,7 @@ pub(crate) async fn execute_with_files(
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
+        context.note_view(judged.result.view.as_ref());
         if let Some(Err(reason)) = &judged.result.view
             && reason.invalidates_result()
             && !context.cancel.is_cancelled()

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proctor_git::files::path_resolution::{LinkPolicy, open_beneath};
-use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 
 use super::StoreError;
 
@@ -230,6 +230,19 @@ impl Directory {
             Ok(stat) => Ok(Some((stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)))),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(errno) => Err(StoreError::io("stat", self.path_of(name))(errno)),
+        }
+    }
+
+    /// Sets the time of modification of the file `name`, if it exists, to the current time.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn touch(&self, name: &str) -> Result<(), StoreError> {
+        let now = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_NOW };
+        let times = Timestamps { last_access: Timespec { tv_nsec: fs::UTIME_OMIT, ..now }, last_modification: now };
+        match fs::utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(StoreError::io("touch", self.path_of(name))(errno)),
         }
     }
 

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 /// Maximum depth of directories that are counted: each level holds a descriptor.
 const MAX_DEPTH: usize = 128;
 /// Block size in which `stat(2)` counts.
-const BLOCK_SIZE: u64 = 512;
+pub(crate) const BLOCK_SIZE: u64 = 512;
 
 /// Removes `path` with `remove`, and counts it. If a part remains, only the bytes are counted.
 pub(crate) fn remove_and_count<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -> R) -> R {
@@ -26,6 +26,14 @@ pub(crate) fn remove_and_count<R>(freed: &mut Freed, path: &Path, remove: impl F
         None => freed.add(before),
     }
     removed
+}
+
+/// Ignores files that another process has already removed.
+pub(crate) fn ignore_missing(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 /// Removes a directory in the state directory and counts it. A later clean-up repeats a removal that fails.

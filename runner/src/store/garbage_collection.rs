@@ -48,7 +48,7 @@ pub(crate) fn collect_copies_and_caches(
     collected: &mut Collected,
 ) -> io::Result<()> {
     remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
-    results::evict(state, now, extent == GcExtent::All, &mut collected.other)?;
+    results::evict(state, now, (keep.max_result_bytes, extent), &mut collected.other)?;
     let copies = (keep.max_copy_bytes, extent);
     private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, copies, &mut collected.copies)?;
     caches::eviction::evict(state, (&keep.caches, extent), now, &mut collected.caches).map_err(io::Error::other)

@@ -1,23 +1,28 @@
 //! Stores results of steps for reuse in `results/<key>/<inputs>.result` of the state directory.
 //!
 //! A key stands for everything besides the observed inputs that determines the result of a step. It has at most
-//! [`MAX_RESULTS`] results, one for each set of inputs; the newest ones are kept. Results need not survive a crash: a
-//! damaged file is not used.
+//! [`MAX_RESULTS`] results, one for each set of inputs; the most recently used ones are kept. The time of modification of
+//! a file is the time at which it was stored or last used. Results need not survive a crash: a damaged file is not used.
+//!
+//! Several processes may use the directory. Each file is replaced atomically, and a file that disappears does not
+//! matter: its step is executed again. Only one process at a time removes results beyond the bound in bytes.
 
 pub(crate) mod maintenance;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use proctor_core::decision::gc::Freed;
+use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 
-use super::StoreError;
 use super::directory::{Directory, random_u64};
-use super::freed_bytes::remove_dir_counted;
+use super::freed_bytes::{BLOCK_SIZE, ignore_missing, remove_and_count, remove_dir_counted};
+use super::{GcExtent, StoreError};
 
 /// Directory of all results, in the state directory.
 pub(crate) const RESULTS_DIR: &str = "results";
@@ -26,6 +31,8 @@ const SECRET_FILE: &str = "secret";
 const SECRET_BYTES: usize = 32;
 /// The file that excludes a step from reuse, with the reason.
 const DISTRUST_FILE: &str = "distrusted";
+/// The file with the observation that contradicts `per_file` of a step.
+const PER_FILE_FILE: &str = "per-file-refuted";
 /// The file with the reason why the result of the last execution was not stored.
 const NOT_STORED_FILE: &str = "not-stored";
 /// Maximum size of a file with a reason, in bytes.
@@ -34,6 +41,8 @@ const MAX_REASON: u64 = 64 << 10;
 const SUFFIX: &str = ".result";
 /// Maximum number of results of one key.
 pub(crate) const MAX_RESULTS: usize = 16;
+/// A single result may take this part of the size of all results.
+const MAX_PART_OF_STORE: u64 = 8;
 /// Maximum number of keys.
 const MAX_KEYS: usize = 20_000;
 /// Maximum age of a result.
@@ -44,17 +53,35 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub(crate) struct StepResults {
     root: Directory,
     secret: [u8; SECRET_BYTES],
+    /// Maximum size of one result, in bytes.
+    max_bytes: u64,
+}
+
+/// The decision about a result to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreDecision {
+    /// The result is stored.
+    Stored,
+    /// The result is larger than the maximum, and is not stored.
+    TooLarge {
+        /// The size of the result, in bytes.
+        bytes: u64,
+        /// The maximum, in bytes.
+        max_bytes: u64,
+    },
 }
 
 impl StepResults {
-    /// Opens the results, and creates their directory and secret if they do not exist.
+    /// Opens the results, and creates their directory and secret if they do not exist. `max_store_bytes` is the maximum
+    /// size of all results together.
     ///
     /// # Errors
     /// The directory cannot be read or written.
-    pub(crate) fn open(state: &Directory) -> Result<Self, StoreError> {
+    pub(crate) fn open(state: &Directory, max_store_bytes: u64) -> Result<Self, StoreError> {
         let root = state.ensure(RESULTS_DIR, 0o700)?;
+        let max_bytes = max_store_bytes / MAX_PART_OF_STORE;
         if let Some(secret) = read_secret(&root)? {
-            return Ok(Self { root, secret });
+            return Ok(Self { root, secret, max_bytes });
         }
         let mut bytes = Vec::with_capacity(SECRET_BYTES);
         while bytes.len() < SECRET_BYTES {
@@ -63,7 +90,7 @@ impl StepResults {
         // Another process may write its own at the same time; the one that is read afterwards counts.
         root.write(SECRET_FILE, &bytes)?;
         match read_secret(&root)? {
-            Some(secret) => Ok(Self { root, secret }),
+            Some(secret) => Ok(Self { root, secret, max_bytes }),
             None => Err(StoreError::Io {
                 action: "read",
                 path: format!("{RESULTS_DIR}/{SECRET_FILE}"),
@@ -77,8 +104,8 @@ impl StepResults {
         &self.secret
     }
 
-    /// Returns the stored results of a key, newest first. Each one is read when the iterator comes to it. Damaged files
-    /// are skipped.
+    /// Returns the stored results of a key, the most recently used ones first. Each one is read when the iterator comes to
+    /// it. Damaged files are skipped.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -100,17 +127,33 @@ impl StepResults {
         }))
     }
 
-    /// Stores a result, and removes the oldest ones beyond the maximum number.
+    /// Stores a result unless it is too large, and removes the least recently used ones beyond the maximum number.
     ///
     /// # Errors
     /// A system call fails.
-    pub(crate) fn store(&self, result: &StoredResult) -> Result<(), StoreError> {
+    pub(crate) fn store(&self, result: &StoredResult) -> Result<StoreDecision, StoreError> {
+        let encoded = result.encode();
+        if encoded.len() as u64 > self.max_bytes {
+            return Ok(StoreDecision::TooLarge { bytes: encoded.len() as u64, max_bytes: self.max_bytes });
+        }
         let (directory, _) = self.root.ensure_unsynced(result.key.as_str(), 0o700)?;
-        directory.write_unsynced(&format!("{}{SUFFIX}", result.inputs_sha256), &result.encode())?;
+        directory.write_unsynced(&file_name(result), &encoded)?;
         directory.remove(NOT_STORED_FILE)?;
         let names = names_by_age(&directory)?;
         let excess = names.len().saturating_sub(MAX_RESULTS);
-        names.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))
+        names.into_iter().take(excess).try_for_each(|(_, name)| directory.remove(&name))?;
+        Ok(StoreDecision::Stored)
+    }
+
+    /// Records that a result is used, so that results which are used less are removed first.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn mark_used(&self, result: &StoredResult) -> Result<(), StoreError> {
+        match self.key_directory(&result.key)? {
+            Some(directory) => directory.touch(&file_name(result)),
+            None => Ok(()),
+        }
     }
 
     /// Returns why no result of a key is used, if a check has found a wrong one.
@@ -154,6 +197,27 @@ impl StepResults {
         names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
     }
 
+    /// Returns the observation that contradicts `per_file` of a step.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Result<Option<FileDependence>, StoreError> {
+        let Some(directory) = self.key_directory(key)? else { return Ok(None) };
+        let bytes = directory.read(PER_FILE_FILE, MAX_REASON)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Records an observation that contradicts `per_file` of a step, and removes its results, which count for each file.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn refute_per_file(&self, key: &Sha256Hex, dependence: &FileDependence) -> Result<(), StoreError> {
+        let directory = self.root.ensure(key.as_str(), 0o700)?;
+        // Serializing this type cannot fail.
+        directory.write(PER_FILE_FILE, &serde_json::to_vec(dependence).unwrap_or_default())?;
+        names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
+    }
+
     fn key_directory(&self, key: &Sha256Hex) -> Result<Option<Directory>, StoreError> {
         match self.root.descend(key.as_str()) {
             Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -162,15 +226,19 @@ impl StepResults {
     }
 }
 
+fn file_name(result: &StoredResult) -> String {
+    format!("{}{SUFFIX}", result.inputs_sha256)
+}
+
 fn read_secret(root: &Directory) -> Result<Option<[u8; SECRET_BYTES]>, StoreError> {
     let bytes = root.read(SECRET_FILE, SECRET_BYTES as u64)?;
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
 }
 
-/// The time of the last write of a stored result, in seconds and nanoseconds since 1970, and its file name.
+/// The time at which a result was stored or last used, in seconds and nanoseconds since 1970, and its file name.
 type WrittenResult = ((i64, i64), String);
 
-/// Returns the results in a directory, oldest first.
+/// Returns the results in a directory, the least recently used ones first.
 fn names_by_age(directory: &Directory) -> Result<Vec<WrittenResult>, StoreError> {
     let mut found = Vec::new();
     for name in directory.names()?.into_iter().filter(|name| name.ends_with(SUFFIX)) {
@@ -183,12 +251,23 @@ fn names_by_age(directory: &Directory) -> Result<Vec<WrittenResult>, StoreError>
     Ok(found)
 }
 
-/// Removes the results of keys without a new result for [`MAX_AGE`], and the least recently written keys beyond the
-/// maximum number; all of them with `everything`.
+/// Removes the results of keys without a new result for [`MAX_AGE`], the least recently written keys beyond the maximum
+/// number, and the least recently used results beyond `max_bytes`; all of them with [`GcExtent::All`].
 ///
 /// # Errors
-/// The directory cannot be listed.
-pub(crate) fn evict(state: &Path, now: SystemTime, everything: bool, freed: &mut Freed) -> io::Result<()> {
+/// A directory cannot be listed.
+pub(crate) fn evict(
+    state: &Path,
+    now: SystemTime,
+    (max_bytes, extent): (u64, GcExtent),
+    freed: &mut Freed,
+) -> io::Result<()> {
+    evict_keys(state, now, extent, freed)?;
+    evict_bytes(state, max_bytes, freed)
+}
+
+fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed) -> io::Result<()> {
+    let everything = extent == GcExtent::All;
     let entries = match fs::read_dir(state.join(RESULTS_DIR)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -212,6 +291,60 @@ pub(crate) fn evict(state: &Path, now: SystemTime, everything: bool, freed: &mut
         }
     }
     Ok(())
+}
+
+/// Removes the least recently used results until all of them together take at most `max_bytes` on disk. If another
+/// process does the same now, this one does nothing: otherwise, both would remove results for the same excess.
+fn evict_bytes(state: &Path, max_bytes: u64, freed: &mut Freed) -> io::Result<()> {
+    let root = match Directory::open(&state.join(RESULTS_DIR)) {
+        Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io::Error::other)?,
+    };
+    if !root.try_lock().map_err(io::Error::other)? {
+        return Ok(());
+    }
+    let mut results = results_by_use(&state.join(RESULTS_DIR))?;
+    let mut bytes: u64 = results.iter().map(|result| result.bytes).sum();
+    results.sort_by(|one, other| (one.used, &one.path).cmp(&(other.used, &other.path)));
+    for result in results {
+        if bytes <= max_bytes {
+            break;
+        }
+        bytes -= result.bytes;
+        // A result that was stored again or used in the meantime is no longer the least recently used one.
+        let is_same =
+            fs::symlink_metadata(&result.path).and_then(|now| now.modified()).is_ok_and(|at| at == result.used);
+        if is_same {
+            remove_and_count(freed, &result.path, || ignore_missing(fs::remove_file(&result.path)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A stored result on disk.
+struct ResultFile {
+    used: SystemTime,
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// Returns all stored results. Skips what disappears in the meantime.
+fn results_by_use(root: &Path) -> io::Result<Vec<ResultFile>> {
+    let mut results = Vec::new();
+    for key in fs::read_dir(root)? {
+        let Ok(files) = fs::read_dir(key?.path()) else { continue };
+        for file in files.flatten() {
+            let Ok(meta) = file.metadata() else { continue };
+            if meta.is_file() && file.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+                results.push(ResultFile {
+                    used: meta.modified()?,
+                    path: file.path(),
+                    bytes: meta.blocks() * BLOCK_SIZE,
+                });
+            }
+        }
+    }
+    Ok(results)
 }
 
 #[cfg(test)]
@@ -247,7 +380,7 @@ pub(crate) mod tests {
 
     fn results() -> (tempfile::TempDir, StepResults) {
         let temp = tempfile::tempdir().expect("temp");
-        let results = StepResults::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
+        let results = StepResults::open(&Directory::open(temp.path()).expect("opens"), u64::MAX).expect("opens");
         (temp, results)
     }
 
@@ -261,9 +394,11 @@ pub(crate) mod tests {
         let key = Sha256Hex::digest(b"a");
         assert_eq!(candidates(&results, &key), []);
         let stored = [result("a", "/1"), result("a", "/2"), result("b", "/1")];
-        stored.iter().for_each(|result| results.store(result).expect("stores"));
+        for result in &stored {
+            results.store(result).expect("stores");
+        }
         assert_eq!(candidates(&results, &key), [stored[1].clone(), stored[0].clone()]);
-        let again = StepResults::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
+        let again = StepResults::open(&Directory::open(temp.path()).expect("opens"), u64::MAX).expect("opens");
         assert_eq!(again.secret(), results.secret());
     }
 
@@ -301,6 +436,81 @@ pub(crate) mod tests {
         assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")).len(), MAX_RESULTS);
     }
 
+    /// Returns the size of a result on disk.
+    fn disk_bytes(temp: &tempfile::TempDir) -> u64 {
+        let results = results_by_use(&temp.path().join(RESULTS_DIR)).expect("lists");
+        results.iter().map(|result| result.bytes).max().expect("a result")
+    }
+
+    /// Sets the time of the last use of a result.
+    fn set_used(temp: &tempfile::TempDir, result: &StoredResult, seconds: u64) {
+        let path = temp.path().join(RESULTS_DIR).join(result.key.as_str()).join(file_name(result));
+        let file = fs::File::options().write(true).open(path).expect("opens");
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("sets the time");
+    }
+
+    #[test]
+    fn removes_the_least_recently_used_results_beyond_the_size() {
+        let (temp, results) = results();
+        let stored = [result("a", "/1"), result("b", "/1"), result("c", "/1")];
+        for (seconds, result) in stored.iter().enumerate() {
+            results.store(result).expect("stores");
+            set_used(&temp, result, 1_000 + seconds as u64);
+        }
+        // The oldest one is used, so that it becomes the newest.
+        results.mark_used(&stored[0]).expect("marks");
+        let evict_to = |bytes| {
+            let mut freed = Freed::default();
+            evict_bytes(temp.path(), bytes, &mut freed).expect("evicts");
+            let is_left = |result: &StoredResult| !candidates(&results, &result.key).is_empty();
+            (freed.number, stored.each_ref().map(is_left))
+        };
+        let one = disk_bytes(&temp);
+        assert_eq!(evict_to(3 * one), (0, [true, true, true]));
+        assert_eq!(evict_to(3 * one - 1), (1, [true, false, true]));
+        assert_eq!(evict_to(one), (1, [true, false, false]));
+        assert_eq!(evict_to(0), (1, [false, false, false]));
+        results.mark_used(&stored[0]).expect("a result that another process has removed");
+    }
+
+    #[test]
+    fn only_one_process_removes_results_beyond_the_size() {
+        let (temp, results) = results();
+        results.store(&result("a", "/1")).expect("stores");
+        let other = Directory::open(&temp.path().join(RESULTS_DIR)).expect("opens");
+        assert!(other.try_lock().expect("locks"));
+        let evict = || evict_bytes(temp.path(), 0, &mut Freed::default()).expect("evicts");
+        evict();
+        assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")).len(), 1);
+        drop(other);
+        evict();
+        assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")), []);
+    }
+
+    #[test]
+    fn does_not_store_a_result_above_its_part_of_the_size() {
+        let temp = tempfile::tempdir().expect("temp");
+        let bytes = result("a", "/1").encode().len() as u64;
+        let open = |most| StepResults::open(&Directory::open(temp.path()).expect("opens"), most).expect("opens");
+        let refused = open(bytes * MAX_PART_OF_STORE - 1).store(&result("a", "/1")).expect("decides");
+        assert_eq!(refused, StoreDecision::TooLarge { bytes, max_bytes: bytes - 1 });
+        let results = open(bytes * MAX_PART_OF_STORE);
+        assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")), []);
+        assert_eq!(results.store(&result("a", "/1")).expect("stores"), StoreDecision::Stored);
+    }
+
+    #[test]
+    fn a_wrong_per_file_is_recorded_and_its_results_are_removed() {
+        let (_temp, results) = results();
+        let key = Sha256Hex::digest(b"a");
+        results.store(&result("a", "/1")).expect("stores");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), None);
+        let dependence = FileDependence::new(["a.py".to_owned()].into_iter(), "b.py".to_owned());
+        results.refute_per_file(&key, &dependence).expect("writes");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
+        assert_eq!(candidates(&results, &key), []);
+    }
+
     #[test]
     fn a_distrusted_step_has_no_results() {
         let (temp, results) = results();
@@ -311,9 +521,9 @@ pub(crate) mod tests {
         assert_eq!(results.distrust(&key).expect("reads").as_deref(), Some("it failed"));
         assert_eq!(candidates(&results, &key), []);
         let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
-        evict(temp.path(), later, false, &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut Freed::default()).expect("evicts");
         assert!(results.distrust(&key).expect("reads").is_some());
-        evict(temp.path(), later, true, &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut Freed::default()).expect("evicts");
         assert_eq!(results.distrust(&key).expect("reads"), None);
     }
 }

@@ -14,7 +14,7 @@ use super::attestations::ATTESTATIONS_DIR;
 use super::directory::{Directory, is_temporary};
 use super::documents::RUNS_DIR;
 use super::durations::DURATIONS_DIR;
-use super::freed_bytes::remove_and_count;
+use super::freed_bytes::{ignore_missing, remove_and_count};
 use crate::host::sandboxed_git::INPUTS_DIR;
 
 /// Age after which a temporary file counts as abandoned.
@@ -103,14 +103,6 @@ fn remove_file(path: &Path, freed: &mut Freed) -> io::Result<()> {
 
 fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
     remove_and_count(freed, path, || ignore_missing(fs::remove_dir_all(path)))
-}
-
-/// Ignores files that another process has already removed.
-fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// Returns whether a run is in progress: it then holds the lock of its documents.

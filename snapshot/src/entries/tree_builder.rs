@@ -45,6 +45,13 @@ pub(crate) struct NewTreeLeaf {
     pub(crate) found: ScannedEntry,
 }
 
+/// A tree without covered entries.
+impl Default for EntryTree {
+    fn default() -> Self {
+        Self::from_leaves([])
+    }
+}
+
 impl EntryTree {
     /// Builds a tree from directories. Missing parent directories are added.
     pub(crate) fn assemble(mut parts: Vec<DirectoryPart<'_>>) -> Self {

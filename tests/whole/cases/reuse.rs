@@ -17,6 +17,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::changed_variable_of_the_caller_executes_the_step", changed_variable_executes_step),
     reuse_case("reuse::no_cache_executes_every_step", no_cache_executes_everything),
     reuse_case("reuse::operator_disables_reuse", operator_disables_reuse),
+    case("reuse::without_a_view_steps_are_executed_and_the_record_says_so", executes_steps_without_view).needs(&[
+        Needs::Sandbox,
+        Needs::Root,
+        Needs::Views,
+        Needs::WorkingCommand(&["unshare", "--mount", "mount", "--bind", "/dev/null", "/dev/fuse"]),
+    ]),
     reuse_case("reuse::unobservable_steps_are_never_reused", unobservable_steps_are_executed),
     reuse_case("reuse::failed_step_is_never_stored", failed_step_is_not_stored),
     reuse_case("reuse::later_step_gets_the_files_of_a_cached_step", files_of_cached_step_exist),
@@ -110,6 +116,11 @@ fn unchanged_tree_executes_nothing(env: &TestEnvironment) {
     assert!(gate(&[]).contains("2 of 2 steps cached"), "{}", gate(&[]));
     let answer: Value = serde_json::from_str(&gate(&["--format", "json"])).expect("JSON");
     assert_eq!((&answer["run"]["steps"], &answer["run"]["cached_steps"]), (&2.into(), &2.into()), "{answer:#}");
+    // The age of the run is that of the executions, which are older than the run.
+    let oldest = reuse.steps().iter().map(|step| text(&step["reused"]["executed_at"])).min();
+    assert_eq!(answer["run"]["oldest_execution"], oldest.expect("two steps").as_str(), "{answer:#}");
+    let ages = ["age_ms", "oldest_execution_age_ms"].map(|age| answer["run"][age].as_u64().expect("in the past"));
+    assert!(ages[0] < ages[1], "{answer:#}");
     let verbose = reuse.repo.run_with(&["--verbose"]).exits(0);
     assert!(verbose.stdout.contains(&format!("cached from run {first}, executed ")), "{verbose}");
     let logs = reuse.proctor(&["logs", &text(&reuse.repo.last_run()["run_id"]), "verify.it/one"]).exits(0);
@@ -174,6 +185,35 @@ fn no_cache_executes_everything(env: &TestEnvironment) {
     // The results of this run are stored.
     reuse.pass();
     assert_eq!(reuse.repo.evidence("verify.it")["cached_from"], executed_by.as_str());
+}
+
+/// Replaces the device of views for one command.
+const WITHOUT_FUSE: [&str; 5] =
+    ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\""];
+
+fn executes_steps_without_view(env: &TestEnvironment) {
+    let reuse = ReuseRepo::new(env, [print_file("one", "README.md")]);
+    reuse.pass();
+    reuse.pass();
+    let mode = || {
+        let recorded = &reuse.repo.last_run()["reuse"];
+        (text(&recorded["mode"]), recorded["cached_steps"].as_u64())
+    };
+    assert_eq!(mode(), ("observed".to_owned(), Some(1)));
+    let hidden = |words: &[&str]| env.finish(env.start_through(reuse.repo.path(), &WITHOUT_FUSE, words)).exits(0);
+    let words = ["run", "--profile", "pr", "--changeset", crate::environment::CHANGESET, "--verbose", "--no-daemon"];
+    reuse.repo.write("README.md", "edited\n");
+    let run = hidden(&words);
+    assert!(run.stdout.contains("reuse: whole_tree; the inputs of steps cannot be observed: "), "{run}");
+    assert_eq!((mode(), reuse.executed()), (("whole_tree".to_owned(), Some(0)), vec!["one".to_owned()]));
+    let doctor = hidden(&["doctor"]).stdout;
+    assert!(doctor.lines().any(|line| line.starts_with("reuse ") && line.contains(" whole_tree; ")), "{doctor}");
+    let state = env.state_dir();
+    let explained = hidden(&["explain", "cache", "--state-dir", state.to_str().expect("UTF-8")]).stdout;
+    assert!(explained.starts_with("reuse: whole_tree; "), "{explained}");
+    assert!(explained.contains("the last execution was not stored: its inputs were not observed: "), "{explained}");
+    reuse.repo.run_with(&["--no-cache"]).exits(0);
+    assert_eq!(mode(), ("off".to_owned(), Some(0)));
 }
 
 fn operator_disables_reuse(env: &TestEnvironment) {
@@ -265,6 +305,7 @@ fn per_file_checks_changed_files(env: &TestEnvironment) {
     assert_eq!(reuse.stdout("each"), "b.py\nd.py\n");
     let checked = &reuse.repo.step("each")["checked_files"];
     assert_eq!((&checked["count"], &checked["reused"]), (&4.into(), &2.into()), "{checked:#}");
+    assert!(checked["reused_executed_at"].as_str() < reuse.repo.last_run()["timestamp"].as_str(), "{checked:#}");
     reuse.pass();
     assert_eq!(reuse.executed(), [""; 0]);
     // A failure of one file is a failure, and is not stored.
@@ -284,10 +325,26 @@ fn wrong_per_file_checks_all_files(env: &TestEnvironment) {
     }
     reuse.pass();
     reuse.repo.write("src/b.py", "fine too\n");
-    reuse.pass();
+    let wrong = "`per_file` is wrong: the check of `src/b.py` read `src/a.py`";
+    let noticed = reuse.pass();
     assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n", "all files are checked in the same run");
+    assert!(noticed.all_output().contains(wrong), "{noticed}");
+    // From now on, the step is reused like a step without `per_file`.
+    let cached = reuse.pass();
+    assert_eq!(reuse.executed(), [""; 0]);
+    assert!(cached.all_output().contains(wrong), "{cached}");
+    let dependence = &reuse.repo.step("each")["checked_files"]["dependence"];
+    assert_eq!((&dependence["checked"], &dependence["read"]), (&["src/b.py"][..].into(), &"src/a.py".into()));
     let explained = reuse.explain("verify.it/each");
-    assert!(explained.contains("`per_file` is wrong: the check of other files read `src/a.py`"), "{explained}");
+    assert!(explained.contains("would be cached") && explained.contains(wrong), "{explained}");
+    reuse.repo.write("src/c.py", "fine too\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\n");
+    reuse.repo.write("src/d.py", "fine too\n");
+    reuse.pass();
+    assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\nd.py\n", "the list of files is a part of the key");
+    reuse.repo.write("src/a.py", "bad\n");
+    reuse.repo.run().exits(1);
 }
 
 fn failed_recheck_excludes_step(env: &TestEnvironment) {

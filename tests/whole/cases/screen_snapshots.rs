@@ -272,7 +272,7 @@ fn sandbox_and_machine_screens(env: &TestEnvironment) {
         if is_control { format!("{row}HOW\n") } else { format!("{line}\n") }
     };
     let mask_fact = |line: String| match line.split(' ').next() {
-        Some(label @ ("groups" | "views")) => format!("{label:<13} WHICH\n"),
+        Some(label @ ("groups" | "views" | "reuse")) => format!("{label:<13} WHICH\n"),
         _ => line,
     };
     screens.text = screens.text.lines().map(|line| mask_fact(mask_mechanism(line))).collect();

@@ -17,9 +17,10 @@ use proctor_core::model::plan::{
 };
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
-    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, Measured, ReportEvidence, ReportFault,
-    ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, FileDependence, Measured, ReportEvidence,
+    ReportFault, ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
 };
+use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::record::unverified_inputs::{
     InputKind, InputShown, PreparedInput, UnverifiedInput, UnverifiedInputs,
 };
@@ -151,7 +152,14 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
-        checked_files: Some(CheckedFiles { count: 1, sha256: Sha256Hex::digest(b"src/a\0"), batches: 1, reused: 1 }),
+        checked_files: Some(CheckedFiles {
+            count: 1,
+            sha256: Sha256Hex::digest(b"src/a\0"),
+            batches: 1,
+            reused: 1,
+            reused_executed_at: Some("2026-01-01T00:00:00Z".into()),
+            dependence: Some(FileDependence::new(["src/a".to_owned()].into_iter(), "src/b".to_owned())),
+        }),
         reused: Some(ReuseSource {
             run_id: "r0".parse().expect("a run id"),
             executed_at: "2026-01-01T00:00:00Z".into(),
@@ -408,7 +416,12 @@ fn last_run() -> LastRun {
         ])),
         rerun: None,
         scope: None,
+        reuse: Some(whole_tree_reuse()),
     }
+}
+
+fn whole_tree_reuse() -> RunReuse {
+    RunReuse { mode: ReuseMode::WholeTree, reason: Some("no view".into()), steps: 3, cached_steps: 0 }
 }
 
 #[test]
@@ -480,6 +493,7 @@ fn events_match_schema() {
             exit_code: 5,
             duration_ms: 1,
             evidence_dir: Some("/state/runs/r1".into()),
+            reuse: Some(whole_tree_reuse()),
         },
     ];
     for event in &events {

@@ -2,7 +2,7 @@
 
 use proctor_core::record::evidence::{CACHED, ReuseSource};
 use proctor_core::reuse::ObservedInputs;
-use proctor_runner::{ReusePreview, StepPreview};
+use proctor_runner::{ProfilePreview, ReusePreview, StepPreview};
 
 use crate::style::{DIM, GOOD, STRONG, UNSURE, paint};
 use crate::text::escape_line;
@@ -10,15 +10,21 @@ use crate::text::escape_line;
 /// Maximum number of inputs of a step that are listed.
 const MAX_LISTED_INPUTS: usize = 1_000;
 
-/// Renders the steps of a profile, or only the step with the path `wanted`. With `verbose`, lists the inputs of the
-/// results.
-pub(super) fn render(previews: &[StepPreview], wanted: Option<&str>, verbose: bool) -> String {
-    let chosen = previews.iter().filter(|preview| wanted.is_none_or(|wanted| preview.path == wanted));
-    let text: String = chosen.map(|preview| render_step(preview, verbose)).collect();
+/// Renders how a run would reuse results, and the steps of a profile, or only the step with the path `wanted`. With
+/// `verbose`, lists the inputs of the results.
+pub(super) fn render(preview: &ProfilePreview, wanted: Option<&str>, verbose: bool) -> String {
+    let chosen = preview.steps.iter().filter(|step| wanted.is_none_or(|wanted| step.path == wanted));
+    let text: String = chosen.map(|step| render_step(step, verbose)).collect();
     match wanted.filter(|_| text.is_empty()) {
         Some(check) => format!("{} would be executed: toolchain checks are never reused\n", escape_line(check)),
-        None => text,
+        None => mode_line(preview) + &text,
     }
+}
+
+/// Renders how results are reused, if the results of steps are not.
+fn mode_line(preview: &ProfilePreview) -> String {
+    let Some(reason) = &preview.reason else { return String::new() };
+    format!("{} {}; {}\n", paint(DIM, "reuse:"), preview.mode.as_str(), escape_line(reason))
 }
 
 fn render_step(preview: &StepPreview, verbose: bool) -> String {
@@ -48,6 +54,9 @@ fn render_step(preview: &StepPreview, verbose: bool) -> String {
             text
         }
     };
+    if let Some(note) = &preview.note {
+        text.push_str(&format!("  {}\n", escape_line(note)));
+    }
     if !preview.executed_before.is_empty() {
         let before = escape_line(&preview.executed_before.join(", "));
         text.push_str(&format!(
@@ -81,6 +90,7 @@ fn input_lines(inputs: &ObservedInputs, verbose: bool) -> String {
 mod tests {
     use proctor_core::model::names::RunId;
     use proctor_core::model::trace::{AccessTrace, AccessedPath, PathState};
+    use proctor_core::record::run_reuse::ReuseMode;
     use proctor_core::text::digest::Sha256Hex;
 
     use super::*;
@@ -105,19 +115,38 @@ mod tests {
     }
 
     fn preview(path: &str, reuse: ReusePreview) -> StepPreview {
-        StepPreview { path: path.to_owned(), reuse, executed_before: Vec::new() }
+        StepPreview { path: path.to_owned(), reuse, note: None, executed_before: Vec::new() }
+    }
+
+    fn observed(steps: &[StepPreview]) -> ProfilePreview {
+        ProfilePreview { mode: ReuseMode::Observed, reason: None, steps: steps.to_vec() }
+    }
+
+    #[test]
+    fn names_the_mode_if_steps_cannot_be_observed() {
+        let step = preview("a/s", ReusePreview::NothingToCheck { reason: "no file".to_owned() });
+        let whole = ProfilePreview {
+            mode: ReuseMode::WholeTree,
+            reason: Some("no device".to_owned()),
+            ..observed(std::slice::from_ref(&step))
+        };
+        let text = strip_colours(&render(&whole, None, false));
+        assert_eq!(text, "reuse: whole_tree; no device\na/s would not run: no file\n");
     }
 
     #[test]
     fn names_the_source_of_a_usable_result() {
         let reused = preview("a/s", ReusePreview::Reused { source: source(2), inputs: inputs(2) });
         let other = preview("a/t", ReusePreview::NothingToCheck { reason: "no file".to_owned() });
-        let rendered = |verbose| strip_colours(&render(&[reused.clone(), other.clone()], Some("a/s"), verbose));
+        let rendered =
+            |verbose| strip_colours(&render(&observed(&[reused.clone(), other.clone()]), Some("a/s"), verbose));
         let short =
             "a/s would be cached\n  cached from run r1, executed 2026-01-02T03:04:05.678Z, 2 inputs unchanged\n";
         assert_eq!(rendered(false), short);
         assert_eq!(rendered(true), format!("{short}    absent /0000\n    absent /0001\n"));
-        assert!(strip_colours(&render(&[reused, other], None, false)).ends_with("a/t would not run: no file\n"));
+        assert!(
+            strip_colours(&render(&observed(&[reused, other]), None, false)).ends_with("a/t would not run: no file\n")
+        );
     }
 
     #[test]
@@ -128,15 +157,19 @@ mod tests {
             newest: Some((source(1), inputs(MAX_LISTED_INPUTS + 2))),
             not_stored: Some("it did not pass".to_owned()),
         };
-        let executed = StepPreview { executed_before: vec!["b/t".to_owned()], ..preview("a/s", reuse) };
-        let text = strip_colours(&render(std::slice::from_ref(&executed), None, false));
+        let executed = StepPreview {
+            executed_before: vec!["b/t".to_owned()],
+            note: Some("`per_file` is wrong".to_owned()),
+            ..preview("a/s", reuse)
+        };
+        let text = strip_colours(&render(&observed(std::slice::from_ref(&executed)), None, false));
         assert_eq!(
             text,
             "a/s would be executed: `x` now exists\n  the last execution was not stored: it did not pass\n  the newest \
-             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  provided that these steps, which would be \
+             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  `per_file` is wrong\n  provided that these steps, which would be \
              executed before, leave no files: b/t\n"
         );
-        let long = strip_colours(&render(&[executed], None, true));
+        let long = strip_colours(&render(&observed(&[executed]), None, true));
         assert!(long.contains("    and 2 more\n") && long.contains("    absent /0999\n"), "{long}");
     }
 }

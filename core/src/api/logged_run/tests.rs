@@ -32,6 +32,7 @@ fn reports_interruption_before_run_start() {
         exit_code: 130,
         duration_ms: 0,
         evidence_dir: None,
+        reuse: None,
     };
     let view = view(&numbered_log(vec![queued_event(), doubt, end]));
     assert_eq!((view.state, view.verdict, view.seq), (RunState::Finished, Some(Verdict::Inconclusive), 3));
@@ -52,7 +53,7 @@ fn started_event(at: &str) -> RunEvent {
 /// Returns the end of a run that took `duration_ms`.
 fn finished_event(duration_ms: u64) -> RunEvent {
     let (verdict, tier) = (Verdict::Passed, Tier::ONE);
-    RunEvent::RunFinished { verdict, tier, exit_code: 0, duration_ms, evidence_dir: None }
+    RunEvent::RunFinished { verdict, tier, exit_code: 0, duration_ms, evidence_dir: None, reuse: None }
 }
 
 #[test]

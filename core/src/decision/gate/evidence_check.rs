@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use serde::de::DeserializeOwned;
 
-use super::findings::GateFindings;
+use super::findings::{EarlierExecution, GateFindings};
 use crate::decision::gate::gate_facts::{
     ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement,
 };
@@ -67,21 +67,36 @@ pub(super) struct StepCounts {
     pub(super) cached_steps: u64,
 }
 
-impl StepCounts {
+/// The steps in the evidence of a run.
+#[derive(Debug, Default)]
+pub(super) struct RecordedSteps {
+    pub(super) counts: StepCounts,
+    /// The earlier executions that the results depend on.
+    pub(super) earlier: Vec<EarlierExecution>,
+}
+
+impl RecordedSteps {
     fn from_documents(cited: &[(String, EvidenceDocument)]) -> Self {
         let skills = cited.iter().filter_map(|(_, evidence)| match evidence {
             EvidenceDocument::Skill(skill) => Some(skill),
             EvidenceDocument::Toolchain(_) => None,
         });
-        let steps: Vec<&StepEvidence> = skills.flat_map(|skill| &skill.steps).collect();
-        let cached = steps.iter().filter(|step| step.is_cached()).count();
-        Self { steps: steps.len() as u64, cached_steps: cached as u64 }
+        let mut recorded = Self::default();
+        for (skill, step) in skills.flat_map(|skill| skill.steps.iter().map(|step| (&skill.skill, step))) {
+            recorded.counts.steps += 1;
+            recorded.counts.cached_steps += u64::from(step.is_cached());
+            recorded.earlier.extend(step.oldest_execution().map(|executed_at| EarlierExecution {
+                step: step_path(skill, &step.planned.name),
+                executed_at: executed_at.to_owned(),
+            }));
+        }
+        recorded
     }
 }
 
-/// Checks every cited document, every document that the plan requires, and every other file. Returns the number of
-/// steps in the intact documents.
-pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) -> StepCounts {
+/// Checks every cited document, every document that the plan requires, and every other file. Returns the steps in the
+/// intact documents.
+pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut GateFindings) -> RecordedSteps {
     let cited = documents.read_cited_documents(findings);
     documents.judge_outcome(&cited, findings);
     documents.judge_tier(&cited, findings);
@@ -93,7 +108,7 @@ pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut Gat
     documents.judge_seen_trees(&cited, findings);
     documents.judge_plan(&cited, findings);
     documents.judge_uncited_files(findings);
-    StepCounts::from_documents(&cited)
+    RecordedSteps::from_documents(&cited)
 }
 
 impl EvidenceChecker<'_> {

@@ -142,6 +142,15 @@ impl GateFinding {
     }
 }
 
+/// An execution of an earlier run that the result of a step depends on.
+#[derive(Debug, Clone)]
+pub(super) struct EarlierExecution {
+    /// The step, as `skill/step`.
+    pub(super) step: String,
+    /// The recorded end of the execution.
+    pub(super) executed_at: String,
+}
+
 /// Collects findings; each code has a method with its message and hint.
 pub(super) struct GateFindings {
     rerun_hint: String,
@@ -402,6 +411,24 @@ impl GateFindings {
         let message = format!("the run ended {age} ago, at {timestamp}, but the maximum accepted age is {most}");
         let hint = format!("{}, or accept an older one with `--max-age`", self.rerun_hint);
         self.add_finding(GateCode::Stale, message, hint);
+    }
+
+    pub(super) fn stale_execution(&mut self, execution: &EarlierExecution, age: Duration, max_age: Duration) {
+        let (age, most) = (format_age(age), format_age(max_age));
+        let EarlierExecution { step, executed_at } = execution;
+        let message = format!(
+            "the run uses an earlier result of `{step}`, whose execution ended {age} ago, at {executed_at}, but the maximum \
+             accepted age is {most}"
+        );
+        let hint = format!("{} with `--no-cache`, or accept an older one with `--max-age`", self.rerun_hint);
+        self.add_finding(GateCode::Stale, message, hint);
+    }
+
+    pub(super) fn execution_time_unreadable(&mut self, execution: &EarlierExecution) {
+        let EarlierExecution { step, executed_at } = execution;
+        let message =
+            format!("the time of the earlier execution of `{step}`, `{executed_at}`, is not a valid UTC time");
+        self.add_with_rerun_hint(GateCode::TimeUnreadable, message);
     }
 
     pub(super) fn future_timestamp(&mut self, timestamp: &str) {

@@ -20,7 +20,7 @@ pub struct GateRequirements {
     pub changeset: Option<ChangesetId>,
     /// The highest accepted effective tier. The operator's limit applies as well; the lower of the two wins.
     pub max_tier: Tier,
-    /// The maximum age of the run.
+    /// The maximum age of the run, and of the earlier executions whose results it uses.
     pub max_age: MaxAge,
     /// The treatment of a run that is not recorded in Proctor's state directory.
     pub unattested: UnattestedPolicy,

@@ -3,6 +3,7 @@
 mod attestations;
 mod bit_flips;
 mod cache_trust;
+mod execution_age;
 mod external_ignores;
 mod partial_run;
 mod restricted_run;
@@ -180,6 +181,7 @@ impl GateScenario {
             unverified_inputs: None,
             rerun: None,
             scope: None,
+            reuse: None,
         };
         let demands = GateRequirements {
             profile: profile("pr"),
@@ -308,22 +310,6 @@ fn accepts_matching_run() {
     let run = answer.run.expect("a run");
     assert!(run.attested);
     assert_eq!((run.tier, run.age_ms), (Tier::TWO, Some(10_000)));
-}
-
-#[test]
-fn counts_cached_steps_of_the_run() {
-    let source = ReuseSource {
-        run_id: run_id("r1"),
-        executed_at: "2026-01-01T00:00:00.000Z".into(),
-        inputs_sha256: Sha256Hex::digest(b"inputs"),
-        inputs: 3,
-    };
-    let world = GateScenario::new().with(|w| w.skills[0].steps[0].reused = Some(source));
-    let steps: usize = world.skills.iter().map(|skill| skill.steps.len()).sum();
-    let answer = world.write_documents().evaluate();
-    assert!(answer.pass, "{answer:#?}");
-    let run = answer.run.expect("a run");
-    assert_eq!((run.steps, run.cached_steps), (steps as u64, 1));
 }
 
 #[test]

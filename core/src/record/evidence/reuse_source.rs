@@ -26,7 +26,8 @@ pub fn cached_skill_note(cached: usize, steps: usize) -> Option<String> {
 pub struct ReuseSource {
     /// The run that executed the step.
     pub run_id: RunId,
-    /// The end of that execution, in UTC, RFC 3339.
+    /// The end of that execution, in UTC, RFC 3339. For a step with `per_file`, the end of the oldest execution that the
+    /// passes of its files can come from.
     pub executed_at: String,
     /// The sha256 of the inputs that the execution read. All of them are the same now.
     pub inputs_sha256: Sha256Hex,

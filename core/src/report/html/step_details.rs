@@ -45,6 +45,9 @@ fn write_summary(html: &mut Html, shown: &ShownStep<'_>) {
         if let Some(source) = &step.reused {
             html.leaf("span", "soft", &source.phrase());
         }
+        if let Some(phrase) = step.files_note() {
+            html.leaf("span", "soft", &phrase);
+        }
         if step.outcome != Outcome::Passed {
             html.leaf("span", "why", &page_text::truncated_sentence(&outcome_reason::step_reason(step)));
         }

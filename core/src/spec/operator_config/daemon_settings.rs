@@ -82,6 +82,8 @@ pub struct Retention {
     pub max_output_bytes: u64,
     /// Maximum size of all private copies, in bytes on disk. The least recently used copies are removed first.
     pub max_copy_bytes: u64,
+    /// Maximum size of all stored results of steps, in bytes on disk. The least recently used results are removed first.
+    pub max_result_bytes: u64,
     /// Retention of skill caches.
     pub caches: CacheRetention,
 }
@@ -116,6 +118,7 @@ const DEFAULT_LOG_LEVEL: &str = "info";
 const MAX_RUNS_KEPT: u64 = 10_000;
 const MAX_OUTPUT_BYTES: u64 = 4 << 30;
 const MAX_COPY_BYTES: u64 = 20 << 30;
+const MAX_RESULT_BYTES: u64 = 256 << 20;
 const MAX_CACHE_BYTES: u64 = 64 << 30;
 const MAX_CACHE_BYTES_PER_REPOSITORY: u64 = 32 << 30;
 const MAX_CACHE_BYTES_PER_RUN: u64 = 16 << 30;
@@ -182,6 +185,9 @@ struct RetentionFile {
     /// Maximum size of all private copies of worktrees and commits, in bytes on disk; the least recently used copies are
     /// removed first. Default: 20 GiB.
     max_copy_bytes: Option<NonZeroU64>,
+    /// Maximum size of all stored results of steps, in bytes on disk; the least recently used results are removed first.
+    /// A result larger than an eighth of this size is not stored. Default: 256 MiB.
+    max_result_bytes: Option<NonZeroU64>,
     /// Maximum size of all caches, in bytes; the least recently used caches are removed first. Default: 64 GiB.
     max_cache_bytes: Option<NonZeroU64>,
     /// Maximum size of the caches of one repository, in bytes. Default: 32 GiB.
@@ -242,6 +248,9 @@ impl DaemonSettings {
                     .and_then(|kept| kept.max_output_bytes)
                     .map_or(MAX_OUTPUT_BYTES, NonZeroU64::get),
                 max_copy_bytes: retention.and_then(|kept| kept.max_copy_bytes).map_or(MAX_COPY_BYTES, NonZeroU64::get),
+                max_result_bytes: retention
+                    .and_then(|kept| kept.max_result_bytes)
+                    .map_or(MAX_RESULT_BYTES, NonZeroU64::get),
                 caches: CacheRetention::from_file(retention),
             },
         }

@@ -15,7 +15,7 @@ use crate::model::event::RunEvent;
 use crate::model::leak::LeakedProcesses;
 use crate::model::outcome::Termination;
 use crate::model::plan::{Argv, PlannedStep};
-use crate::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence};
+use crate::record::evidence::{AttemptEvidence, DriftEvidence, FileDependence, StepEvidence};
 use crate::spec::Diagnostic;
 
 /// Length at which the kernel cuts the name of a process, in bytes (`TASK_COMM_LEN` without the NUL).
@@ -48,7 +48,7 @@ impl Redactor {
             flaky: _,
             earlier_attempts,
             found_reports: _,
-            checked_files: _,
+            checked_files,
             env_names: _,
             resources: _,
             leaked,
@@ -61,6 +61,12 @@ impl Redactor {
         self.redact_drift(fixed);
         self.redact_all(applied);
         leaked.iter_mut().for_each(|leaked| self.redact_leaked(leaked));
+        if let Some(FileDependence { checked, checked_count: _, read }) =
+            checked_files.as_mut().and_then(|files| files.dependence.as_mut())
+        {
+            self.redact_all(checked);
+            self.redact_in_place(read);
+        }
         for attempt in earlier_attempts {
             let AttemptEvidence { outcome: _, termination, duration_ms: _, stdout_sha256: _, stderr_sha256: _, leaked } =
                 attempt;

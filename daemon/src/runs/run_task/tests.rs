@@ -31,7 +31,7 @@ fn logged_events(history: &History, live: &LiveRun) -> Vec<RunEvent> {
 
 fn passed_event() -> RunEvent {
     let (verdict, exit_code) = (Verdict::Passed, 0);
-    RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 1, evidence_dir: None }
+    RunEvent::RunFinished { verdict, tier: Tier::ONE, exit_code, duration_ms: 1, evidence_dir: None, reuse: None }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proctor_core::decision::verdict::{self, InconclusiveDetail};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::plan::Plan;
+use proctor_core::record::run_reuse::RunReuse;
 use tokio::sync::oneshot;
 
 use crate::error::EngineError;
@@ -85,12 +86,13 @@ pub(super) fn build_report(
     }
 }
 
-pub(super) fn run_finished_event(report: &FinishedRun, duration: Duration) -> RunEvent {
+pub(super) fn run_finished_event(report: &FinishedRun, reuse: RunReuse, duration: Duration) -> RunEvent {
     RunEvent::RunFinished {
         verdict: report.verdict,
         tier: report.tier,
         exit_code: report.exit_code,
         duration_ms: evidence_builder::whole_millis(duration),
         evidence_dir: Some(report.evidence_dir.display().to_string()),
+        reuse: Some(reuse),
     }
 }

@@ -8,12 +8,14 @@ use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{ReuseSource, step_path};
+use proctor_core::record::run_reuse::ReuseMode;
 use proctor_core::reuse::{IDENTITY_PARTS, ObservedInputs};
 use proctor_core::spec::ReuseSettings;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::resource_needs::{RunSpaceNeeds, disk_limit};
+use super::stored_results::DISABLED_BY_OPERATOR;
 use super::{ContextSettings, Engine};
 use crate::error::EngineError;
 use crate::run::request::{CacheMode, ChangeHandling, RunRequest, RunSource, SkillSelection, TraceSettings};
@@ -24,6 +26,17 @@ use crate::step::layer_stack::ReusedFiles;
 use crate::step::reuse::{NoResult, ReuseRequest, ReuseSearch};
 use crate::step::reuse_prediction::{ReusePrediction, predict_reuse};
 
+/// The prediction for a profile.
+#[derive(Debug, Clone)]
+pub struct ProfilePreview {
+    /// How a run would reuse results.
+    pub mode: ReuseMode,
+    /// The reason if it would not reuse the results of steps.
+    pub reason: Option<String>,
+    /// The predictions for the steps.
+    pub steps: Vec<StepPreview>,
+}
+
 /// The prediction for one step of a profile.
 #[derive(Debug, Clone)]
 pub struct StepPreview {
@@ -31,6 +44,8 @@ pub struct StepPreview {
     pub path: String,
     /// The prediction.
     pub reuse: ReusePreview,
+    /// The observation that contradicts `per_file` of the step, as a phrase.
+    pub note: Option<String>,
     /// The paths of earlier steps that would be executed. The prediction assumes that they leave no files in the tree.
     pub executed_before: Vec<String>,
 }
@@ -72,11 +87,12 @@ struct SkillPreview {
 }
 
 impl Engine {
-    /// Predicts for each step of a profile whether a run of the worktree would use a stored result.
+    /// Predicts for each step of a profile whether a run of the worktree would use a stored result. Executes no step, but
+    /// `/bin/true` on a view.
     ///
     /// # Errors
     /// Same as [`Engine::run`].
-    pub async fn preview_reuse(&self, repo: &Path, profile: &ProfileName) -> Result<Vec<StepPreview>, EngineError> {
+    pub async fn preview_reuse(&self, repo: &Path, profile: &ProfileName) -> Result<ProfilePreview, EngineError> {
         let (request, cancel) = (preview_request(repo, profile), CancellationToken::new());
         let tolerated = self.tolerated_controls(request.sandbox)?;
         let repository = self.open_repository(repo)?;
@@ -92,7 +108,7 @@ impl Engine {
             caches: request.caches,
             redactor: self.redactor(None),
             files: None,
-            reuse: Some(ReuseRequest { rechecks: false, ..ReuseRequest::new(&self.run_id()?, true) }),
+            reuse: Some(ReuseRequest { is_preview: true, ..ReuseRequest::new(&self.run_id()?, true) }),
         };
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);
@@ -116,7 +132,15 @@ impl Engine {
             previews.extend(steps);
             done[index] = Some(skill);
         }
-        Ok(previews)
+        let mut conditions = context.reuse_conditions(&plan);
+        if conditions.off.is_none() {
+            let (launcher, repo) = (Arc::clone(&self.launcher), repository.path().to_path_buf());
+            let trial = tokio::task::spawn_blocking(move || proctor_sandbox::view_obstacle(&launcher, &repo));
+            conditions.no_view =
+                trial.await.map_err(|error| EngineError::Internal(format!("the trial of a view: {error}")))?;
+        }
+        let (mode, reason) = conditions.decide();
+        Ok(ProfilePreview { mode, reason, steps: previews })
     }
 }
 
@@ -136,9 +160,10 @@ async fn preview_skill(
             stack = stack.with_reused(Arc::clone(&files));
             left.files.push(files);
         }
+        let note = prediction.note.clone();
         let reuse = describe(context, settings, prediction);
         let is_executed = matches!(reuse, ReusePreview::Executed { .. });
-        previews.push(StepPreview { path: path.clone(), reuse, executed_before: executed_before.clone() });
+        previews.push(StepPreview { path: path.clone(), reuse, note, executed_before: executed_before.clone() });
         if is_executed {
             executed_before.push(path.clone());
             left.executed.push(path);
@@ -161,7 +186,7 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
             return ReusePreview::Reused { source: result.source(), inputs: result.inputs };
         }
         Ok(ReuseSearch::Nothing(_)) if !settings.enabled => {
-            let reason = "the operator's config disables the reuse of results (`[reuse] enabled = false`)".to_owned();
+            let reason = DISABLED_BY_OPERATOR.to_owned();
             return ReusePreview::Executed { reason, identity: &[], newest: None, not_stored: None };
         }
         Ok(ReuseSearch::Files(_)) => {

@@ -65,12 +65,12 @@ pub fn verify_results(state: &Path) -> Result<ResultVerification, StoreError> {
     Ok(verified)
 }
 
-/// Removes the results that are too old to be used and those beyond the bounds; with [`GcExtent::All`], every result and
-/// every mark of a distrusted step.
+/// Removes the results that are too old to be used and those beyond the bounds, of which `max_bytes` is the size of all
+/// results; with [`GcExtent::All`], every result and every mark of a distrusted step.
 ///
 /// # Errors
 /// The directory is not a state directory, or cannot be read or written.
-pub fn prune_results(state: &Path, extent: GcExtent) -> Result<Freed, StoreError> {
+pub fn prune_results(state: &Path, max_bytes: u64, extent: GcExtent) -> Result<Freed, StoreError> {
     let mut freed = Freed::default();
     let Some(root) = open_results(state)? else { return Ok(freed) };
     let now = Clock::system().system_time();
@@ -85,7 +85,7 @@ pub fn prune_results(state: &Path, extent: GcExtent) -> Result<Freed, StoreError
             }
         }
     }
-    evict(state, now, extent == GcExtent::All, &mut freed).map_err(|source| StoreError::Io {
+    evict(state, now, (max_bytes, extent), &mut freed).map_err(|source| StoreError::Io {
         action: "clean up",
         path: state.join(RESULTS_DIR).display().to_string(),
         source,
@@ -154,7 +154,7 @@ mod tests {
     fn state() -> (tempfile::TempDir, StepResults) {
         let temp = tempfile::tempdir().expect("temp");
         fs::create_dir(temp.path().join(SNAPSHOTS_DIR)).expect("makes");
-        let results = StepResults::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
+        let results = StepResults::open(&Directory::open(temp.path()).expect("opens"), u64::MAX).expect("opens");
         (temp, results)
     }
 
@@ -163,7 +163,9 @@ mod tests {
         let (temp, results) = state();
         assert_eq!((result_stats(temp.path()).expect("counts").results, results.secret().len()), (0, 32));
         let stored = [("a", "/1"), ("a", "/2"), ("b", "/1")];
-        stored.iter().for_each(|(key, path)| results.store(&result(key, path)).expect("stores"));
+        for (key, path) in stored {
+            results.store(&result(key, path)).expect("stores");
+        }
         results.set_distrust(&Sha256Hex::digest(b"c"), "it failed").expect("writes");
         let stats = result_stats(temp.path()).expect("counts");
         assert_eq!((stats.steps, stats.results), (2, 3));
@@ -174,7 +176,9 @@ mod tests {
     #[test]
     fn removes_damaged_and_misplaced_results_only() {
         let (temp, results) = state();
-        [1, 2].iter().for_each(|n| results.store(&result("a", &format!("/{n}"))).expect("stores"));
+        for n in [1, 2] {
+            results.store(&result("a", &format!("/{n}"))).expect("stores");
+        }
         let key = Sha256Hex::digest(b"a");
         let directory = Directory::open(temp.path()).expect("opens").descend(RESULTS_DIR).expect("opens");
         let directory = directory.descend(key.as_str()).expect("opens");
@@ -193,15 +197,15 @@ mod tests {
         let (temp, results) = state();
         results.store(&result("a", "/1")).expect("stores");
         results.set_distrust(&Sha256Hex::digest(b"c"), "it failed").expect("writes");
-        assert_eq!(prune_results(temp.path(), GcExtent::Excess).expect("prunes").number, 0);
+        assert_eq!(prune_results(temp.path(), u64::MAX, GcExtent::Excess).expect("prunes").number, 0);
         let file = temp.path().join(RESULTS_DIR).join(Sha256Hex::digest(b"a").as_str());
         let file = fs::read_dir(file).expect("lists").next().expect("a file").expect("an entry").path();
         let old = Clock::system().system_time() - MAX_AGE - Duration::from_secs(60);
         fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(old)).expect("sets the time");
-        assert_eq!(prune_results(temp.path(), GcExtent::Excess).expect("prunes").number, 1);
+        assert_eq!(prune_results(temp.path(), u64::MAX, GcExtent::Excess).expect("prunes").number, 1);
         let stats = result_stats(temp.path()).expect("counts");
         assert_eq!((stats.results, stats.distrusted.len()), (0, 1));
-        prune_results(temp.path(), GcExtent::All).expect("prunes");
+        prune_results(temp.path(), u64::MAX, GcExtent::All).expect("prunes");
         assert_eq!(result_stats(temp.path()).expect("counts").distrusted, []);
     }
 

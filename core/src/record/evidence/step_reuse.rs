@@ -1,0 +1,30 @@
+//! Describes how far the result of a step comes from earlier executions.
+
+use super::{CACHED, StepEvidence};
+use crate::text::humanize::duration;
+
+impl StepEvidence {
+    /// Returns whether the step has the result of an earlier execution.
+    pub fn is_cached(&self) -> bool {
+        self.reused.is_some()
+    }
+
+    /// Returns the end of the oldest earlier execution that the result depends on; `None` if all of it comes from an
+    /// execution of this run.
+    pub fn oldest_execution(&self) -> Option<&str> {
+        let source = self.reused.as_ref().map(|source| &source.executed_at);
+        let files = self.checked_files.as_ref().and_then(|files| files.reused_executed_at.as_ref());
+        source.or(files).map(String::as_str)
+    }
+
+    /// Returns the number of files that were and were not checked again, or the observation that contradicts `per_file`,
+    /// as a phrase; `None` if there is neither.
+    pub fn files_note(&self) -> Option<String> {
+        self.checked_files.as_ref()?.note()
+    }
+
+    /// Returns the duration of the step; [`CACHED`] if it was not executed.
+    pub fn time_text(&self) -> String {
+        if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
+    }
+}
