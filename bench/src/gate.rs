@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::tier::Tier;
@@ -153,7 +153,7 @@ impl VerifiedTree {
             profile: ProfileName::new("pr")?,
             changeset: None,
             max_tier: Tier::TWO,
-            max_age: MaxAge::default(),
+            max_age: AgeLimits::default(),
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,

@@ -310,9 +310,9 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "N", default_value = "2", value_parser = tier)]
     pub max_tier: Tier,
     /// The maximum age of the run and of the executions whose results it uses, such as `30m` or `7d`, or
-    /// `unlimited`
-    #[arg(long, value_name = "DURATION", default_value = "24h")]
-    pub max_age: MaxAge,
+    /// `unlimited` [default: `24h` for the run]
+    #[arg(long, value_name = "DURATION")]
+    pub max_age: Option<MaxAge>,
     /// Accept a run that the state directory has no record of, such as a run of another machine
     #[arg(long)]
     pub accept_unattested: bool,
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn gate_has_default_age_and_tier() {
         let CliCommand::Gate(gate) = parse(&["gate"]).expect("parses").command else { panic!("gate") };
-        assert_eq!((gate.max_age, gate.max_tier), (MaxAge::default(), Tier::TWO));
+        assert_eq!((gate.max_age, gate.max_tier), (None, Tier::TWO));
         assert_eq!("unlimited".parse(), Ok(MaxAge::Unlimited));
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::GateAsked;
 use proctor_core::decision::gate::{
-    GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
+    AgeLimits, GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
 };
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_core::spec::OperatorConfig;
@@ -55,7 +55,7 @@ fn evaluate_in_process(
         profile: args.profile.clone(),
         changeset: args.changeset.clone(),
         max_tier: args.max_tier,
-        max_age: args.max_age,
+        max_age: AgeLimits::requested(args.max_age),
         unattested: if args.accept_unattested { UnattestedPolicy::Accept } else { UnattestedPolicy::Refuse },
         max_cache_trust: args.max_cache_trust,
         inputs: InputRequirement::from_strict(args.strict_inputs),
@@ -69,7 +69,7 @@ async fn evaluate_in_daemon(daemon: &ReachableDaemon, args: &GateArgs, repo: &Pa
         profile: args.profile.clone(),
         changeset_id: args.changeset.clone(),
         max_tier: args.max_tier,
-        max_age: Some(format_max_age(args.max_age)),
+        max_age: args.max_age.map(format_max_age),
         accept_unattested: args.accept_unattested,
         max_cache_trust: args.max_cache_trust,
         strict_inputs: args.strict_inputs,

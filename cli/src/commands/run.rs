@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked};
-use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
@@ -214,7 +214,7 @@ impl<'a> CommandRuns<'a> {
             profile: self.args.profile.clone(),
             changeset: None,
             max_tier: self.args.max_tier,
-            max_age: MaxAge::default(),
+            max_age: AgeLimits::default(),
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,

@@ -170,7 +170,7 @@ pub struct GateAsked {
     #[serde(default = "two")]
     pub max_tier: Tier,
     /// Maximum age of the run and of the earlier executions whose results it uses: a duration such as `30m`, `24h`,
-    /// `7d`, or `unlimited`. Default: `24h`.
+    /// `7d`, or `unlimited`. Default: `24h` for the run, and no limit for the executions besides that of the run itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<String>,
     /// If true, a run that is not recorded in Proctor's state directory is accepted.

@@ -11,7 +11,7 @@ pub(crate) mod gate_facts;
 mod tests;
 
 pub use crate::decision::gate::gate_facts::{
-    ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement, MaxAge,
+    AgeLimits, ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement, MaxAge,
     MaxAgeParseError, RecordedDocuments, UnattestedPolicy,
 };
 pub use findings::{GateCode, GateFinding, MAX_FINDINGS};
@@ -89,7 +89,7 @@ pub struct GateRun {
     #[serde(default)]
     pub cached_steps: u64,
     /// The end of the oldest earlier execution that a result of the run depends on; `null` if the run executed every
-    /// step. The maximum age applies to this time.
+    /// step. A maximum age that the request names applies to this time, too.
     #[serde(default)]
     pub oldest_execution: Option<String>,
     /// The time since then, in milliseconds; `null` if that time is not in the past.
@@ -225,14 +225,14 @@ fn judge_age(run: &LastRun, requirements: &GateRequirements, facts: &GateFacts<'
     if ended > now + CLOCK_SKEW {
         return findings.future_timestamp(&run.timestamp);
     }
-    if let MaxAge::Within(most) = requirements.max_age
+    if let MaxAge::Within(most) = requirements.max_age.run
         && now.saturating_sub(ended) > most
     {
         findings.stale(&run.timestamp, now.saturating_sub(ended), most);
     }
 }
 
-/// Checks the age of the earlier executions that the results of the run depend on: the run is as old as the oldest one.
+/// Checks the age of the earlier executions that the results of the run depend on.
 fn judge_execution_age(
     run: &LastRun,
     steps: &RecordedSteps,
@@ -244,7 +244,8 @@ fn judge_execution_age(
         return findings.execution_time_unreadable(unreadable);
     }
     let now = Duration::from_millis(facts.now_ms);
-    let (Some((executed, oldest)), MaxAge::Within(most)) = (oldest_execution(steps), requirements.max_age) else {
+    let (Some((executed, oldest)), MaxAge::Within(most)) = (oldest_execution(steps), requirements.max_age.executions)
+    else {
         return;
     };
     // Of a run that is itself too old, the finding exists already.

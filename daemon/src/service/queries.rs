@@ -5,7 +5,9 @@ use proctor_core::api::{
     ChangesAsked, DoctorAnswer, DoctorScope, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView,
     StreamView,
 };
-use proctor_core::decision::gate::{GateAnswer, GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::decision::gate::{
+    AgeLimits, GateAnswer, GateRequirements, InputRequirement, MaxAge, UnattestedPolicy,
+};
 use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::ReportEvidence;
 use proctor_runner::{GateRequest, StoredPart};
@@ -113,7 +115,7 @@ impl Service {
     pub async fn gate(&self, caller: Caller, request: GateAsked) -> Result<GateAnswer, Problem> {
         let _permit = self.preparation_limit.acquire(caller).await;
         let max_age = match request.max_age.as_deref().map(str::parse::<MaxAge>).transpose() {
-            Ok(age) => age.unwrap_or_default(),
+            Ok(age) => AgeLimits::requested(age),
             Err(expected) => return Err(Problem::new(ProblemType::InvalidRequest, format!("`max_age`: {expected}"))),
         };
         let (engine, _, repo) = self.engine_for(caller, &request.repo, None).await?;

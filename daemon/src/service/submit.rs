@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
-use proctor_core::decision::gate::{GateRequirements, InputRequirement, MaxAge, UnattestedPolicy};
+use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::enforcement::SandboxMode;
@@ -420,7 +420,7 @@ impl CheckedRequest {
             profile: self.key.profile.clone(),
             changeset: self.key.changeset.clone(),
             max_tier: self.key.max_tier,
-            max_age: MaxAge::default(),
+            max_age: AgeLimits::default(),
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,

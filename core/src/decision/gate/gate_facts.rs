@@ -20,8 +20,8 @@ pub struct GateRequirements {
     pub changeset: Option<ChangesetId>,
     /// The highest accepted effective tier. The operator's limit applies as well; the lower of the two wins.
     pub max_tier: Tier,
-    /// The maximum age of the run, and of the earlier executions whose results it uses.
-    pub max_age: MaxAge,
+    /// The maximum ages of the run, and of the earlier executions whose results it uses.
+    pub max_age: AgeLimits,
     /// The treatment of a run that is not recorded in Proctor's state directory.
     pub unattested: UnattestedPolicy,
     /// The widest scope that is accepted as a source of cache contents.
@@ -118,6 +118,30 @@ pub enum EvidenceFileContent {
     Bytes(Vec<u8>),
     /// The path exists but was not read; holds the reason as a phrase.
     Unreadable(String),
+}
+
+/// The maximum ages of a run, and of the earlier executions whose results it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgeLimits {
+    /// The maximum age of the run.
+    pub run: MaxAge,
+    /// The maximum age of the executions.
+    pub executions: MaxAge,
+}
+
+impl AgeLimits {
+    /// Returns the limits for a request that names one, which applies to both, or none.
+    pub fn requested(max_age: Option<MaxAge>) -> Self {
+        max_age.map_or_else(Self::default, |most| Self { run: most, executions: most })
+    }
+}
+
+/// By default, only the run has a limit: it has compared everything that the executions read with the current state, and
+/// has used no result that is too old for it.
+impl Default for AgeLimits {
+    fn default() -> Self {
+        Self { run: MaxAge::default(), executions: MaxAge::Unlimited }
+    }
 }
 
 /// The maximum age of a run.

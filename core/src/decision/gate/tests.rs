@@ -187,7 +187,7 @@ impl GateScenario {
             profile: profile("pr"),
             changeset: Some(changeset()),
             max_tier: Tier::TWO,
-            max_age: MaxAge::Within(Duration::from_secs(60)),
+            max_age: AgeLimits::requested(Some(MaxAge::Within(Duration::from_secs(60)))),
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
@@ -394,7 +394,7 @@ fn rejects_stale_and_future_runs() {
     let at = |now_ms| GateScenario::new().with(move |w| w.now_ms = now_ms);
     assert!(at(ENDED_MS + 60_000).finding_codes().is_empty());
     assert_eq!(at(ENDED_MS + 60_001).finding_codes(), [GateCode::Stale]);
-    assert!(at(ENDED_MS + 60_001).with(|w| w.requirements.max_age = MaxAge::Unlimited).finding_codes().is_empty());
+    assert!(at(ENDED_MS + 60_001).with(|w| w.requirements.max_age.run = MaxAge::Unlimited).finding_codes().is_empty());
     assert!(at(ENDED_MS - 5_000).finding_codes().is_empty(), "two clocks");
     let future = at(ENDED_MS - 5_001);
     assert_eq!(

@@ -1,7 +1,7 @@
 //! The age of earlier executions whose results a run uses.
 
 use super::{ENDED_MS, GateScenario, run_id};
-use crate::decision::gate::{GateCode, MaxAge};
+use crate::decision::gate::{AgeLimits, GateCode, MaxAge};
 use crate::record::evidence::{CheckedFiles, ReuseSource};
 use crate::text::digest::Sha256Hex;
 
@@ -27,7 +27,7 @@ fn executed_at(time: &str) -> ReuseSource {
 }
 
 #[test]
-fn run_is_as_old_as_its_oldest_execution() {
+fn a_requested_age_applies_to_the_oldest_execution() {
     // The run ended at 03:04:05.678, 10 s ago; the accepted age is 60 s.
     let with_step = |time: &'static str| {
         GateScenario::new().with(|w| {
@@ -43,14 +43,16 @@ fn run_is_as_old_as_its_oldest_execution() {
     let step = format!("`{}/", old.skills[1].skill);
     assert!(finding.message.contains(&step) && finding.message.contains("at 2026-01-02T03:03:15.677Z"), "{finding:?}");
     assert!(finding.hint.contains("with `--no-cache`"), "{finding:?}");
-    assert!(old.with(|w| w.requirements.max_age = MaxAge::Unlimited).finding_codes().is_empty());
+    assert!(old.with(|w| w.requirements.max_age.executions = MaxAge::Unlimited).finding_codes().is_empty());
+    let without_limit = with_step("2026-01-02T03:03:15.677Z").with(|w| w.requirements.max_age = AgeLimits::default());
+    assert!(without_limit.finding_codes().is_empty(), "only the run is limited by default");
     let stale_run = with_step("2026-01-01T00:00:00Z").with(|w| w.now_ms = ENDED_MS + 60_001);
     assert_eq!(stale_run.finding_codes(), [GateCode::Stale], "one finding about the age is enough");
     assert_eq!(with_step("yesterday").finding_codes(), [GateCode::TimeUnreadable]);
 }
 
 #[test]
-fn run_is_as_old_as_the_passes_of_files() {
+fn a_requested_age_applies_to_the_passes_of_files() {
     let files = |time: &str| CheckedFiles {
         count: 3,
         sha256: Sha256Hex::digest(b"files"),
