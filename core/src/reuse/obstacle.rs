@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::model::enforcement::Tolerated;
 use crate::model::outcome::{Outcome, Termination};
-use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly};
+use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly, RelPath};
 use crate::record::evidence::StepEvidence;
 
 /// The reason why the result of a step is not stored, or why no stored result is used.
@@ -16,10 +16,16 @@ pub enum ReuseObstacle {
     Network,
     /// The step changes the worktree.
     ChangesWorktree,
-    /// The skill has caches, whose content is not observed.
-    Caches,
-    /// The skill needs ignored directories of the worktree, whose content is not observed.
-    NeededPaths,
+    /// The skill has a cache whose content may change the result.
+    Cache {
+        /// The path of the cache.
+        path: RelPath,
+    },
+    /// A step of the skill changed paths of `needs_paths`.
+    ChangedPaths {
+        /// The paths.
+        paths: Vec<RelPath>,
+    },
     /// The step declares report files.
     Reports,
     /// The step judges SQL.
@@ -51,8 +57,17 @@ impl fmt::Display for ReuseObstacle {
             Self::Nondeterministic => "its skill is declared as nondeterministic (`determinism: D2`)",
             Self::Network => "it may use the network (`network: allow`)",
             Self::ChangesWorktree => "it changes the worktree (`read_only: off` or `fix`)",
-            Self::Caches => "its skill has `caches`, whose content is not observed",
-            Self::NeededPaths => "its skill has `needs_paths`, whose content is not observed",
+            Self::Cache { path } => {
+                return write!(
+                    f,
+                    "its skill has the cache `{path}`, whose content is not observed; if it never changes the result of \
+                     a step, write `{{ path: {path}, transparent: true }}` in `caches`"
+                );
+            }
+            Self::ChangedPaths { paths } => {
+                let paths = paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+                return write!(f, "a step of its skill changed {paths} of `needs_paths`");
+            }
             Self::Reports => "it declares `reports`",
             Self::Sql => "it judges SQL",
             Self::SharedTree => "steps see the worktree itself, not a private copy",
@@ -73,12 +88,12 @@ pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseOb
         (skill.determinism == Determinism::D2, ReuseObstacle::Nondeterministic),
         (step.network == Network::Allow, ReuseObstacle::Network),
         (step.read_only == ReadOnly::Off || step.fixes.is_some(), ReuseObstacle::ChangesWorktree),
-        (!skill.caches.is_empty(), ReuseObstacle::Caches),
-        (!skill.needs_paths.is_empty(), ReuseObstacle::NeededPaths),
         (!step.reports.is_empty(), ReuseObstacle::Reports),
         (step.sql.is_some(), ReuseObstacle::Sql),
     ];
-    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
+    let cache = skill.caches.iter().find(|cache| !skill.transparent_caches.contains(cache));
+    let cache = cache.map(|path| ReuseObstacle::Cache { path: path.clone() });
+    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle)).or(cache)
 }
 
 /// Returns why the result of an execution is not stored; `None` if it can be.

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::caches::{CacheMap, WrittenCache};
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
@@ -386,6 +387,15 @@ impl Decode for SpecCommand {
     }
 }
 
+impl Decode for WrittenCache {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        match &node.value {
+            YamlValue::Map(_) => CacheMap::decode(node, report).map(Self::Map),
+            _ => RelPath::decode(node, report).map(Self::Path),
+        }
+    }
+}
+
 impl Decode for WrittenPath {
     fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
         match &node.value {
@@ -523,6 +533,7 @@ record!(Step, "a step", required [name], kept [],
         per_file, fix, inputs, needs_paths, reports, expect]);
 record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
 record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
+record!(CacheMap, "a cache", required [path], kept [], optional [transparent]);
 record!(Prepare, "`prepare`", required [cmd], kept [],
     optional [key, workdir, timeout_ms, network, env_allowlist, env]);
 record!(SqlStep, "`sql`", required [dialect], kept [],

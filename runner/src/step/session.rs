@@ -158,6 +158,7 @@ fn skill_for_command(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
         declared_tier: Tier::ONE,
         needs: vec![],
         caches: vec![],
+        transparent_caches: Vec::new(),
         needs_paths: vec![],
         toolchains: Default::default(),
         platform: BTreeMap::new(),

@@ -317,6 +317,7 @@ fn counts_cached_steps_of_the_run() {
         executed_at: "2026-01-01T00:00:00.000Z".into(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
+        transparent_caches: Vec::new(),
     };
     let world = GateScenario::new().with(|w| w.skills[0].steps[0].reused = Some(source));
     let steps: usize = world.skills.iter().map(|skill| skill.steps.len()).sum();

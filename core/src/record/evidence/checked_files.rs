@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::cache::TransparentCache;
 use crate::text::digest::Sha256Hex;
 
 /// The files that a step checked.
@@ -18,6 +19,10 @@ pub struct CheckedFiles {
     /// same; absent for 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reused: u64,
+    /// The caches of the executions that passed the reused files, whose content does not change the result as the spec
+    /// declares; absent if there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transparent_caches: Vec<TransparentCache>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde demands this signature")]
