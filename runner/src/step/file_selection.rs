@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::decision::file_matcher::{CONTENT_BYTES, FileCandidate, FileMatch, FileMatcher, FileRuleError};
+use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
 use proctor_core::record::evidence::CheckedFiles;
+use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::files::read_beneath;
 use proctor_sandbox::{FileBatches, Policy};
@@ -36,6 +38,8 @@ pub(crate) struct StepFiles {
     parallel: u32,
     /// The files that need not be checked again; sorted.
     reused: Vec<Vec<u8>>,
+    /// The caches of the executions that passed the reused files.
+    earlier_caches: Vec<TransparentCache>,
 }
 
 impl StepFiles {
@@ -47,7 +51,8 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused: Vec::new() });
+            let (reused, earlier_caches) = (Vec::new(), Vec::new());
+            return Ok(Self { files: None, are_arguments: false, parallel: 1, reused, earlier_caches });
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
@@ -61,7 +66,7 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new() }),
+            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new(), earlier_caches: Vec::new() }),
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }
@@ -75,6 +80,13 @@ impl StepFiles {
     /// Sets the files that need not be checked again.
     pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>) {
         self.reused = reused;
+    }
+
+    /// Sets the earlier results that the passes of the reused files come from.
+    pub(crate) fn set_earlier_caches(&mut self, earlier: &[StoredResult]) {
+        for result in earlier {
+            merge_transparent_caches(&mut self.earlier_caches, &result.transparent_caches);
+        }
     }
 
     /// Returns the files that are to be checked, relative to the work directory of the step.
@@ -102,6 +114,7 @@ impl StepFiles {
             sha256: paths_digest(files),
             batches: policy.map_or(0, |policy| u32::try_from(policy.files.len()).unwrap_or(u32::MAX)),
             reused: self.reused.len() as u64,
+            transparent_caches: if self.reused.is_empty() { Vec::new() } else { self.earlier_caches.clone() },
         })
     }
 }

@@ -13,6 +13,7 @@ use proctor_core::spec::ReuseSettings;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::needed_paths::Preparation;
 use super::resource_needs::{RunSpaceNeeds, disk_limit};
 use super::{ContextSettings, Engine};
 use crate::error::EngineError;
@@ -56,7 +57,7 @@ pub enum ReusePreview {
         /// The reason why the result of the last execution was not stored.
         not_stored: Option<String>,
     },
-    /// The step would not be executed, because there is nothing for it to check.
+    /// The step would not be executed, because there is nothing for it to check, or because a path that it needs is missing.
     NothingToCheck {
         /// The reason.
         reason: String,
@@ -84,7 +85,7 @@ impl Engine {
         let needs = RunSpaceNeeds {
             disk: disk_limit(&plan),
             sandboxes: proctor_sandbox::SandboxReuse::Never,
-            caches: None,
+            caches: self.ensure_cache_dir(&plan)?,
             space: None,
         };
         let parts = ContextSettings {
@@ -97,6 +98,7 @@ impl Engine {
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
+        self.provide_needed_paths(&context, &plan, request.max_tier, Preparation::Stored).await;
         let schedule = Schedule::for_plan(&plan);
         let mut previews = Vec::new();
         let mut done: Vec<Option<SkillPreview>> = plan.skills.iter().map(|_| None).collect();
@@ -198,7 +200,8 @@ fn preview_request(repo: &Path, profile: &ProfileName) -> RunRequest {
         changes: ChangeHandling::AsPatch,
         skills: SkillSelection::All,
         scope: Default::default(),
-        caches: CacheMode::Empty,
+        // No cache is opened. A run with `--no-caches` would use no result of a skill with caches.
+        caches: CacheMode::Persistent,
         reuses_steps: true,
         live: None,
         trace: TraceSettings::default(),
