@@ -1,7 +1,8 @@
 //! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
 use proctor_core::model::plan::{
-    Ignored, Inputs, Leaks, NeededPath, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+    Ignored, Inputs, Leaks, NeededPath, Plan, PlannedCheck, PlannedSkill, PlannedStep, RelPath, SkillOrder,
+    VersionDemand,
 };
 
 use crate::args::{OutputFormat, PlanArgs};

@@ -115,3 +115,41 @@ pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
 fn has_gaps(evidence: &StepEvidence) -> bool {
     evidence.enforcement.gaps(&Tolerated::default()).next().is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::ProfileName;
+    use crate::spec::{self, OperatorConfig};
+    use crate::text::digest::Sha256Hex;
+
+    /// Returns the obstacle for the step of a deterministic skill with these fields.
+    fn obstacle(fields: &str) -> Option<ReuseObstacle> {
+        let text = format!("version: 1\nskills:\n  a: {{ determinism: D1, {fields} steps: [{{ name: s, cmd: lint }}] }}\n");
+        let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
+        let profile = ProfileName::new("pr").expect("a name");
+        let plan = spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1);
+        let plan = plan.expect("a plan").plan;
+        plan_obstacle(&plan.skills[0], &plan.skills[0].steps[0])
+    }
+
+    #[test]
+    fn only_caches_that_are_not_transparent_prevent_reuse() {
+        let cache = |path: &str| Some(ReuseObstacle::Cache { path: RelPath::new(path).expect("a path") });
+        assert_eq!(obstacle(""), None);
+        assert_eq!(obstacle("needs_paths: [{ path: .venv, key: [uv.lock] }],"), None);
+        assert_eq!(obstacle("caches: [{ path: target, transparent: true }],"), None);
+        assert_eq!(obstacle("caches: [target],"), cache("target"));
+        assert_eq!(obstacle("caches: [{ path: target, transparent: false }],"), cache("target"));
+        assert_eq!(obstacle("caches: [{ path: a, transparent: true }, { path: b }],"), cache("b"));
+    }
+
+    #[test]
+    fn obstacles_name_the_paths() {
+        let path = |text: &str| RelPath::new(text).expect("a path");
+        let cache = ReuseObstacle::Cache { path: path("a/b") }.to_string();
+        assert!(cache.contains("the cache `a/b`") && cache.contains("`{ path: a/b, transparent: true }`"), "{cache}");
+        let changed = ReuseObstacle::ChangedPaths { paths: vec![path("a"), path("b")] }.to_string();
+        assert_eq!(changed, "a step of its skill changed `a`, `b` of `needs_paths`");
+    }
+}
