@@ -154,8 +154,7 @@ mod tests {
         let mut caches = vec![cache("a", CacheTrust::Branch), cache("b", CacheTrust::Default)];
         let others = [cache("b", CacheTrust::None), cache("a", CacheTrust::Default), cache("c", CacheTrust::None)];
         merge_transparent_caches(&mut caches, &others);
-        let widest =
-            [cache("a", CacheTrust::Default), cache("b", CacheTrust::Default), cache("c", CacheTrust::None)];
+        let widest = [cache("a", CacheTrust::Default), cache("b", CacheTrust::Default), cache("c", CacheTrust::None)];
         assert_eq!(caches, widest);
     }
 }

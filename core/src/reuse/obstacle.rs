@@ -125,7 +125,8 @@ mod tests {
 
     /// Returns the obstacle for the step of a deterministic skill with these fields.
     fn obstacle(fields: &str) -> Option<ReuseObstacle> {
-        let text = format!("version: 1\nskills:\n  a: {{ determinism: D1, {fields} steps: [{{ name: s, cmd: lint }}] }}\n");
+        let text =
+            format!("version: 1\nskills:\n  a: {{ determinism: D1, {fields} steps: [{{ name: s, cmd: lint }}] }}\n");
         let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
         let profile = ProfileName::new("pr").expect("a name");
         let plan = spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1);

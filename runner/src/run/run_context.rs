@@ -457,10 +457,8 @@ impl RunContext {
 
     /// Returns the identity of the directories of the tree that are mounted for the steps of a skill.
     pub(crate) fn mounted_directories(&self, skill: &PlannedSkill) -> Vec<MountedDirectory> {
-        let cache = |path: &RelPath| MountedDirectory {
-            path: path.to_string(),
-            content: MountedContent::TransparentCache,
-        };
+        let cache =
+            |path: &RelPath| MountedDirectory { path: path.to_string(), content: MountedContent::TransparentCache };
         let caches = skill.transparent_caches.iter().map(cache);
         caches.chain(self.needed_paths.mounted_directories(&self.caches, skill)).collect()
     }
@@ -469,10 +467,7 @@ impl RunContext {
     ///
     /// # Errors
     /// The reason why that cannot be determined.
-    pub(crate) async fn changed_needed_paths(
-        self: &Arc<Self>,
-        skill: &PlannedSkill,
-    ) -> Result<Vec<RelPath>, String> {
+    pub(crate) async fn changed_needed_paths(self: &Arc<Self>, skill: &PlannedSkill) -> Result<Vec<RelPath>, String> {
         if skill.needs_paths.is_empty() {
             return Ok(Vec::new());
         }

@@ -66,7 +66,9 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new(), earlier_caches: Vec::new() }),
+            Ok(Ok(Some(files))) => {
+                Ok(Self { files: Some(files), are_arguments, parallel, reused: Vec::new(), earlier_caches: Vec::new() })
+            }
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }

@@ -191,9 +191,7 @@ impl NeededPaths {
 fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<(CacheMount, Baseline), SkillCacheError> {
     let (_, room) = caches.create_room()?;
     let (source, baseline) = match &caches.form {
-        CacheForm::Layers => {
-            (CacheSource::Layers { room, lowers: vec![held.content.clone()] }, Baseline::NoWrites)
-        }
+        CacheForm::Layers => (CacheSource::Layers { room, lowers: vec![held.content.clone()] }, Baseline::NoWrites),
         CacheForm::Copy { .. } | CacheForm::Empty { .. } => {
             CacheStore::copy_directory(open_directory(&held.content)?, &room, caches.copies_owner())?;
             let copy = room.join(CACHE_UPPER);

@@ -36,6 +36,15 @@ pub(crate) enum Recheck {
     WithEmptyCaches,
 }
 
+impl Recheck {
+    /// Returns whether the execution did not pass because it reached its timeout or another limit with empty caches. That
+    /// says nothing about the result with caches.
+    pub(crate) fn has_run_out(self, evidence: &StepEvidence) -> bool {
+        let has_hit_limit = evidence.outcome == Outcome::TimedOut || !evidence.resources.limits_hit.is_empty();
+        self == Self::WithEmptyCaches && has_hit_limit && !evidence.outcome.holds()
+    }
+}
+
 /// An execution of a step of a skill.
 pub(crate) struct StepExecution<'a> {
     pub(crate) skill: &'a PlannedSkill,
@@ -62,7 +71,7 @@ pub(crate) async fn store_result(
     let (Some(StepReuseState { key, recheck, earlier }), Some(trace)) = (state, view) else { return not_stored() };
     let Some(reuse) = &context.reuse else { return not_stored() };
     // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
-    if recheck != Recheck::No && evidence.outcome.is_failure() {
+    if recheck != Recheck::No && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
         let reason = refutation(skill, evidence, recheck);
         reuse.distrust(&key, &reason);
         let doubt = Some(InconclusiveReason::Internal.with_message(reason));

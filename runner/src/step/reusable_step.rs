@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proctor_core::model::cache::merge_transparent_caches;
-use proctor_core::model::outcome::{Outcome, StartFault};
+use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, StepEvidence};
 use proctor_core::reuse::{ReuseObstacle, StoredResult};
@@ -57,8 +57,7 @@ pub(crate) async fn run(
     let state = |recheck, earlier| key.clone().map(|key| StepReuseState { key, recheck, earlier });
     let first = state(recheck, earlier);
     let run = execute_with_files(context, &stack, skill, step, (&files, first, Execution::Verifying)).await;
-    if recheck == Recheck::WithEmptyCaches && has_run_out(&run.evidence) && !context.cancel.is_cancelled() {
-        // With empty caches the step takes longer, which says nothing about its result.
+    if recheck.has_run_out(&run.evidence) && !context.cancel.is_cancelled() {
         tracing::debug!(skill = %skill.name, step = %step.name, "executed again, with its caches");
         discard_layer(run.layer).await;
         let second = state(Recheck::Yes, Vec::new());
@@ -70,12 +69,6 @@ pub(crate) async fn run(
     discard_layer(run.layer).await;
     files.set_reused(Vec::new());
     execute_with_files(context, &stack, skill, step, (&files, None, Execution::Verifying)).await
-}
-
-/// Returns whether a step did not pass, and reached its timeout or another limit.
-fn has_run_out(evidence: &StepEvidence) -> bool {
-    let has_hit_limit = evidence.outcome == Outcome::TimedOut || !evidence.resources.limits_hit.is_empty();
-    has_hit_limit && !evidence.outcome.holds()
 }
 
 /// Returns the key of a step; `None` if its results are not stored, or if an earlier step of this run changed a path that
@@ -175,7 +168,11 @@ fn reused_step(
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
-        checked_files: checked.evidence(None).map(|now| CheckedFiles { reused: 0, transparent_caches: Vec::new(), ..now }),
+        checked_files: checked.evidence(None).map(|now| CheckedFiles {
+            reused: 0,
+            transparent_caches: Vec::new(),
+            ..now
+        }),
         ..result.evidence
     };
     context.redactor().redact_step(&mut evidence);

@@ -17,8 +17,8 @@ use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
-    plan_obstacle, result_obstacle,
+    ChangedInput, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity,
+    StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;

@@ -43,7 +43,8 @@ impl ReuseSource {
     /// Returns the source of the result, as a phrase.
     pub fn phrase(&self) -> String {
         let inputs = count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input");
-        let mut phrase = format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at);
+        let mut phrase =
+            format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at);
         if !self.transparent_caches.is_empty() {
             let paths = self.transparent_caches.iter().map(|cache| format!("`{}`", cache.path));
             phrase.push_str(&format!(", with transparent caches: {}", paths.collect::<Vec<_>>().join(", ")));

@@ -131,7 +131,8 @@ mod tests {
             seen.push(now);
         };
         changed_by("content of the same size", &|| std::fs::write(at("d/file"), "two").expect("writes"));
-        let mode = |path, mode| std::fs::set_permissions(at(path), std::fs::Permissions::from_mode(mode)).expect("sets");
+        let mode =
+            |path, mode| std::fs::set_permissions(at(path), std::fs::Permissions::from_mode(mode)).expect("sets");
         changed_by("mode of a file", &|| mode("d/file", 0o755));
         changed_by("mode of a directory", &|| mode("d", 0o700));
         changed_by("link", &|| std::os::unix::fs::symlink("file", at("d/link")).expect("links"));
@@ -139,7 +140,9 @@ mod tests {
             std::fs::remove_file(at("d/link")).expect("removes");
             std::os::unix::fs::symlink("elif", at("d/link")).expect("links");
         });
-        changed_by("number of links", &|| std::fs::hard_link(at("d/file"), temp.path().with_extension("o")).expect("links"));
+        changed_by("number of links", &|| {
+            std::fs::hard_link(at("d/file"), temp.path().with_extension("o")).expect("links")
+        });
         changed_by("empty directory", &|| std::fs::create_dir(at("e")).expect("makes"));
         changed_by("name", &|| std::fs::rename(at("e"), at("f")).expect("renames"));
         let is_supported = rustix::fs::setxattr(at("d/file"), "user.a", b"1", rustix::fs::XattrFlags::empty()).is_ok();
@@ -156,7 +159,12 @@ mod tests {
         std::fs::write(&file, "one").expect("writes");
         let before = digest_of(temp.path());
         let _ = rustix::fs::setxattr(&file, "user.overlay.origin", b"1", rustix::fs::XattrFlags::empty());
-        std::fs::File::options().write(true).open(&file).expect("opens").set_modified(std::time::UNIX_EPOCH).expect("sets");
+        std::fs::File::options()
+            .write(true)
+            .open(&file)
+            .expect("opens")
+            .set_modified(std::time::UNIX_EPOCH)
+            .expect("sets");
         assert_eq!(digest_of(temp.path()), before);
     }
 }
