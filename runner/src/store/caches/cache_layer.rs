@@ -26,6 +26,8 @@ const HARMLESS_ATTRIBUTES: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink"
 const HIDDEN_ATTRIBUTES: [&[u8]; 3] = [OVERLAY_PREFIX, b"trusted.", b"security."];
 /// Maximum size of the attribute names of one entry (`XATTR_LIST_MAX`), in bytes.
 const MAX_ATTRIBUTE_NAMES: usize = 64 << 10;
+/// Size of the buffer with which the names are read first, in bytes. Most entries have no attributes.
+const USUAL_ATTRIBUTE_NAMES: usize = 1 << 10;
 /// Maximum size of the value of an attribute (`XATTR_SIZE_MAX`), in bytes.
 const MAX_ATTRIBUTE_VALUE: usize = 64 << 10;
 
@@ -250,14 +252,17 @@ fn remove_entry(entry: &WalkedEntry<'_>, rules: LayerRules) -> Result<(), SkillC
 /// Returns the names of an entry's attributes.
 fn attribute_names(entry: &WalkedEntry<'_>) -> Result<Vec<Vec<u8>>, SkillCacheError> {
     let path = entry.proc_path();
-    // Without a buffer, the kernel returns the size of the names. Most entries have none.
-    match fs::llistxattr(path.as_slice(), &mut [0; 0][..]) {
-        Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),
-        Ok(_) => {}
-        Err(errno) => return Err(entry.error_for("read the attributes of")(errno)),
+    let mut buffer = vec![0; USUAL_ATTRIBUTE_NAMES];
+    let mut listed = fs::llistxattr(path.as_slice(), &mut buffer[..]);
+    if listed == Err(Errno::RANGE) {
+        buffer.resize(MAX_ATTRIBUTE_NAMES, 0);
+        listed = fs::llistxattr(path.as_slice(), &mut buffer[..]);
     }
-    let mut buffer = vec![0; MAX_ATTRIBUTE_NAMES];
-    let length = fs::llistxattr(path.as_slice(), &mut buffer[..]).map_err(entry.error_for("read the attributes of"))?;
+    let length = match listed {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(errno) => return Err(entry.error_for("read the attributes of")(errno)),
+    };
     let names = buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     Ok(names.map(<[u8]>::to_vec).collect())
 }

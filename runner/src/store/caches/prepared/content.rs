@@ -141,7 +141,7 @@ mod tests {
             std::os::unix::fs::symlink("elif", at("d/link")).expect("links");
         });
         changed_by("number of links", &|| {
-            std::fs::hard_link(at("d/file"), temp.path().with_extension("o")).expect("links")
+            std::fs::hard_link(at("d/file"), temp.path().with_extension("o")).expect("links");
         });
         changed_by("empty directory", &|| std::fs::create_dir(at("e")).expect("makes"));
         changed_by("name", &|| std::fs::rename(at("e"), at("f")).expect("renames"));
