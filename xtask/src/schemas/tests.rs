@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
+use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
 use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::model::leak::{LeakedProcess, LeakedProcesses};
@@ -169,6 +170,10 @@ fn step() -> StepEvidence {
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),
     }
+}
+
+fn transparent_cache() -> TransparentCache {
+    TransparentCache { path: RelPath::new("target").expect("a path"), trust: CacheTrust::Branch }
 }
 
 /// Returns a step that was never reached, in which every optional member is absent.
