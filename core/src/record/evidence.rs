@@ -23,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::cache::TransparentCache;
 use crate::model::drift::{DriftMethod, StepDrift};
 use crate::model::enforcement::{Enforcement, SandboxMode};
 use crate::model::leak::LeakedProcesses;
@@ -194,12 +193,6 @@ impl StepEvidence {
     /// Returns whether the step has the result of an earlier execution.
     pub fn is_cached(&self) -> bool {
         self.reused.is_some()
-    }
-
-    /// Returns the transparent caches of the earlier executions whose results the step has, or some of its files.
-    pub fn reused_caches(&self) -> impl Iterator<Item = &TransparentCache> {
-        let whole = self.reused.iter().flat_map(|source| &source.transparent_caches);
-        whole.chain(self.checked_files.iter().flat_map(|files| &files.transparent_caches))
     }
 
     /// Returns the duration of the step; [`CACHED`] if it was not executed.

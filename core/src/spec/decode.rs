@@ -389,19 +389,15 @@ impl Decode for SpecCommand {
 
 impl Decode for WrittenCache {
     fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
-        match &node.value {
-            YamlValue::Map(_) => CacheMap::decode(node, report).map(Self::Map),
-            _ => RelPath::decode(node, report).map(Self::Path),
-        }
+        let YamlValue::Map(_) = &node.value else { return RelPath::decode(node, report).map(Self::Path) };
+        CacheMap::decode(node, report).map(Self::Map)
     }
 }
 
 impl Decode for WrittenPath {
     fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
-        match &node.value {
-            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
-            _ => RelPath::decode(node, report).map(Self::Path),
-        }
+        let YamlValue::Map(_) = &node.value else { return RelPath::decode(node, report).map(Self::Path) };
+        NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map)))
     }
 }
 

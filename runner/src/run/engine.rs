@@ -60,7 +60,7 @@ use crate::run::request::{
 };
 use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
-use crate::step::needed_paths::NeededPaths;
+use crate::step::needed_paths::{NeededPaths, Preparation};
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
 use crate::step::skill_caches::TrustScopes;
@@ -362,7 +362,7 @@ impl Engine {
     ) -> RunObservations {
         let began = self.clock.now_text();
         let max_tier = request.max_tier.min(self.config.operator.max_tier);
-        let mut doubts = self.provide_needed_paths(context, plan, max_tier, needed_paths::Preparation::Run).await;
+        let mut doubts = self.provide_needed_paths(context, plan, max_tier, Preparation::Run).await;
         let (checks, blocked, of_checks) = toolchain_checks::run_checks(context, plan).await;
         doubts.extend(of_checks);
         for InconclusiveDetail { doubt, message } in &doubts {

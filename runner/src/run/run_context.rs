@@ -455,6 +455,23 @@ impl RunContext {
         skill.caches.iter().cloned().chain(needed).collect()
     }
 
+    /// Opens the caches of a skill on a blocking thread, since they may be large. If that fails, the policy reports the
+    /// error.
+    pub(crate) async fn open_caches(self: &Arc<Self>, skill: &PlannedSkill, mounts: TreeMounts) {
+        if mounts == TreeMounts::All && !skill.caches.is_empty() {
+            let (context, skill) = (Arc::clone(self), skill.clone());
+            let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
+        }
+    }
+
+    /// Ends the prepared sandboxes with the mounts of a step that runs on a view. None of them serves such a step, and two
+    /// sandboxes must not have the same mount.
+    pub(crate) fn release_prepared_caches(&self, policy: &Policy) {
+        if policy.view {
+            policy.caches.iter().for_each(|cache| self.space.release_cache(&cache.source));
+        }
+    }
+
     /// Returns the identity of the directories of the tree that are mounted for the steps of a skill.
     pub(crate) fn mounted_directories(&self, skill: &PlannedSkill) -> Vec<MountedDirectory> {
         let cache =

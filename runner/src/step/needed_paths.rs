@@ -32,6 +32,15 @@ pub(crate) enum PathState {
     Unprepared(String),
 }
 
+/// Whether commands may prepare paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Preparation {
+    /// A command runs if its result is not stored.
+    Run,
+    /// Only stored results are used.
+    Stored,
+}
+
 /// The mounts of the needed paths of one skill, with what shows later whether a step changed them.
 type NeededMounts = Vec<(CacheMount, Baseline)>;
 

@@ -12,7 +12,7 @@ use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::ViewTrace;
 
 use crate::run::evidence_builder::describe_outcome;
-use crate::run::run_context::RunContext;
+use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{StepFiles, path_in_tree};
 use crate::step::reuse::{FilesNotStored, ObservedExecution};
 
@@ -23,6 +23,13 @@ pub(crate) struct StepReuseState {
     pub(crate) recheck: Recheck,
     /// The earlier results of a step with `per_file` that hold.
     pub(crate) earlier: Vec<StoredResult>,
+}
+
+impl StepReuseState {
+    /// Returns the mounts of the execution.
+    pub(crate) fn mounts(&self) -> TreeMounts {
+        if self.recheck == Recheck::WithEmptyCaches { TreeMounts::EmptyCaches } else { TreeMounts::All }
+    }
 }
 
 /// The check of a stored result by an execution.

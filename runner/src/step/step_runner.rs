@@ -29,7 +29,7 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::result_storage::{Recheck, StepExecution, StepReuseState, StoreOutcome, store_result};
+use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
 use crate::step::step_events::{emit_terminating, step_retrying_event, step_started_event};
@@ -157,13 +157,8 @@ pub(crate) async fn execute_with_files(
     let mut env_names = Default::default();
     let is_shown = purpose == Execution::Verifying;
     let mut uses_view = state.is_some();
-    let mounts = match &state {
-        Some(StepReuseState { recheck: Recheck::WithEmptyCaches, .. }) => TreeMounts::EmptyCaches,
-        _ => TreeMounts::All,
-    };
-    if mounts == TreeMounts::All {
-        open_caches(context, skill).await;
-    }
+    let mounts = state.as_ref().map_or(TreeMounts::All, StepReuseState::mounts);
+    context.open_caches(skill, mounts).await;
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         // Comes before the event, so that a reader of the event finds the outputs.
@@ -231,9 +226,7 @@ pub(crate) async fn execute_with_files(
         let view = judged.result.view.take();
         let StoreOutcome { stored_as, doubt, must_check_all } =
             store_result(context, state, StepExecution { skill, evidence: &evidence, view, has_files, files }).await;
-        if let Some(doubt) = doubt {
-            judged.inconclusive_reasons.push(doubt);
-        }
+        judged.inconclusive_reasons.extend(doubt);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
         let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
@@ -247,14 +240,6 @@ pub(crate) async fn execute_with_files(
             reused_files: None,
             must_check_all,
         };
-    }
-}
-
-/// Opens the caches on a blocking thread, since they may be large. If that fails, the policy reports the error.
-async fn open_caches(context: &Arc<RunContext>, skill: &PlannedSkill) {
-    if !skill.caches.is_empty() {
-        let (context, skill) = (Arc::clone(context), skill.clone());
-        let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
     }
 }
 
@@ -354,10 +339,7 @@ async fn run_attempt(
     if let Some(reason) = stack.too_many_layers_message() {
         return JudgedAttempt::not_started(StartFault::Sandbox, reason);
     }
-    if policy.view {
-        // No prepared sandbox serves a step on a view, and two sandboxes must not have the same cache.
-        policy.caches.iter().for_each(|cache| context.space.release_cache(&cache.source));
-    }
+    context.release_prepared_caches(policy);
     let facts = &context.tree.repository.facts;
     let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
         Ok(started) => started,

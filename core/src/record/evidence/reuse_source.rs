@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::cache::TransparentCache;
 use crate::model::names::RunId;
+use crate::record::evidence::StepEvidence;
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
@@ -50,6 +51,14 @@ impl ReuseSource {
             phrase.push_str(&format!(", with transparent caches: {}", paths.collect::<Vec<_>>().join(", ")));
         }
         phrase
+    }
+}
+
+impl StepEvidence {
+    /// Returns the transparent caches of the earlier executions whose results the step has, or some of its files.
+    pub fn reused_caches(&self) -> impl Iterator<Item = &TransparentCache> {
+        let whole = self.reused.iter().flat_map(|source| &source.transparent_caches);
+        whole.chain(self.checked_files.iter().flat_map(|files| &files.transparent_caches))
     }
 }
 

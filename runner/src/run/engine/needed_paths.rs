@@ -24,7 +24,7 @@ use crate::run::dispatch;
 use crate::run::path_keys::{self, KeyFiles};
 use crate::run::preflight;
 use crate::run::run_context::RunContext;
-use crate::step::needed_paths::PathState;
+use crate::step::needed_paths::{PathState, Preparation};
 use crate::step::path_preparation;
 use crate::store::StoreError;
 use crate::store::caches::prepared::{
@@ -39,15 +39,6 @@ const MAX_COPIES: u32 = 3;
 const INPUTS_VERSION: u32 = 1;
 /// File that names the distribution of the host.
 const OS_RELEASE: &str = "/etc/os-release";
-
-/// Whether commands may prepare paths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Preparation {
-    /// A command runs if its result is not stored.
-    Run,
-    /// Only stored results are used.
-    Stored,
-}
 
 /// Everything that determines the result of a preparing command, as far as it is known.
 #[derive(Serialize)]

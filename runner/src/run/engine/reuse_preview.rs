@@ -13,7 +13,6 @@ use proctor_core::spec::ReuseSettings;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::needed_paths::Preparation;
 use super::resource_needs::{RunSpaceNeeds, disk_limit};
 use super::{ContextSettings, Engine};
 use crate::error::EngineError;
@@ -22,6 +21,7 @@ use crate::run::run_context::{ChangeMode, RunContext};
 use crate::run::schedule::Schedule;
 use crate::step::layer_stack::LayerStack;
 use crate::step::layer_stack::ReusedFiles;
+use crate::step::needed_paths::Preparation;
 use crate::step::reuse::{NoResult, ReuseRequest, ReuseSearch};
 use crate::step::reuse_prediction::{ReusePrediction, predict_reuse};
 
