@@ -93,6 +93,7 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
         executed_at: "2026-01-01T03:04:05.678Z".to_owned(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
+        transparent_caches: Vec::new(),
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
 }

@@ -4,6 +4,7 @@
 //! a profile into a [`crate::model::plan::Plan`]. This module opens no files.
 
 pub mod built_in;
+mod caches;
 mod command;
 mod decode;
 mod diagnostic;
@@ -26,6 +27,7 @@ mod yaml_agreement;
 
 pub use crate::spec::spec_text::SpecText;
 pub use crate::text::escape::quoted;
+pub use caches::{CacheMap, WrittenCache};
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use include::{

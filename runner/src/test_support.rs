@@ -48,6 +48,7 @@ pub(crate) fn plan(skills: &[(&str, &[&str])]) -> Plan {
         declared_tier: Tier::ONE,
         needs: needs.iter().map(|need| name(need)).collect(),
         caches: vec![],
+        transparent_caches: Vec::new(),
         needs_paths: vec![],
         toolchains: Default::default(),
         platform: BTreeMap::new(),

@@ -181,6 +181,7 @@ fn check_skill(check: &PlannedCheck) -> Result<PlannedSkill, CliError> {
         declared_tier: Tier::ONE,
         needs: Vec::new(),
         caches: Vec::new(),
+        transparent_caches: Vec::new(),
         needs_paths: vec![],
         toolchains: Default::default(),
         platform: BTreeMap::new(),

@@ -1,7 +1,8 @@
 //! Implements `proctor plan`, which shows the resolved plan of a profile. Nothing runs.
 
 use proctor_core::model::plan::{
-    Ignored, Inputs, Leaks, NeededPath, Plan, PlannedCheck, PlannedSkill, PlannedStep, SkillOrder, VersionDemand,
+    Ignored, Inputs, Leaks, NeededPath, Plan, PlannedCheck, PlannedSkill, PlannedStep, RelPath, SkillOrder,
+    VersionDemand,
 };
 
 use crate::args::{OutputFormat, PlanArgs};
@@ -91,7 +92,8 @@ fn skill_block(skill: &PlannedSkill) -> String {
         text.push_str(&format!("  {}\n", paint(DIM, escape_line(&skill.description))));
     }
     let needs: Vec<&str> = skill.needs.iter().map(|name| name.as_str()).collect();
-    let caches: Vec<&str> = skill.caches.iter().map(|path| path.as_str()).collect();
+    let caches: Vec<String> = skill.caches.iter().map(|path| describe_cache(skill, path)).collect();
+    let caches: Vec<&str> = caches.iter().map(String::as_str).collect();
     let paths: Vec<String> = skill.needs_paths.iter().map(describe_path).collect();
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     for (label, list) in [("needs", needs), ("caches", caches), ("needs_paths", paths)] {
@@ -101,6 +103,12 @@ fn skill_block(skill: &PlannedSkill) -> String {
     }
     text.extend(skill.steps.iter().map(|step| step_block(step, "")));
     text
+}
+
+/// Returns a cache, with a note if its content does not change results.
+fn describe_cache(skill: &PlannedSkill, path: &RelPath) -> String {
+    let note = if skill.transparent_caches.contains(path) { " (transparent)" } else { "" };
+    format!("{path}{note}")
 }
 
 /// Returns a needed path with the command that prepares it, if it has one.
@@ -195,7 +203,8 @@ mod tests {
             determinism: Determinism::D1,
             declared_tier: Tier::TWO,
             needs: vec![name("build")],
-            caches: vec![RelPath::new("target").expect("a path")],
+            caches: vec![RelPath::new("target").expect("a path"), RelPath::new("out").expect("a path")],
+            transparent_caches: vec![RelPath::new("target").expect("a path")],
             needs_paths: vec![],
             toolchains: Default::default(),
             platform: BTreeMap::new(),

@@ -215,10 +215,10 @@ codes! { Code;
         "Add an entry, or omit the list to use the default.",
         "expect: { exit: [0, 1] }";
     BadCache, 143, "spec::bad_cache",
-        "A cache would hide the repository or its git directory.",
-        "Steps would not see the tree that Proctor verifies.",
-        "Name a directory that git ignores.",
-        "caches: [target]";
+        "A cache would hide the repository or its git directory, or is declared as transparent and as not transparent.",
+        "Steps would not see the tree that Proctor verifies, or it is not clear whether their results can be reused.",
+        "Name each directory once, and only directories that git ignores.",
+        "caches: [{ path: target, transparent: true }, out]";
     BadNeededPath, 155, "spec::bad_needed_path",
         "A path in `needs_paths` would hide the repository, overlaps another mount, or has an invalid key.",
         "Steps would not see the tree that Proctor verifies, or would see content that nothing determines.",

@@ -79,6 +79,26 @@ pub struct CacheEvidence {
     pub reason: Option<String>,
 }
 
+/// A cache that an execution used, and whose content does not change its result, as the spec declares.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TransparentCache {
+    /// The path of the cache in the repository.
+    pub path: RelPath,
+    /// The scope from which its contents came. For several executions, the widest one.
+    pub trust: CacheTrust,
+}
+
+/// Adds the caches of another execution, each with the wider trust of both.
+pub fn merge_transparent_caches(caches: &mut Vec<TransparentCache>, others: &[TransparentCache]) {
+    for other in others {
+        match caches.iter_mut().find(|cache| cache.path == other.path) {
+            Some(cache) => cache.trust = cache.trust.max(other.trust),
+            None => caches.push(other.clone()),
+        }
+    }
+}
+
 /// The initial contents of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheBase {
@@ -126,5 +146,15 @@ mod tests {
             assert_eq!(trust.as_str().parse(), Ok(trust));
         }
         assert!("all".parse::<CacheTrust>().is_err() && CacheTrust::None < CacheTrust::Branch);
+    }
+
+    #[test]
+    fn merged_caches_have_the_widest_trust() {
+        let cache = |path: &str, trust| TransparentCache { path: RelPath::new(path).expect("a path"), trust };
+        let mut caches = vec![cache("a", CacheTrust::Branch), cache("b", CacheTrust::Default)];
+        let others = [cache("b", CacheTrust::None), cache("a", CacheTrust::Default), cache("c", CacheTrust::None)];
+        merge_transparent_caches(&mut caches, &others);
+        let widest = [cache("a", CacheTrust::Default), cache("b", CacheTrust::Default), cache("c", CacheTrust::None)];
+        assert_eq!(caches, widest);
     }
 }

@@ -141,6 +141,9 @@ pub struct PlannedSkill {
     pub needs: Vec<SkillName>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one.
     pub caches: Vec<RelPath>,
+    /// The caches whose content never changes the result of a step, as the spec declares; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transparent_caches: Vec<RelPath>,
     /// Directories that git ignores and that the steps need, sorted by path; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs_paths: Vec<NeededPath>,

@@ -56,6 +56,7 @@ pub(super) fn cached_step(name: &str) -> StepEvidence {
         executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
+        transparent_caches: Vec::new(),
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..passed_step(name) }
 }
@@ -69,6 +70,7 @@ pub(super) fn partly_checked_step(name: &str) -> StepEvidence {
         reused: 797,
         reused_executed_at: Some("2026-01-02T03:04:05.678Z".to_owned()),
         dependence: None,
+        transparent_caches: Vec::new(),
     };
     StepEvidence { checked_files: Some(files), ..passed_step(name) }
 }

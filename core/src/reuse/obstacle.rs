@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::model::enforcement::Tolerated;
 use crate::model::outcome::{Outcome, Termination};
-use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly};
+use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly, RelPath};
 use crate::record::evidence::StepEvidence;
 use crate::text::humanize::size;
 
@@ -17,10 +17,16 @@ pub enum ReuseObstacle {
     Network,
     /// The step changes the worktree.
     ChangesWorktree,
-    /// The skill has caches, whose content is not observed.
-    Caches,
-    /// The skill needs ignored directories of the worktree, whose content is not observed.
-    NeededPaths,
+    /// The skill has a cache whose content may change the result.
+    Cache {
+        /// The path of the cache.
+        path: RelPath,
+    },
+    /// A step of the skill changed paths of `needs_paths`.
+    ChangedPaths {
+        /// The paths.
+        paths: Vec<RelPath>,
+    },
     /// The step declares report files.
     Reports,
     /// The step judges SQL.
@@ -59,8 +65,17 @@ impl fmt::Display for ReuseObstacle {
             Self::Nondeterministic => "its skill is declared as nondeterministic (`determinism: D2`)",
             Self::Network => "it may use the network (`network: allow`)",
             Self::ChangesWorktree => "it changes the worktree (`read_only: off` or `fix`)",
-            Self::Caches => "its skill has `caches`, whose content is not observed",
-            Self::NeededPaths => "its skill has `needs_paths`, whose content is not observed",
+            Self::Cache { path } => {
+                return write!(
+                    f,
+                    "its skill has the cache `{path}`, whose content is not observed; if it never changes the result of \
+                     a step, write `{{ path: {path}, transparent: true }}` in `caches`"
+                );
+            }
+            Self::ChangedPaths { paths } => {
+                let paths = paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+                return write!(f, "a step of its skill changed {paths} of `needs_paths`");
+            }
             Self::Reports => "it declares `reports`",
             Self::Sql => "it judges SQL",
             Self::SharedTree => "steps see the worktree itself, not a private copy",
@@ -88,12 +103,12 @@ pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseOb
         (skill.determinism == Determinism::D2, ReuseObstacle::Nondeterministic),
         (step.network == Network::Allow, ReuseObstacle::Network),
         (step.read_only == ReadOnly::Off || step.fixes.is_some(), ReuseObstacle::ChangesWorktree),
-        (!skill.caches.is_empty(), ReuseObstacle::Caches),
-        (!skill.needs_paths.is_empty(), ReuseObstacle::NeededPaths),
         (!step.reports.is_empty(), ReuseObstacle::Reports),
         (step.sql.is_some(), ReuseObstacle::Sql),
     ];
-    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
+    let cache = skill.caches.iter().find(|cache| !skill.transparent_caches.contains(cache));
+    let cache = cache.map(|path| ReuseObstacle::Cache { path: path.clone() });
+    rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle)).or(cache)
 }
 
 /// Returns why the result of an execution is not stored; `None` if it can be.
@@ -114,4 +129,43 @@ pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
 
 fn has_gaps(evidence: &StepEvidence) -> bool {
     evidence.enforcement.gaps(&Tolerated::default()).next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::ProfileName;
+    use crate::spec::{self, OperatorConfig};
+    use crate::text::digest::Sha256Hex;
+
+    /// Returns the obstacle for the step of a deterministic skill with these fields.
+    fn obstacle(fields: &str) -> Option<ReuseObstacle> {
+        let text =
+            format!("version: 1\nskills:\n  a: {{ determinism: D1, {fields} steps: [{{ name: s, cmd: lint }}] }}\n");
+        let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
+        let profile = ProfileName::new("pr").expect("a name");
+        let plan = spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1);
+        let plan = plan.expect("a plan").plan;
+        plan_obstacle(&plan.skills[0], &plan.skills[0].steps[0])
+    }
+
+    #[test]
+    fn only_caches_that_are_not_transparent_prevent_reuse() {
+        let cache = |path: &str| Some(ReuseObstacle::Cache { path: RelPath::new(path).expect("a path") });
+        assert_eq!(obstacle(""), None);
+        assert_eq!(obstacle("needs_paths: [{ path: .venv, key: [uv.lock] }],"), None);
+        assert_eq!(obstacle("caches: [{ path: target, transparent: true }],"), None);
+        assert_eq!(obstacle("caches: [target],"), cache("target"));
+        assert_eq!(obstacle("caches: [{ path: target, transparent: false }],"), cache("target"));
+        assert_eq!(obstacle("caches: [{ path: a, transparent: true }, { path: b }],"), cache("b"));
+    }
+
+    #[test]
+    fn obstacles_name_the_paths() {
+        let path = |text: &str| RelPath::new(text).expect("a path");
+        let cache = ReuseObstacle::Cache { path: path("a/b") }.to_string();
+        assert!(cache.contains("the cache `a/b`") && cache.contains("`{ path: a/b, transparent: true }`"), "{cache}");
+        let changed = ReuseObstacle::ChangedPaths { paths: vec![path("a"), path("b")] }.to_string();
+        assert_eq!(changed, "a step of its skill changed `a`, `b` of `needs_paths`");
+    }
 }

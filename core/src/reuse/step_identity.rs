@@ -10,16 +10,17 @@ use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 /// Version of the identity. A change of its meaning must change this number.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The parts of the identity, in words.
-pub const IDENTITY_PARTS: [&str; 7] = [
+pub const IDENTITY_PARTS: [&str; 8] = [
     "the version of Proctor, and the files of its programs `proctord` and `proctor-sandbox`",
     "the name and the determinism class of the skill",
     "every setting of the step, and the files that it gets as arguments",
     "the complete environment of the step, including the values of variables on its `env_allowlist`",
     "the path of the repository, the user, and the directories that are hidden or shown",
     "the kernel, the architecture and the number of processors",
+    "the paths of the transparent caches, and the paths of `needs_paths` with their content",
     "the results of the earlier steps whose files the step sees",
 ];
 
@@ -48,6 +49,8 @@ pub struct StepIdentity<'a> {
     pub tolerated: &'a Tolerated,
     /// The machine.
     pub machine: MachineFacts,
+    /// The directories that are mounted in the tree. No view records what the step reads in them.
+    pub mounts: &'a [MountedDirectory],
     /// The stored results of the earlier steps whose files this step sees, oldest first: digests of their keys and
     /// inputs.
     pub below: &'a [Sha256Hex],
@@ -62,6 +65,42 @@ pub struct ShownTool {
     pub at: String,
     /// How it is shown.
     pub kind: String,
+}
+
+/// A directory that is mounted in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountedDirectory {
+    /// The path in the repository.
+    pub path: String,
+    /// The content.
+    pub content: MountedContent,
+}
+
+/// The content of a directory that is mounted in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountedContent {
+    /// A cache whose content does not change the result, as the spec declares.
+    TransparentCache,
+    /// A stored path of `needs_paths`.
+    NeededPath {
+        /// Where the content comes from.
+        origin: NeededPathOrigin,
+        /// The digest of everything in it that a program can observe, except for owners and times.
+        sha256: Sha256Hex,
+        /// True if the step sees a copy, which has neither the hard links nor the extended attributes of the original.
+        is_copy: bool,
+    },
+}
+
+/// Where the content of a needed path comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeededPathOrigin {
+    /// The worktree.
+    Worktree,
+    /// A preparing command.
+    Command,
 }
 
 /// Facts of the machine that programs read without a file system.
@@ -113,8 +152,22 @@ mod tests {
             tools: Vec::new(),
             tolerated: &usual,
             machine: MachineFacts { kernel: "k".to_owned(), architecture: "a".to_owned(), processors: 1 },
+            mounts: &[],
             below: &[],
         };
+        let mount = |path: &str, content| [MountedDirectory { path: path.to_owned(), content }];
+        let needed = |origin, content: &[u8], is_copy| {
+            let sha256 = Sha256Hex::digest(content);
+            mount("m", MountedContent::NeededPath { origin, sha256, is_copy })
+        };
+        let mounts = [
+            mount("m", MountedContent::TransparentCache),
+            mount("n", MountedContent::TransparentCache),
+            needed(NeededPathOrigin::Worktree, b"1", false),
+            needed(NeededPathOrigin::Worktree, b"2", false),
+            needed(NeededPathOrigin::Worktree, b"1", true),
+            needed(NeededPathOrigin::Command, b"1", false),
+        ];
         let other_step = PlannedStep { retries: 1, ..step.clone() };
         let tool = ShownTool { source: "/t".to_owned(), at: "/t".to_owned(), kind: "k".to_owned() };
         let base = || identity.clone();
@@ -138,5 +191,10 @@ mod tests {
         for other in others {
             assert_ne!(other.key(&[0; 32]), key, "{other:?}");
         }
+        let mut keys: Vec<Sha256Hex> =
+            mounts.iter().map(|mounts| StepIdentity { mounts, ..base() }.key(&[0; 32])).chain([key]).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), mounts.len() + 1, "each of these mounts gives another key");
     }
 }

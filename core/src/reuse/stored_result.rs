@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::cache::TransparentCache;
 use crate::model::names::RunId;
 use crate::model::trace::MAX_ENCODED_BYTES;
 use crate::record::evidence::{ReuseSource, StepEvidence};
@@ -10,7 +11,7 @@ use crate::text::digest::Sha256Hex;
 
 /// Maximum size of an encoded result, in bytes.
 pub const MAX_STORED_BYTES: usize = 3 * MAX_ENCODED_BYTES;
-const MAGIC: &[u8; 16] = b"proctor-result2\n";
+const MAGIC: &[u8; 16] = b"proctor-result3\n";
 
 /// The result of an execution that can be reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct StoredResult {
     pub inputs_sha256: Sha256Hex,
     /// The files of a step with `per_file`, each of which passed; empty for other steps.
     pub files: Vec<PassedFile>,
+    /// The caches of the execution, whose content does not change the result as the spec declares.
+    pub transparent_caches: Vec<TransparentCache>,
 }
 
 /// A file that passed by itself.
@@ -57,6 +60,7 @@ struct Header {
     evidence: StepEvidence,
     inputs_sha256: Sha256Hex,
     files: Vec<PassedFile>,
+    transparent_caches: Vec<TransparentCache>,
 }
 
 impl StoredResult {
@@ -82,6 +86,7 @@ impl StoredResult {
             executed_at: self.executed_at.clone(),
             inputs_sha256: self.inputs_sha256.clone(),
             inputs: self.inputs.path_count() as u64,
+            transparent_caches: self.transparent_caches.clone(),
         }
     }
 
@@ -96,6 +101,7 @@ impl StoredResult {
             evidence: self.evidence.clone(),
             inputs_sha256: self.inputs_sha256.clone(),
             files: self.files.clone(),
+            transparent_caches: self.transparent_caches.clone(),
         };
         // Serializing these types cannot fail.
         let header = serde_json::to_vec(&header).unwrap_or_default();
@@ -116,9 +122,18 @@ impl StoredResult {
         }
         let (length, rest) = content.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
         let (header, inputs) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        let Header { key, run_id, executed_at, executed_ms, has_files, evidence, inputs_sha256, files } =
-            serde_json::from_slice(header).ok()?;
-        let inputs = ObservedInputs::decode(inputs).ok()?;
-        Some(Self { key, run_id, executed_at, executed_ms, has_files, evidence, inputs, inputs_sha256, files })
+        let header: Header = serde_json::from_slice(header).ok()?;
+        Some(Self {
+            key: header.key,
+            run_id: header.run_id,
+            executed_at: header.executed_at,
+            executed_ms: header.executed_ms,
+            has_files: header.has_files,
+            evidence: header.evidence,
+            inputs: ObservedInputs::decode(inputs).ok()?,
+            inputs_sha256: header.inputs_sha256,
+            files: header.files,
+            transparent_caches: header.transparent_caches,
+        })
     }
 }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::caches::{CacheMap, WrittenCache};
 use super::command::SpecCommand;
 use super::diagnostic::{Code, Diagnostic};
 use super::diagnostic_collector::DiagnosticCollector;
@@ -386,12 +387,17 @@ impl Decode for SpecCommand {
     }
 }
 
+impl Decode for WrittenCache {
+    fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
+        let YamlValue::Map(_) = &node.value else { return RelPath::decode(node, report).map(Self::Path) };
+        CacheMap::decode(node, report).map(Self::Map)
+    }
+}
+
 impl Decode for WrittenPath {
     fn decode(node: &Node<'_>, report: &mut DiagnosticCollector) -> Option<Self> {
-        match &node.value {
-            YamlValue::Map(_) => NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map))),
-            _ => RelPath::decode(node, report).map(Self::Path),
-        }
+        let YamlValue::Map(_) = &node.value else { return RelPath::decode(node, report).map(Self::Path) };
+        NeededPathMap::decode(node, report).map(|map| Self::Map(Box::new(map)))
     }
 }
 
@@ -523,6 +529,7 @@ record!(Step, "a step", required [name], kept [],
         per_file, fix, inputs, needs_paths, reports, expect]);
 record!(StepFiles, "`files`", required [], kept [], optional [include, exclude, types, types_or, exclude_types]);
 record!(NeededPathMap, "a needed path", required [path], kept [], optional [key, prepare]);
+record!(CacheMap, "a cache", required [path], kept [], optional [transparent]);
 record!(Prepare, "`prepare`", required [cmd], kept [],
     optional [key, workdir, timeout_ms, network, env_allowlist, env]);
 record!(SqlStep, "`sql`", required [dialect], kept [],

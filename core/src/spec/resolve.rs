@@ -257,13 +257,16 @@ impl<'a> Resolver<'a> {
             skill.needs().filter_map(|need| positions.get(&need.value).map(|at| (*at, &need.value))).collect();
         let text = |text: Option<&SpecText>| text.map(|text| text.0.clone()).unwrap_or_default();
         let platform = skill.platform.iter().flat_map(SpannedMap::iter);
+        let caches = || skill.caches.iter().flatten();
+        let transparent = caches().filter(|cache| cache.value.is_transparent());
         PlannedSkill {
             name: name.clone(),
             description: text(skill.description.as_ref()),
             determinism: skill.determinism.map_or(built_in::DETERMINISM, |class: Spanned<Determinism>| class.value),
             declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
             needs: needs.into_values().cloned().collect(),
-            caches: skill.caches.iter().flatten().map(|path| path.value.clone()).collect(),
+            caches: caches().map(|cache| cache.value.path().clone()).collect(),
+            transparent_caches: transparent.map(|cache| cache.value.path().clone()).collect(),
             needs_paths: self.needed_paths(spec, skill),
             toolchains: used_toolchains::of_skill(skill),
             platform: platform.map(|(name, value)| (name.value.0.clone(), value.0.clone())).collect(),

@@ -41,6 +41,7 @@ const RULES: &[Rule] = &[
     check_declared_tiers,
     check_artifact_names,
     path_rules::check_cache_paths,
+    path_rules::check_cache_declarations,
     path_rules::check_needed_paths,
     path_rules::check_preparing_commands,
     path_rules::check_needed_paths_disjoint,

@@ -24,6 +24,7 @@ fn with_title(mut schema: schemars::Schema, title: &str) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::caches::CacheMap;
     use super::super::decode::SpecRecord;
     use super::super::needed_paths::{NeededPathMap, Prepare};
     use super::super::spec_types::{
@@ -48,6 +49,7 @@ mod tests {
             ("/$defs/StepLimits", StepLimits::KEYS),
             ("/$defs/Reports", Reports::KEYS),
             ("/$defs/Expect", Expect::KEYS),
+            ("/$defs/CacheMap", CacheMap::KEYS),
             ("/$defs/NeededPathMap", NeededPathMap::KEYS),
             ("/$defs/Prepare", Prepare::KEYS),
         ]

@@ -5,6 +5,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::caches::WrittenCache;
 use super::command::SpecCommand;
 use super::needed_paths::WrittenPath;
 use super::size::ByteSize;
@@ -130,7 +131,8 @@ pub struct Skill {
     /// all skills before it.
     pub needs: Option<Spanned<Vec<Spanned<SkillName>>>>,
     /// Directories in the repository that the skill keeps from its last passed run for the next one, such as `target`.
-    pub caches: Option<Vec<Spanned<RelPath>>>,
+    /// With a cache that is not declared as transparent, results of the skill's steps are not reused.
+    pub caches: Option<Vec<Spanned<WrittenCache>>>,
     /// Directories that git ignores and that the steps of the skill need, such as `.venv` or `node_modules`, in addition
     /// to those of `defaults`.
     pub needs_paths: Option<Spanned<Vec<Spanned<WrittenPath>>>>,

@@ -61,7 +61,7 @@ use crate::run::request::{
 use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
 use crate::run::run_patch;
 use crate::step::file_selection::FileSelections;
-use crate::step::needed_paths::NeededPaths;
+use crate::step::needed_paths::{NeededPaths, Preparation};
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
 use crate::step::skill_caches::TrustScopes;
@@ -367,7 +367,7 @@ impl Engine {
     ) -> RunObservations {
         let began = self.clock.now_text();
         let max_tier = request.max_tier.min(self.config.operator.max_tier);
-        let mut doubts = self.provide_needed_paths(context, plan, max_tier).await;
+        let mut doubts = self.provide_needed_paths(context, plan, max_tier, Preparation::Run).await;
         let (checks, blocked, of_checks) = toolchain_checks::run_checks(context, plan).await;
         doubts.extend(of_checks);
         for InconclusiveDetail { doubt, message } in &doubts {
@@ -491,6 +491,7 @@ impl Engine {
             outputs: Outputs { objects: Objects::open(&self.state)?, redactor: parts.redactor },
             caches,
             needed_paths: NeededPaths::default(),
+            finished_mounts: tokio::sync::Mutex::default(),
             host_view: sight,
             tree: RunTree {
                 ignored: IgnoreQuery::new(helper, path).with_submodules(snapshot.known_submodules()),

@@ -16,6 +16,7 @@ use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{GitIdentity, TreeSource};
 use proctor_core::record::run_reuse::ReuseConditions;
 use proctor_core::record::unverified_inputs::UnverifiedInputs;
+use proctor_core::reuse::{MountedContent, MountedDirectory};
 use proctor_core::telemetry::{RunTrace, TraceContext, is_trace_variable, take_context};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::IgnoreQuery;
@@ -28,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::error::EngineError;
+use crate::error::{EngineError, one_line};
 use crate::host::environment::{self, Environment, EnvironmentInputs};
 use crate::host::hidden_programs::HiddenProgramSearch;
 use crate::host::host_toolchains::{HostToolchains, ToolchainSearch, hidden_parent};
@@ -59,6 +60,9 @@ pub(crate) struct RunContext {
     pub(crate) caches: RunCaches,
     /// The paths that skills need and that no commit contains.
     pub(crate) needed_paths: NeededPaths,
+    /// Held while a step of a finished skill is executed for its files, if the skill has mounts: two sandboxes must not
+    /// write to the same mount.
+    pub(crate) finished_mounts: tokio::sync::Mutex<()>,
     pub(crate) host_view: HostView,
     pub(crate) clock: Clock,
     pub(crate) events: mpsc::Sender<RunEvent>,
@@ -136,6 +140,17 @@ pub(crate) enum ChangeMode {
     Apply,
     /// The changes are kept in their layers, where later steps see them.
     KeepInLayers,
+}
+
+/// The directories that a policy of a skill's step mounts in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TreeMounts {
+    /// The caches and the needed paths of the skill.
+    All,
+    /// The needed paths, and an empty directory for each cache.
+    EmptyCaches,
+    /// None, for a policy that identifies a step and starts no command.
+    None,
 }
 
 /// The tree to verify.
@@ -351,7 +366,7 @@ impl RunContext {
         tokio::task::spawn_blocking(move || {
             let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
             // An error in the policy is reported when the command itself starts.
-            let policy = first.map(|(skill, step)| context.build_policy(skill.as_ref(), &step));
+            let policy = first.map(|(skill, step)| context.build_policy(skill.as_ref(), &step, TreeMounts::All));
             if let Some(Ok((policy, _))) = policy {
                 context.prepare_sandbox(&stack, &policy);
             }
@@ -394,8 +409,9 @@ impl RunContext {
         &self,
         skill: &PlannedSkill,
         step: &PlannedStep,
+        mounts: TreeMounts,
     ) -> Result<(Policy, Environment), SkillCacheError> {
-        let (mut policy, mut environment) = self.build_policy(Some(skill), step)?;
+        let (mut policy, mut environment) = self.build_policy(Some(skill), step, mounts)?;
         if let Some(trace) = self.trace.get() {
             environment::add_trace(&mut environment, step, &trace.step_context(skill, step));
             policy.env = environment.iter().map(|(name, (value, _))| (name.clone(), value.clone())).collect();
@@ -407,13 +423,17 @@ impl RunContext {
         &self,
         skill: Option<&PlannedSkill>,
         step: &PlannedStep,
+        mounts: TreeMounts,
     ) -> Result<(Policy, Environment), SkillCacheError> {
-        let mut mounts = Vec::new();
-        if let Some(skill) = skill {
-            mounts = self.caches.mounts(&skill.name, &skill.caches)?;
-            mounts.extend(self.needed_paths.mounts(&self.caches, skill)?.iter().cloned());
+        let mut mounted = Vec::new();
+        if let Some(skill) = skill.filter(|_| mounts != TreeMounts::None) {
+            mounted = match mounts {
+                TreeMounts::EmptyCaches => self.caches.create_empty_mounts(&skill.caches)?,
+                TreeMounts::All | TreeMounts::None => self.caches.mounts(&skill.name, &skill.caches)?,
+            };
+            mounted.extend(self.needed_paths.mounts(&self.caches, skill)?);
         }
-        let (mut policy, environment) = self.policy_with_mounts(step, mounts);
+        let (mut policy, environment) = self.policy_with_mounts(step, mounted);
         policy.view = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
         Ok((policy, environment))
     }
@@ -463,6 +483,47 @@ impl RunContext {
     pub(crate) fn mounted_paths(&self, skill: &PlannedSkill) -> Vec<RelPath> {
         let needed = self.needed_paths.mounted_paths(skill);
         skill.caches.iter().cloned().chain(needed).collect()
+    }
+
+    /// Opens the caches of a skill on a blocking thread, since they may be large. If that fails, the policy reports the
+    /// error.
+    pub(crate) async fn open_caches(self: &Arc<Self>, skill: &PlannedSkill, mounts: TreeMounts) {
+        if mounts == TreeMounts::All && !skill.caches.is_empty() {
+            let (context, skill) = (Arc::clone(self), skill.clone());
+            let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
+        }
+    }
+
+    /// Ends the prepared sandboxes with the mounts of a step that runs on a view. None of them serves such a step, and two
+    /// sandboxes must not have the same mount.
+    pub(crate) fn release_prepared_caches(&self, policy: &Policy) {
+        if policy.view {
+            policy.caches.iter().for_each(|cache| self.space.release_cache(&cache.source));
+        }
+    }
+
+    /// Returns the identity of the directories of the tree that are mounted for the steps of a skill.
+    pub(crate) fn mounted_directories(&self, skill: &PlannedSkill) -> Vec<MountedDirectory> {
+        let cache =
+            |path: &RelPath| MountedDirectory { path: path.to_string(), content: MountedContent::TransparentCache };
+        let caches = skill.transparent_caches.iter().map(cache);
+        caches.chain(self.needed_paths.mounted_directories(&self.caches, skill)).collect()
+    }
+
+    /// Returns the needed paths that the steps of a skill have changed in this run.
+    ///
+    /// # Errors
+    /// The reason why that cannot be determined.
+    pub(crate) async fn changed_needed_paths(self: &Arc<Self>, skill: &PlannedSkill) -> Result<Vec<RelPath>, String> {
+        if skill.needs_paths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (shared, skill) = (Arc::clone(self), skill.clone());
+        let work = tokio::task::spawn_blocking(move || shared.needed_paths.changed_paths(&skill));
+        match work.await {
+            Ok(changed) => changed.map_err(|error| one_line(&error)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Returns the record of the files that steps can see and that are not part of the tree.

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_core::decision::file_matcher::{CONTENT_BYTES, FileCandidate, FileMatch, FileMatcher, FileRuleError};
+use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
 use proctor_core::record::evidence::{CheckedFiles, FileDependence};
+use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::read_beneath;
 use proctor_sandbox::{FileBatches, Policy};
@@ -41,9 +43,23 @@ pub(crate) struct StepFiles {
     reused_executed_at: Option<String>,
     /// The observation that contradicts `per_file`.
     dependence: Option<FileDependence>,
+    /// The caches of the executions that passed the reused files.
+    earlier_caches: Vec<TransparentCache>,
 }
 
 impl StepFiles {
+    fn new(files: Option<Arc<Vec<Vec<u8>>>>, are_arguments: bool, parallel: u32) -> Self {
+        Self {
+            files,
+            are_arguments,
+            parallel,
+            reused: Vec::new(),
+            reused_executed_at: None,
+            dependence: None,
+            earlier_caches: Vec::new(),
+        }
+    }
+
     /// Chooses the files on a blocking thread. Returns the result of the step if it has no files to check, or if they
     /// cannot be chosen.
     pub(crate) async fn choose(
@@ -52,14 +68,7 @@ impl StepFiles {
         step: &PlannedStep,
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
-            return Ok(Self {
-                files: None,
-                are_arguments: false,
-                parallel: 1,
-                reused: Vec::new(),
-                reused_executed_at: None,
-                dependence: None,
-            });
+            return Ok(Self::new(None, false, 1));
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
@@ -73,10 +82,7 @@ impl StepFiles {
         });
         match chosen.await {
             Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => {
-                let (reused, reused_executed_at) = (Vec::new(), None);
-                Ok(Self { files: Some(files), are_arguments, parallel, reused, reused_executed_at, dependence: None })
-            }
+            Ok(Ok(Some(files))) => Ok(Self::new(Some(files), are_arguments, parallel)),
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
         }
@@ -101,6 +107,13 @@ impl StepFiles {
     /// Returns the observation that contradicts `per_file`.
     pub(crate) fn dependence(&self) -> Option<&FileDependence> {
         self.dependence.as_ref()
+    }
+
+    /// Sets the earlier results that the passes of the reused files come from.
+    pub(crate) fn set_earlier_caches(&mut self, earlier: &[StoredResult]) {
+        for result in earlier {
+            merge_transparent_caches(&mut self.earlier_caches, &result.transparent_caches);
+        }
     }
 
     /// Returns the files that are to be checked, relative to the work directory of the step.
@@ -130,6 +143,7 @@ impl StepFiles {
             reused: self.reused.len() as u64,
             reused_executed_at: self.reused_executed_at.clone(),
             dependence: self.dependence.clone(),
+            transparent_caches: if self.reused.is_empty() { Vec::new() } else { self.earlier_caches.clone() },
         })
     }
 }

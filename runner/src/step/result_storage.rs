@@ -3,23 +3,24 @@
 use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
+use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::outcome::Outcome;
-use proctor_core::model::plan::PlannedStep;
+use proctor_core::model::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::StepEvidence;
-use proctor_core::reuse::StoredResult;
+use proctor_core::reuse::{ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::ViewTrace;
 
 use crate::run::evidence_builder::describe_outcome;
-use crate::run::run_context::RunContext;
+use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{StepFiles, path_in_tree};
-use crate::step::reuse::FilesNotStored;
+use crate::step::reuse::{FilesNotStored, ObservedExecution};
 
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
     pub(crate) key: StepKey,
-    /// True if a stored result holds, and the execution checks it.
-    pub(crate) is_recheck: bool,
+    /// Whether a stored result holds, and the execution checks it.
+    pub(crate) recheck: Recheck,
     /// The earlier results of a step with `per_file` that hold.
     pub(crate) earlier: Vec<StoredResult>,
 }
@@ -32,35 +33,81 @@ pub(crate) struct StepKey {
     pub(crate) is_per_file: bool,
 }
 
+impl StepReuseState {
+    /// Returns the mounts of the execution.
+    pub(crate) fn mounts(&self) -> TreeMounts {
+        if self.recheck == Recheck::WithEmptyCaches { TreeMounts::EmptyCaches } else { TreeMounts::All }
+    }
+}
+
+/// The check of a stored result by an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recheck {
+    /// The execution checks no stored result.
+    No,
+    /// The execution checks a stored result.
+    Yes,
+    /// The execution checks a stored result, and the declaration that the caches do not change it: they are empty.
+    WithEmptyCaches,
+}
+
+impl Recheck {
+    /// Returns whether the execution did not pass because it reached its timeout or another limit with empty caches. That
+    /// says nothing about the result with caches.
+    pub(crate) fn has_run_out(self, evidence: &StepEvidence) -> bool {
+        let has_hit_limit = evidence.outcome == Outcome::TimedOut || !evidence.resources.limits_hit.is_empty();
+        self == Self::WithEmptyCaches && has_hit_limit && !evidence.outcome.holds()
+    }
+}
+
+/// An execution of a step of a skill.
+pub(crate) struct StepExecution<'a> {
+    pub(crate) skill: &'a PlannedSkill,
+    pub(crate) evidence: &'a StepEvidence,
+    /// What the step read, if it ran on a view.
+    pub(crate) view: Option<ViewTrace>,
+    /// True if the step left files in the tree, which git ignores.
+    pub(crate) has_files: bool,
+    pub(crate) files: &'a StepFiles,
+}
+
 /// Stores the result of an execution. Returns the digest that stands for it, and the reason for a doubt if a stored
 /// result was wrong.
 pub(crate) async fn store_result(
     context: &Arc<RunContext>,
     state: Option<StepReuseState>,
-    evidence: &StepEvidence,
-    (view, has_files, files): (Option<ViewTrace>, bool, &StepFiles),
+    execution: StepExecution<'_>,
 ) -> StoreOutcome {
+    let StepExecution { skill, evidence, view, has_files, files } = execution;
     let passed = evidence.outcome == Outcome::Passed;
     // A failure of some files is a failure, whatever the others do.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
-    let (Some(StepReuseState { key: StepKey { key, is_per_file }, is_recheck, earlier }), Some(view)) = (state, view)
+    let not_stored = || StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
+    let (Some(StepReuseState { key: StepKey { key, is_per_file }, recheck, earlier }), Some(trace)) = (state, view)
     else {
-        return StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
+        return not_stored();
     };
+    let Some(reuse) = &context.reuse else { return not_stored() };
     // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
-    if is_recheck && evidence.outcome.is_failure() {
-        let reason = format!(
-            "a stored result said that `{}` passes with these inputs, but it {}; the step is not reused any more; \
-             report this, or declare the skill with `determinism: D2`",
-            evidence.planned.name,
-            describe_outcome(evidence.outcome)
-        );
-        if let Some(reuse) = &context.reuse {
-            reuse.distrust(&key, &reason);
-        }
+    if recheck != Recheck::No && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
+        let reason = refutation(skill, evidence, recheck);
+        reuse.distrust(&key, &reason);
         let doubt = Some(InconclusiveReason::Internal.with_message(reason));
         return StoreOutcome { doubt, ..StoreOutcome::default() };
     }
+    // A step that changes a needed path has another effect than its stored result.
+    let obstacle = match context.changed_needed_paths(skill).await {
+        Ok(paths) if paths.is_empty() => None,
+        Ok(paths) => Some(ReuseObstacle::ChangedPaths { paths }),
+        Err(message) => Some(ReuseObstacle::NotObserved { message }),
+    };
+    if let Some(obstacle) = obstacle {
+        tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
+        reuse.keep_obstacle(&key, &obstacle);
+        return not_stored();
+    }
+    let transparent_caches = used_caches(context, skill, recheck);
+    let observed = ObservedExecution { trace, has_files, transparent_caches };
     let (context, evidence) = (Arc::clone(context), evidence.clone());
     let step = &evidence.planned;
     let listed =
@@ -69,9 +116,9 @@ pub(crate) async fn store_result(
         let none = StoreOutcome::default();
         let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return none };
         let stored = match &listed {
-            None => reuse.record(&key, &evidence, (view, has_files), tree).map_err(FilesNotStored::Obstacle),
+            None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle),
             Some((checked, all, earlier)) => {
-                reuse.record_files(&key, &evidence, (view, has_files), tree, (checked, all, earlier))
+                reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier))
             }
         };
         match stored {
@@ -91,6 +138,31 @@ pub(crate) async fn store_result(
     tokio::task::spawn_blocking(store)
         .await
         .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() })
+}
+
+/// Returns the caches that an execution used, each with the scope of its content.
+fn used_caches(context: &RunContext, skill: &PlannedSkill, recheck: Recheck) -> Vec<TransparentCache> {
+    let trust = |path: &RelPath| match recheck {
+        Recheck::WithEmptyCaches => CacheTrust::None,
+        Recheck::No | Recheck::Yes => context.caches.trust(&skill.name, path),
+    };
+    skill.caches.iter().map(|path| TransparentCache { path: path.clone(), trust: trust(path) }).collect()
+}
+
+/// Returns the reason why a step is not reused any more: an execution contradicts the stored result.
+fn refutation(skill: &PlannedSkill, evidence: &StepEvidence, recheck: Recheck) -> String {
+    let (step, outcome) = (&evidence.planned.name, describe_outcome(evidence.outcome));
+    let (with, remedy) = match recheck {
+        Recheck::WithEmptyCaches => {
+            let caches = skill.caches.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+            (" with empty caches", format!("remove `transparent: true` from {caches}"))
+        }
+        Recheck::No | Recheck::Yes => ("", "report this".to_owned()),
+    };
+    format!(
+        "a stored result said that `{step}` passes with these inputs, but it {outcome}{with}; the step is not reused any \
+         more; {remedy}, or declare the skill with `determinism: D2`"
+    )
 }
 
 /// The result of storing a result.

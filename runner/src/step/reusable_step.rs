@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, StepEvidence};
 use proctor_core::reuse::{ReuseObstacle, StoredResult};
 
-use crate::run::run_context::RunContext;
+use crate::run::request::CacheMode;
+use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
-use crate::step::result_storage::{StepKey, StepReuseState, is_per_file, paths_in_tree};
+use crate::step::result_storage::{Recheck, StepKey, StepReuseState, is_per_file, paths_in_tree};
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
@@ -30,14 +32,16 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
         }
     };
-    let key = reuse_key(context, stack, skill, step, &mut files);
-    let (mut is_recheck, mut earlier) = (false, Vec::new());
+    let key = unchanged_key(context, stack, skill, step, &mut files).await;
+    let (mut recheck, mut earlier) = (Recheck::No, Vec::new());
     if let Some(key) = &key {
-        match search_result(context, key, step, &mut files).await {
+        match search_result(context, key, (skill, step), &mut files).await {
             ReuseSearch::Found(result) => return reused_step(context, skill, step, (*result, &files)),
             ReuseSearch::Files(holding) => earlier = holding,
             ReuseSearch::Nothing(reason) => {
-                is_recheck = matches!(reason, NoResult::Recheck);
+                if matches!(reason, NoResult::Recheck) {
+                    recheck = if skill.caches.is_empty() { Recheck::Yes } else { Recheck::WithEmptyCaches };
+                }
                 tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
             }
         }
@@ -48,17 +52,45 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
         }
     };
-    let state = key.map(|key| StepReuseState { key, is_recheck, earlier });
-    let run = execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await;
+    files.set_earlier_caches(&earlier);
+    let state = |recheck, earlier| key.clone().map(|key| StepReuseState { key, recheck, earlier });
+    let first = state(recheck, earlier);
+    let run = execute_with_files(context, &stack, skill, step, (&files, first, Execution::Verifying)).await;
+    if recheck.has_run_out(&run.evidence) && !context.cancel.is_cancelled() {
+        tracing::debug!(skill = %skill.name, step = %step.name, "executed again, with its caches");
+        discard_layer(run.layer).await;
+        let second = state(Recheck::Yes, Vec::new());
+        return execute_with_files(context, &stack, skill, step, (&files, second, Execution::Verifying)).await;
+    }
     if !run.must_check_all {
         return run;
     }
     discard_layer(run.layer).await;
     files.set_reused(Vec::new(), None);
     // If `per_file` was found to be wrong, the step now has the key of a step without it.
-    let key = reuse_key(context, &stack, skill, step, &mut files).filter(|key| !key.is_per_file);
-    let state = key.map(|key| StepReuseState { key, is_recheck: false, earlier: Vec::new() });
+    let key = unchanged_key(context, &stack, skill, step, &mut files).await.filter(|key| !key.is_per_file);
+    let state = key.map(|key| StepReuseState { key, recheck: Recheck::No, earlier: Vec::new() });
     execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
+}
+
+/// Returns the key of a step; `None` if its results are not stored, or if an earlier step of this run changed a path that
+/// the step sees and the key contains.
+async fn unchanged_key(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    skill: &PlannedSkill,
+    step: &PlannedStep,
+    files: &mut StepFiles,
+) -> Option<StepKey> {
+    let key = reuse_key(context, stack, skill, step, files)?;
+    let obstacle = match context.changed_needed_paths(skill).await {
+        Ok(paths) if paths.is_empty() => return Some(key),
+        Ok(paths) => ReuseObstacle::ChangedPaths { paths },
+        Err(message) => ReuseObstacle::NotObserved { message },
+    };
+    tracing::debug!(skill = %skill.name, step = %step.name, %obstacle, "no stored result is used");
+    context.reuse.as_ref()?.keep_obstacle(&key.key, &obstacle);
+    None
 }
 
 /// Returns the key of a step under which its results are stored; `None` if they are not. A wrong `per_file` does not count,
@@ -71,35 +103,47 @@ pub(crate) fn reuse_key(
     files: &mut StepFiles,
 ) -> Option<StepKey> {
     let reuse = context.step_reuse(skill, step)?;
+    if !context.needed_paths.are_available(skill) {
+        return None;
+    }
     let below = stack.stored_results()?;
-    let (mut policy, _) = context.policy(skill, step).ok()?;
+    let (mut policy, _) = context.policy(skill, step, TreeMounts::None).ok()?;
+    let mounted = context.mounted_directories(skill);
     if is_per_file(step) {
-        let key = reuse.key(skill, step, &policy, &below);
+        let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
             None => return Some(StepKey { key, is_per_file: true }),
             Some(dependence) => files.set_dependence(dependence),
         }
     }
     policy.files = files.batches(&policy);
-    Some(StepKey { key: reuse.key(skill, step, &policy, &below), is_per_file: false })
+    Some(StepKey { key: reuse.key(skill, step, &policy, (&mounted, &below)), is_per_file: false })
 }
 
 /// Searches stored results on a blocking thread. If they count for each file, marks the files that have passed.
 pub(crate) async fn search_result(
     context: &Arc<RunContext>,
     StepKey { key, is_per_file }: &StepKey,
-    step: &PlannedStep,
+    (skill, step): (&PlannedSkill, &PlannedStep),
     files: &mut StepFiles,
 ) -> ReuseSearch {
+    if context.caches.mode == CacheMode::Empty && !skill.caches.is_empty() {
+        return ReuseSearch::Nothing(NoResult::EmptyCaches);
+    }
     let (shared, key) = (Arc::clone(context), key.clone());
     let listed = is_per_file.then(|| paths_in_tree(step, files.chosen()));
     let none = || (Vec::new(), None);
     let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
-            Ok(PassedFiles { passed, mut holding, executed_at }) if passed.len() == listed.len() => {
-                let result = StoredResult { executed_at: executed_at.clone(), ..holding.swap_remove(0) };
-                (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
+            Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {
+                match with_all_caches(holding) {
+                    Some(newest) => {
+                        let result = StoredResult { executed_at: executed_at.clone(), ..newest };
+                        (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
+                    }
+                    None => (ReuseSearch::Nothing(NoResult::NotStored), none()),
+                }
             }
             Ok(PassedFiles { passed, holding, executed_at }) => {
                 (ReuseSearch::Files(holding), (passed, Some(executed_at)))
@@ -115,6 +159,16 @@ pub(crate) async fn search_result(
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
     files.set_reused(reused, executed_at);
     found
+}
+
+/// Returns the newest of the results of a step with `per_file`, with the caches of all of them.
+fn with_all_caches(holding: Vec<StoredResult>) -> Option<StoredResult> {
+    let mut results = holding.into_iter();
+    let mut newest = results.next()?;
+    for older in results {
+        merge_transparent_caches(&mut newest.transparent_caches, &older.transparent_caches);
+    }
+    Some(newest)
 }
 
 /// Returns the result of a step that is not executed, because a stored result holds.
@@ -136,6 +190,7 @@ fn reused_step(
             batches,
             reused: 0,
             reused_executed_at: None,
+            transparent_caches: Vec::new(),
             ..now
         }),
         ..result.evidence

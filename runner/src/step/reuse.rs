@@ -11,13 +11,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace};
+use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
-    plan_obstacle, result_obstacle,
+    ChangedInput, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity,
+    StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
@@ -26,7 +27,7 @@ use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
-use crate::step::tree_inputs::{ObservedTree, TreeInputs};
+use crate::step::tree_inputs::{ObservedTree, TreeInputs, is_git_object};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
@@ -86,6 +87,17 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) clock: Clock,
 }
 
+/// What an execution of a step showed besides its evidence.
+#[derive(Debug)]
+pub(crate) struct ObservedExecution {
+    /// What the step read.
+    pub(crate) trace: ViewTrace,
+    /// True if the step left files in the tree, which git ignores.
+    pub(crate) has_files: bool,
+    /// The caches that the step used.
+    pub(crate) transparent_caches: Vec<TransparentCache>,
+}
+
 /// The last executions of a step.
 #[derive(Debug)]
 pub(crate) struct LastResults {
@@ -135,6 +147,10 @@ pub(crate) enum NoResult {
     NotStored,
     /// The request does not want stored results.
     NotWanted,
+    /// The request wants empty caches, and the skill has caches.
+    EmptyCaches,
+    /// A command would prepare a path of `needs_paths` first, as this text describes.
+    Unprepared(String),
     /// This input differs from that of the newest result.
     Changed(ChangedInput),
     /// All results are too old.
@@ -161,6 +177,8 @@ impl fmt::Display for NoResult {
                 "no result is stored for this command with these settings, variables and programs of Proctor",
             ),
             Self::NotWanted => f.write_str("the request does not use stored results (`--no-cache`)"),
+            Self::EmptyCaches => f.write_str("the request starts with empty caches (`--no-caches`)"),
+            Self::Unprepared(text) => f.write_str(text),
             Self::Changed(change) => change.fmt(f),
             Self::TooOld => write!(f, "every stored result is older than {} days", MAX_AGE.as_secs() / SECONDS_PER_DAY),
             Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
@@ -205,13 +223,14 @@ impl StepReuse {
         plan_obstacle(skill, step).is_none()
     }
 
-    /// Returns the key of a step with this policy. `below` stands for the earlier steps whose files it sees.
+    /// Returns the key of a step with this policy and these mounts in the tree. `below` stands for the earlier steps whose
+    /// files it sees.
     pub(crate) fn key(
         &self,
         skill: &PlannedSkill,
         step: &PlannedStep,
         policy: &Policy,
-        below: &[Sha256Hex],
+        (mounts, below): (&[MountedDirectory], &[Sha256Hex]),
     ) -> Sha256Hex {
         let text = |path: &Path| escape_output(path.as_os_str().as_bytes());
         let env = policy.env.iter().filter(|(name, _)| !is_trace_variable(name));
@@ -235,6 +254,7 @@ impl StepReuse {
                 .collect(),
             tolerated: &policy.tolerated,
             machine: self.machine.clone(),
+            mounts,
             below,
         };
         identity.key(self.results.secret())
@@ -350,11 +370,11 @@ impl StepReuse {
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
-        (trace, has_files): (ViewTrace, bool),
+        execution: ObservedExecution,
         tree: ObservedTree<'_>,
         files: (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
     ) -> Result<Sha256Hex, FilesNotStored> {
-        let recorded = self.try_record_files(key, evidence, (trace, has_files), tree, files);
+        let recorded = self.try_record_files(key, evidence, execution, tree, files);
         recorded.inspect_err(|reason| {
             if let FilesNotStored::Obstacle(obstacle) = reason {
                 self.keep_obstacle(key, obstacle);
@@ -366,7 +386,7 @@ impl StepReuse {
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
-        (trace, has_files): (ViewTrace, bool),
+        execution: ObservedExecution,
         tree: ObservedTree<'_>,
         (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
     ) -> Result<Sha256Hex, FilesNotStored> {
@@ -374,14 +394,18 @@ impl StepReuse {
         if let Some(obstacle) = result_obstacle(evidence) {
             return Err(FilesNotStored::Obstacle(obstacle));
         }
+        let ObservedExecution { trace, has_files, mut transparent_caches } = execution;
         let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
-        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
+        let top = tree.directory.as_os_str().as_bytes();
+        let read = trace.entries().iter().filter(|entry| entry.read);
+        let mut read = read.filter_map(|entry| strip_directory(&entry.path, top));
+        if let Some(other) = read.find(|path| listed.contains(path) && !own.contains(path)) {
             let checked = checked.iter().map(|path| escape_output(path));
             return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
         }
+        let observed = self.observed_inputs(&trace, tree, !transparent_caches.is_empty()).map_err(not_observed)?;
         let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
         let mut inputs = observed.without_files(&own).map_err(invalid)?;
         let source = TreeInputs(tree);
@@ -389,11 +413,12 @@ impl StepReuse {
         for result in earlier {
             inputs = inputs.union(&result.inputs).map_err(invalid)?;
             files.extend(result.files.iter().cloned());
+            merge_transparent_caches(&mut transparent_caches, &result.transparent_caches);
         }
         // Only files of the tree as it is now are of use.
         files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
         let files = files.into_iter().collect();
-        let mut result = self.new_result(key, evidence, has_files, (inputs, files));
+        let mut result = self.new_result(key, evidence, has_files, (inputs, files, transparent_caches));
         // The passes of other files do not become younger.
         earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
         self.store(&result).map_err(FilesNotStored::Obstacle)?;
@@ -422,7 +447,7 @@ impl StepReuse {
         key: &Sha256Hex,
         evidence: &StepEvidence,
         has_files: bool,
-        (inputs, files): (ObservedInputs, Vec<PassedFile>),
+        (inputs, files, transparent_caches): (ObservedInputs, Vec<PassedFile>, Vec<TransparentCache>),
     ) -> StoredResult {
         StoredResult {
             key: key.clone(),
@@ -434,6 +459,7 @@ impl StepReuse {
             inputs_sha256: inputs.digest(),
             inputs,
             files,
+            transparent_caches,
         }
     }
 
@@ -452,15 +478,15 @@ impl StepReuse {
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
-        (trace, has_files): (ViewTrace, bool),
+        execution: ObservedExecution,
         tree: ObservedTree<'_>,
     ) -> Result<Sha256Hex, ReuseObstacle> {
-        let recorded = self.try_record(key, evidence, (trace, has_files), tree);
+        let recorded = self.try_record(key, evidence, execution, tree);
         recorded.inspect_err(|obstacle| self.keep_obstacle(key, obstacle))
     }
 
     /// Stores the reason why the result of an execution is not stored, for `proctor explain cache`.
-    fn keep_obstacle(&self, key: &Sha256Hex, obstacle: &ReuseObstacle) {
+    pub(crate) fn keep_obstacle(&self, key: &Sha256Hex, obstacle: &ReuseObstacle) {
         if let Err(error) = self.results.set_not_stored(key, &obstacle.to_string()) {
             tracing::warn!(%error, "the reason why a result is not stored cannot be stored");
         }
@@ -470,16 +496,17 @@ impl StepReuse {
         &self,
         key: &Sha256Hex,
         evidence: &StepEvidence,
-        (trace, has_files): (ViewTrace, bool),
+        execution: ObservedExecution,
         tree: ObservedTree<'_>,
     ) -> Result<Sha256Hex, ReuseObstacle> {
         if let Some(obstacle) = result_obstacle(evidence) {
             return Err(obstacle);
         }
         let not_observed = |message: String| ReuseObstacle::NotObserved { message };
+        let ObservedExecution { trace, has_files, transparent_caches } = execution;
         let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
-        let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
-        let result = self.new_result(key, evidence, has_files, (inputs, Vec::new()));
+        let inputs = self.observed_inputs(&trace, tree, !transparent_caches.is_empty()).map_err(not_observed)?;
+        let result = self.new_result(key, evidence, has_files, (inputs, Vec::new(), transparent_caches));
         self.store(&result)?;
         Ok(result.chain_digest())
     }
@@ -507,30 +534,49 @@ impl StepReuse {
     }
 
     /// Separates the accesses to the tree from the others, and adds the content of the tree's files.
-    fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<ObservedInputs, String> {
+    ///
+    /// A program that uses derived data, such as compiled code, looks at its source only to compare times and sizes. Times
+    /// are no inputs, so the content of such a file counts although the program did not read it. Derived data of the
+    /// host are always possible; those of the tree are possible with a cache (`has_caches`) or ignored files.
+    fn observed_inputs(
+        &self,
+        trace: &AccessTrace,
+        tree: ObservedTree<'_>,
+        has_caches: bool,
+    ) -> Result<ObservedInputs, String> {
         let copies = self.state.join(MIRRORS_DIR);
         let (copies, top) = (copies.as_os_str().as_bytes(), tree.directory.as_os_str().as_bytes());
         let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
+        let inputs = TreeInputs(tree);
+        let reads_ignored = || {
+            let mut read = trace.entries().iter().filter(|entry| entry.read);
+            read.any(|entry| strip_directory(&entry.path, top).is_some_and(|below| inputs.is_ignored_file(below)))
+        };
+        let counts_content = has_caches || reads_ignored();
+        let is_file = |entry: &AccessedPath| matches!(entry.state, PathState::File { .. });
         let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
         for entry in trace.entries() {
             if let Some(below) = strip_directory(&entry.path, top) {
-                contents.push(TreeInputs(tree).pin(entry, below)?);
-                paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
+                let counts = counts_content && is_file(entry) && !is_git_object(below);
+                let entry = AccessedPath { read: entry.read || counts, ..entry.clone() };
+                contents.push(inputs.pin(&entry, below)?);
+                paths.push(AccessedPath { path: [b"/", below].concat(), ..entry });
             } else if strip_directory(&entry.path, copies).is_none() {
-                require_settled(entry, now_ns)?;
-                host.push(entry.clone());
+                let entry = AccessedPath { read: entry.read || is_file(entry), ..entry.clone() };
+                require_settled(&entry, now_ns)?;
+                host.push(entry);
             } else if entry.read || entry.listing.is_some() {
                 // Only the directories above the copy have no meaning for the step.
                 return Err(format!("it read `{}`", escape_output(&entry.path)));
             }
         }
-        let inputs = (AccessTrace::new(paths), AccessTrace::new(host));
-        let (Ok(paths), Ok(host)) = inputs else { return Err("its trace is not valid".to_owned()) };
-        let inputs = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
+        let traces = (AccessTrace::new(paths), AccessTrace::new(host));
+        let (Ok(paths), Ok(host)) = traces else { return Err("its trace is not valid".to_owned()) };
+        let observed = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
         // What has changed in between could have been read in either state.
-        match inputs.first_change(&TreeInputs(tree)) {
+        match observed.first_change(&inputs) {
             Some(change) => Err(format!("{change} since it ran")),
-            None => Ok(inputs),
+            None => Ok(observed),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::ReuseObstacle;
@@ -32,11 +33,18 @@ pub(crate) async fn predict_reuse(
     if context.observed_tree().is_none() {
         return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
     }
+    if let Some(reason) = context.needed_paths.problem_of(skill) {
+        let not_run = FilesNotChosen { fault: StartFault::Internal, reason: reason.to_owned() };
+        return ReusePrediction { key: None, search: Err(not_run), checked_files: (0, 0), note: None };
+    }
+    if let Some(command) = context.needed_paths.missing_preparation(skill) {
+        return nothing(NoResult::Unprepared(command.to_owned()));
+    }
     let Some(key) = reuse_key(context, stack, skill, step, &mut files) else {
         let message = "the stored results are not available".to_owned();
         return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
     };
-    let search = search_result(context, &key, step, &mut files).await;
+    let search = search_result(context, &key, (skill, step), &mut files).await;
     let checked_files = (files.to_check().count(), files.chosen().len());
     let note = files.dependence().map(FileDependence::phrase);
     ReusePrediction { key: Some(key.key), search: Ok(search), checked_files, note }
@@ -46,7 +54,7 @@ pub(crate) async fn predict_reuse(
 pub(crate) struct ReusePrediction {
     /// The key of the step, if it has one.
     pub(crate) key: Option<Sha256Hex>,
-    /// The search for a stored result; an error if the step has no files to check.
+    /// The search for a stored result; an error if the step would not run.
     pub(crate) search: Result<ReuseSearch, FilesNotChosen>,
     /// Number of files of a step with `{files}` that would be checked, and of all its files.
     pub(crate) checked_files: (usize, usize),

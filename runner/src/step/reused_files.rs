@@ -20,6 +20,8 @@ async fn layer_of(
     stack: &LayerStack,
 ) -> Result<Option<Arc<StackedLayer>>, String> {
     let make = async || {
+        let has_mounts = !files.skill.caches.is_empty() || !files.skill.needs_paths.is_empty();
+        let _alone = if has_mounts { Some(context.finished_mounts.lock().await) } else { None };
         tracing::debug!(skill = %files.skill.name, step = %files.step.name, "executed for its files");
         let run = step_runner::execute(context, stack, &files.skill, &files.step, Execution::ForItsFiles).await;
         if run.evidence.outcome == Outcome::Passed && run.inconclusive_reasons.is_empty() {

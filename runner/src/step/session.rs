@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::error::{EngineError, one_line};
 use crate::run::evidence_builder;
 use crate::run::request::JudgedCommand;
-use crate::run::run_context::RunContext;
+use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::layer_stack::{LayerStack, StackedLayer};
 use crate::step::{reusable_step, step_runner};
 
@@ -107,7 +107,7 @@ impl Session {
     pub async fn prepare_sandboxes(&self, step: &PlannedStep, wanted: usize) -> Result<(), EngineError> {
         let (policy, _) = self
             .context
-            .policy(&skill_for_command(step)?, step)
+            .policy(&skill_for_command(step)?, step, TreeMounts::All)
             .map_err(|fault| EngineError::Internal(one_line(&fault)))?;
         let (context, stack) = (Arc::clone(&self.context), self.stack.clone());
         let work = tokio::task::spawn_blocking(move || {
@@ -128,7 +128,7 @@ impl Session {
         if !context.space.is_in_memory() || !context.space.is_unused() {
             return Ok(None);
         }
-        let policy = context.policy(&skill_for_command(step)?, step);
+        let policy = context.policy(&skill_for_command(step)?, step, TreeMounts::All);
         let (policy, _) = policy.map_err(|fault| EngineError::Internal(fault.to_string()))?;
         context.launcher.prepare_ahead(&context.space, &context.tree.repository.facts, &policy)?;
         Ok(Some(context.space.clone()))
@@ -158,6 +158,7 @@ fn skill_for_command(step: &PlannedStep) -> Result<PlannedSkill, EngineError> {
         declared_tier: Tier::ONE,
         needs: vec![],
         caches: vec![],
+        transparent_caches: Vec::new(),
         needs_paths: vec![],
         toolchains: Default::default(),
         platform: BTreeMap::new(),

@@ -163,8 +163,8 @@ impl RunCaches {
             return Ok(());
         }
         let open: Result<Vec<_>, _> = wanted.iter().map(|at| self.open_one(skill, at)).collect();
-        // Only one task runs a skill, so no other task inserts its caches.
-        self.skills().insert(skill.clone(), Arc::new(open?));
+        // If another task was faster, its directories are used, and these are removed when the run ends.
+        self.skills().entry(skill.clone()).or_insert(Arc::new(open?));
         Ok(())
     }
 
@@ -240,6 +240,31 @@ impl RunCaches {
         self.open(skill, wanted)?;
         let open = self.skills().get(skill).cloned().unwrap_or_default();
         Ok(open.iter().map(|cache| CacheMount { at: cache.at.clone(), source: cache.source.clone() }).collect())
+    }
+
+    /// Returns mounts that show an empty directory for each cache. Their writes are discarded when the run ends.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub(crate) fn create_empty_mounts(&self, wanted: &[RelPath]) -> Result<Vec<CacheMount>, StoreError> {
+        let mount = |at: &RelPath| {
+            let (_, room) = self.create_room()?;
+            let source = match &self.form {
+                CacheForm::Layers => CacheSource::Layers { room, lowers: vec![self.empty.clone()] },
+                CacheForm::Copy { .. } | CacheForm::Empty { .. } => CacheSource::Directory(room.join(CACHE_UPPER)),
+            };
+            Ok(CacheMount { at: at.clone(), source })
+        };
+        wanted.iter().map(mount).collect()
+    }
+
+    /// Returns the scope from which the content of a skill's cache comes: the widest one for a cache that is not open.
+    pub(crate) fn trust(&self, skill: &SkillName, at: &RelPath) -> CacheTrust {
+        let open = self.skills().get(skill).cloned().unwrap_or_default();
+        let cache = open.iter().find(|cache| cache.at == *at);
+        cache.map_or(CacheTrust::Default, |cache| {
+            cache.base_lookup.base.as_ref().map_or(CacheTrust::None, |base| base.trust())
+        })
     }
 
     /// Finds the cache that contains `path`. Returns the directory that takes its writes, the path relative to the

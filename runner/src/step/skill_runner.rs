@@ -40,7 +40,6 @@ pub(crate) struct SkillRun {
 /// Runs the steps of `skill` on top of `stack`.
 pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill: &PlannedSkill) -> SkillRun {
     context.emit(RunEvent::SkillStarted { skill: skill.name.clone() }).await;
-    open_caches(context, skill).await;
     let before = stack.view().id();
     let mut run = SkillRun::new(context, before);
     for planned in &skill.steps {
@@ -64,14 +63,6 @@ pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill:
     run.snapshots.after = stack.view().id();
     run.span.finished_at = context.clock.now_text();
     run
-}
-
-/// Opens the caches on a blocking thread, since they may be large. If that fails, the first step reports the error.
-async fn open_caches(context: &Arc<RunContext>, skill: &PlannedSkill) {
-    if !skill.caches.is_empty() {
-        let (context, skill) = (Arc::clone(context), skill.clone());
-        let _ = tokio::task::spawn_blocking(move || context.caches.open(&skill.name, &skill.caches)).await;
-    }
 }
 
 /// Returns the result of a skill without running it.
@@ -129,15 +120,12 @@ impl SkillRun {
         if !is_strict || skill.needs_paths.is_empty() {
             return;
         }
-        let (shared, planned) = (Arc::clone(context), skill.clone());
-        let work = tokio::task::spawn_blocking(move || shared.needed_paths.changed_paths(&planned));
-        let reason = match work.await {
-            Ok(Ok(changed)) if changed.is_empty() => return,
-            Ok(Ok(changed)) => {
+        let reason = match context.changed_needed_paths(skill).await {
+            Ok(changed) if changed.is_empty() => return,
+            Ok(changed) => {
                 let paths = changed.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
                 format!("skill `{}` changed {paths}, which `read_only: strict` protects", skill.name)
             }
-            Ok(Err(error)) => format!("skill `{}`: its needed paths cannot be read: {}", skill.name, one_line(&error)),
             Err(error) => format!("skill `{}`: its needed paths cannot be read: {error}", skill.name),
         };
         self.mark_inconclusive();

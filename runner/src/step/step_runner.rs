@@ -24,12 +24,12 @@ use tokio::task::JoinError;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
-use crate::run::run_context::{ChangeMode, RunContext};
+use crate::run::run_context::{ChangeMode, RunContext, TreeMounts};
 use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::result_storage::{StepReuseState, StoreOutcome, store_result};
+use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
 use crate::step::step_events::{emit_terminating, step_retrying_event, step_started_event};
@@ -157,6 +157,8 @@ pub(crate) async fn execute_with_files(
     let mut env_names = Default::default();
     let is_shown = purpose == Execution::Verifying;
     let mut uses_view = state.is_some();
+    let mounts = state.as_ref().map_or(TreeMounts::All, StepReuseState::mounts);
+    context.open_caches(skill, mounts).await;
     loop {
         let attempt = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1);
         // Comes before the event, so that a reader of the event finds the outputs.
@@ -168,7 +170,7 @@ pub(crate) async fn execute_with_files(
         let mut timer = StageTimer::start();
         let mut expected = ExpectedReports::default();
         let mut used_policy = None;
-        let mut judged = match context.policy(skill, step) {
+        let mut judged = match context.policy(skill, step, mounts) {
             Ok((mut policy, environment)) => {
                 env_names = attempt::recorded_variable_names(&environment);
                 // Building the policy opens the caches, which may contain the reports.
@@ -224,10 +226,8 @@ pub(crate) async fn execute_with_files(
         let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
         let view = judged.result.view.take();
         let StoreOutcome { stored_as, doubt, must_check_all } =
-            store_result(context, state, &evidence, (view, has_files, files)).await;
-        if let Some(doubt) = doubt {
-            judged.inconclusive_reasons.push(doubt);
-        }
+            store_result(context, state, StepExecution { skill, evidence: &evidence, view, has_files, files }).await;
+        judged.inconclusive_reasons.extend(doubt);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();
         let layer = return_sandbox(context, stack, used_policy.as_ref(), judged.result.sandbox, judged.layer);
@@ -340,6 +340,7 @@ async fn run_attempt(
     if let Some(reason) = stack.too_many_layers_message() {
         return JudgedAttempt::not_started(StartFault::Sandbox, reason);
     }
+    context.release_prepared_caches(policy);
     let facts = &context.tree.repository.facts;
     let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
         Ok(started) => started,

@@ -150,6 +150,7 @@ fn skill_for_check(name: SkillName, planned: &PlannedCheck, needed: &[NeededPath
         declared_tier: Tier::ONE,
         needs: vec![],
         caches: vec![],
+        transparent_caches: Vec::new(),
         needs_paths: needed.to_vec(),
         toolchains: Default::default(),
         platform: Default::default(),

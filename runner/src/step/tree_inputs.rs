@@ -66,6 +66,11 @@ impl TreeInputs<'_> {
         .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
     }
 
+    /// Returns whether a file at this path is one that git ignores.
+    pub(super) fn is_ignored_file(&self, path: &[u8]) -> bool {
+        !is_in_git_directory(path) && self.covered(path).is_none()
+    }
+
     fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
         match area {
@@ -104,4 +109,25 @@ impl CurrentInputs for TreeInputs<'_> {
 /// Returns whether a path of the tree is inside a git directory.
 fn is_in_git_directory(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|name| name == b".git")
+}
+
+/// Returns whether a path of the tree is an object of a git directory. The content of an object never changes.
+pub(super) fn is_git_object(path: &[u8]) -> bool {
+    let mut names = path.split(|byte| *byte == b'/').skip_while(|name| *name != b".git");
+    names.next().is_some() && names.any(|name| name == b"objects")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_below_a_git_directory() {
+        for path in [&b".git/objects/pack/p.pack"[..], b"sub/.git/objects/0a/1"] {
+            assert!(is_git_object(path));
+        }
+        for path in [&b"objects/a"[..], b".git/HEAD", b"objects/.git/HEAD", b".gitignore/objects"] {
+            assert!(!is_git_object(path));
+        }
+    }
 }

@@ -375,6 +375,7 @@ pub(crate) mod tests {
             inputs_sha256: inputs.digest(),
             inputs,
             files: Vec::new(),
+            transparent_caches: Vec::new(),
         }
     }
 

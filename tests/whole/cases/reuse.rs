@@ -29,6 +29,16 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::recheck_that_fails_excludes_the_step", failed_recheck_excludes_step),
     reuse_case("reuse::per_file_checks_only_changed_files_again", per_file_checks_changed_files),
     reuse_case("reuse::wrong_per_file_checks_all_files", wrong_per_file_checks_all_files),
+    reuse_case("reuse::content_of_a_needed_path_is_an_input", content_of_needed_path_is_input),
+    reuse_case("", content_of_needed_path_is_input)
+        .unprivileged("reuse::content_of_a_needed_path_is_an_input_as_a_user"),
+    reuse_case("reuse::step_that_changes_a_needed_path_is_not_stored", changed_needed_path_is_not_stored),
+    reuse_case("reuse::path_is_not_prepared_for_an_explanation", explanation_prepares_nothing),
+    reuse_case("reuse::transparent_cache_allows_reuse", transparent_cache_allows_reuse),
+    reuse_case("", transparent_cache_allows_reuse).unprivileged("reuse::transparent_cache_allows_reuse_as_a_user"),
+    reuse_case("reuse::recheck_sees_empty_caches", recheck_sees_empty_caches),
+    reuse_case("reuse::recheck_that_takes_too_long_is_repeated_with_the_caches", slow_recheck_is_repeated),
+    reuse_case("reuse::source_of_a_derived_file_is_an_input", source_of_derived_file_is_input),
     reuse_case("reuse::damaged_results_are_found_and_all_can_be_removed", results_are_verified_and_pruned),
 ];
 
@@ -232,7 +242,11 @@ fn unobservable_steps_are_executed(env: &TestEnvironment) {
     let skills = [
         ("verify.d2", skill("verify.d2", print()).determinism("D2"), "`determinism: D2`"),
         ("verify.net", skill("verify.net", print().with_field("network: allow")).tier(2), "`network: allow`"),
-        ("verify.caches", skill("verify.caches", print()).with_field("caches: [target]"), "`caches`"),
+        (
+            "verify.caches",
+            skill("verify.caches", print()).with_field("caches: [{ path: out, transparent: true }, target]"),
+            "write `{ path: target, transparent: true }` in `caches`",
+        ),
         ("verify.off", skill("verify.off", print().with_field("read_only: off")), "`read_only: off` or `fix`"),
     ];
     let reuse = ReuseRepo::with_spec(env, &TestSpec::new(skills.iter().map(|(_, skill, _)| skill.clone())));
@@ -284,7 +298,6 @@ fn files_of_cached_step_exist(env: &TestEnvironment) {
     assert_eq!((reuse.executed(), reuse.stdout("use")), (executed, "// edited\nedited\n".to_owned()));
 }
 
-/// The niceness of a process is not observed, since no file contains it.
 /// Returns a step that gets the Python files of `src`, and prints the names of those that it gets.
 fn per_file_step(script: &str) -> TestStep {
     TestStep::argv("each", &["sh", "-c", &format!("{script} && basename -a \"$@\""), "sh", "{files}"])
@@ -345,6 +358,170 @@ fn wrong_per_file_checks_all_files(env: &TestEnvironment) {
     assert_eq!(reuse.stdout("each"), "a.py\nb.py\nc.py\nd.py\n", "the list of files is a part of the key");
     reuse.repo.write("src/a.py", "bad\n");
     reuse.repo.run().exits(1);
+}
+
+/// Creates a repository with the ignored directory `deps`, which `verify.it` needs. A run of a commit mounts a copy.
+fn repo_with_deps<'e>(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> ReuseRepo<'e> {
+    let skill = TestSkill::new("verify.it", steps).determinism("D1").with_field("needs_paths: [deps]");
+    let reuse = ReuseRepo::with_spec(env, &TestSpec::new([skill]));
+    reuse.repo.write(".gitignore", "deps\n");
+    reuse.repo.write("uv.lock", "1\n");
+    reuse.repo.commit();
+    reuse.repo.write("deps/value", "one\n");
+    env.give_to_actor(&reuse.repo.file("deps"));
+    reuse
+}
+
+fn content_of_needed_path_is_input(env: &TestEnvironment) {
+    let reuse = repo_with_deps(env, [TestStep::sh("it", "cat deps/value; stat -c %a deps/value")]);
+    // A commit sees a copy of the path, and the worktree its own.
+    for arguments in [&["--rev", "HEAD"][..], &[]] {
+        let run = || {
+            reuse.repo.run_with(arguments).exits(0);
+            (reuse.executed().len(), reuse.stdout("it"))
+        };
+        reuse.repo.write("deps/value", "one\n");
+        assert_eq!(run(), (1, "one\n644\n".to_owned()), "{arguments:?}");
+        assert_eq!(run(), (0, "one\n644\n".to_owned()));
+        // The lock file and the size are the same.
+        reuse.repo.write("deps/value", "two\n");
+        assert_eq!(run(), (1, "two\n644\n".to_owned()));
+        machine::make_executable(&reuse.repo.file("deps/value"));
+        assert_eq!(run(), (1, "two\n755\n".to_owned()));
+        assert_eq!(run(), (0, "two\n755\n".to_owned()));
+        std::fs::remove_file(reuse.repo.file("deps/value")).expect("removes");
+    }
+}
+
+fn changed_needed_path_is_not_stored(env: &TestEnvironment) {
+    let write = TestStep::sh("write", "if test -e flag; then echo left > deps/left; fi");
+    let reuse = repo_with_deps(env, [write, TestStep::sh("list", "ls deps")]);
+    let run = |revision: &str| {
+        reuse.repo.run_with(&["--rev", revision]).exits(0);
+        (reuse.executed(), reuse.stdout("list"))
+    };
+    let both = vec!["write".to_owned(), "list".to_owned()];
+    assert_eq!(run("HEAD"), (both.clone(), "value\n".to_owned()));
+    assert_eq!(run("HEAD"), (Vec::new(), "value\n".to_owned()));
+    reuse.repo.write("flag", "");
+    reuse.repo.commit();
+    // All that the second step reads of the tree is the same, but the first step has changed the path.
+    for _ in 0..2 {
+        assert_eq!(run("HEAD"), (both.clone(), "left\nvalue\n".to_owned()));
+    }
+    assert_eq!(run("HEAD~1"), (Vec::new(), "value\n".to_owned()), "the path itself is unchanged");
+}
+
+fn explanation_prepares_nothing(env: &TestEnvironment) {
+    let prepare = "needs_paths: [{ path: deps, prepare: { cmd: [cp, README.md, deps/copy], key: [README.md] } }]";
+    let skill =
+        TestSkill::new("verify.it", [TestStep::sh("it", "cat deps/copy")]).determinism("D1").with_field(prepare);
+    let reuse = ReuseRepo::with_spec(env, &TestSpec::new([skill]));
+    reuse.repo.write("README.md", "one\n");
+    let explained = reuse.explain("verify.it/it");
+    assert!(explained.contains("a run would prepare `deps` first, by `cp README.md deps/copy`"), "{explained}");
+    reuse.pass();
+    assert!(reuse.explain("verify.it/it").contains("would be cached"), "{}", reuse.explain("verify.it/it"));
+    reuse.pass();
+    assert_eq!(reuse.executed(), [""; 0]);
+    // The step reads this file only as a part of the prepared path.
+    reuse.repo.write("README.md", "two\n");
+    reuse.pass();
+    assert_eq!((reuse.executed(), reuse.stdout("it")), (vec!["it".to_owned()], "two\n".to_owned()));
+}
+
+/// A build that copies `src/lib.rs` to the cache `target`, unless the copy is newer.
+const BUILD: &str = "mkdir -p target && if test ! -e target/built || test src/lib.rs -nt target/built; then \
+    cp src/lib.rs target/built; fi && cat target/built README.md";
+
+fn caching_repo<'e>(env: &'e TestEnvironment, script: &str, fields: &[&str]) -> ReuseRepo<'e> {
+    let step = fields.iter().fold(TestStep::sh("it", script), |step, field| step.with_field(field));
+    let skill = TestSkill::new("verify.it", [step]).determinism("D1");
+    let spec = TestSpec::new([skill.with_field("caches: [{ path: target, transparent: true }]")]);
+    ReuseRepo::with_spec(env, &spec)
+}
+
+fn transparent_cache_allows_reuse(env: &TestEnvironment) {
+    let reuse = caching_repo(env, BUILD, &[]);
+    reuse.repo.write("src/lib.rs", "one\n");
+    reuse.repo.write("README.md", "first\n");
+    reuse.pass();
+    let second = reuse.pass();
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (0, "one\nfirst\n".to_owned()));
+    let caches = &reuse.repo.step("it")["reused"]["transparent_caches"];
+    assert_eq!((&caches[0]["path"], &caches[0]["trust"]), (&"target".into(), &"none".into()), "{caches}");
+    assert!(reuse.repo.evidence("verify.it")["measured"]["caches"].is_null(), "no cache was opened: {second}");
+    let verbose = reuse.repo.run_with(&["--verbose"]).exits(0);
+    assert!(verbose.stdout.contains("unchanged, with transparent caches: `target`"), "{verbose}");
+    // The build does not read its source, because the cache has a newer copy.
+    reuse.repo.write("README.md", "second\n");
+    reuse.pass();
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (1, "one\nsecond\n".to_owned()));
+    // The size is the same.
+    reuse.repo.write("src/lib.rs", "two\n");
+    reuse.pass();
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (1, "two\nsecond\n".to_owned()));
+    reuse.pass();
+    assert_eq!(reuse.executed().len(), 0);
+    reuse.repo.run_with(&["--no-caches"]).exits(0);
+    assert_eq!(reuse.executed().len(), 1, "an execution with empty caches was requested");
+}
+
+/// Prints whether the cache is empty, and leaves a file in it.
+const SHOW_CACHE: &str = "ls target 2>/dev/null | grep -q left && echo full || echo empty; echo x > target/left";
+
+fn recheck_sees_empty_caches(env: &TestEnvironment) {
+    let reuse = caching_repo(env, &format!("{SHOW_CACHE}; test \"$(nice)\" != 19 || test -e target/more"), &[]);
+    reuse.pass();
+    reuse.repo.run_with(&["--no-cache"]).exits(0);
+    assert_eq!(reuse.stdout("it"), "full\n");
+    reuse.configure("recheck_percent = 100");
+    reuse.pass();
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (1, "empty\n".to_owned()));
+    let words = ["run", "--profile", "pr", "--changeset", crate::environment::CHANGESET];
+    let refuted = env.finish(env.start_through(reuse.repo.path(), &["nice", "-n", "19"], &words));
+    assert!(refuted.all_output().contains("failed with empty caches"), "{refuted}");
+    assert!(refuted.all_output().contains("remove `transparent: true` from `target`"), "{refuted}");
+    assert_ne!(refuted.code, Some(0));
+    reuse.configure("recheck_percent = 0");
+    reuse.pass();
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (1, "full\n".to_owned()), "the cache itself is kept");
+}
+
+fn slow_recheck_is_repeated(env: &TestEnvironment) {
+    let script = format!("if test \"$(nice)\" = 19 && test ! -e target/left; then sleep 600; fi; {SHOW_CACHE}");
+    let reuse = caching_repo(env, &script, &["timeout_ms: 3000"]);
+    reuse.pass();
+    reuse.configure("recheck_percent = 100");
+    let words = ["run", "--profile", "pr", "--changeset", crate::environment::CHANGESET];
+    env.finish(env.start_through(reuse.repo.path(), &["nice", "-n", "19"], &words)).exits(0);
+    assert_eq!((reuse.executed().len(), reuse.stdout("it")), (1, "full\n".to_owned()));
+    reuse.configure("recheck_percent = 0");
+    reuse.pass();
+    assert_eq!(reuse.executed().len(), 0, "the step is not excluded");
+}
+
+/// Uses the ignored file `derived` while it names the time of its source, as Python uses compiled code.
+const USE_DERIVED: &str = "if test \"$(cat derived)\" = \"$(stat -c %y src/lib.rs)\"; then echo derived; else \
+    stat -c %y src/lib.rs; cat src/lib.rs; fi";
+
+fn source_of_derived_file_is_input(env: &TestEnvironment) {
+    let reuse = ReuseRepo::new(env, [TestStep::sh("it", USE_DERIVED)]);
+    reuse.repo.write(".gitignore", "derived\n");
+    reuse.repo.write("derived", "none\n");
+    reuse.repo.write("src/lib.rs", "one\n");
+    reuse.pass();
+    let printed = reuse.stdout("it");
+    reuse.repo.write("derived", printed.lines().next().expect("a time"));
+    reuse.pass();
+    assert_eq!(reuse.stdout("it"), "derived\n", "the step looks at the source, but does not read it");
+    reuse.pass();
+    assert_eq!(reuse.executed().len(), 0);
+    // The size is the same.
+    reuse.repo.write("src/lib.rs", "two\n");
+    reuse.pass();
+    assert_eq!(reuse.executed().len(), 1);
+    assert!(reuse.stdout("it").ends_with("\ntwo\n"), "{}", reuse.stdout("it"));
 }
 
 fn failed_recheck_excludes_step(env: &TestEnvironment) {

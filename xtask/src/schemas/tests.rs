@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
+use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::drift::{Change, ChangeKind, Diff, DriftMethod, Entry, EntryKind, StepDrift};
 use proctor_core::model::enforcement::{Control, Enforcement, SandboxMode};
 use proctor_core::model::leak::{LeakedProcess, LeakedProcesses};
@@ -159,17 +160,23 @@ fn step() -> StepEvidence {
             reused: 1,
             reused_executed_at: Some("2026-01-01T00:00:00Z".into()),
             dependence: Some(FileDependence::new(["src/a".to_owned()].into_iter(), "src/b".to_owned())),
+            transparent_caches: vec![transparent_cache()],
         }),
         reused: Some(ReuseSource {
             run_id: "r0".parse().expect("a run id"),
             executed_at: "2026-01-01T00:00:00Z".into(),
             inputs_sha256: Sha256Hex::digest(b"inputs"),
             inputs: 2,
+            transparent_caches: vec![transparent_cache()],
         }),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),
     }
+}
+
+fn transparent_cache() -> TransparentCache {
+    TransparentCache { path: RelPath::new("target").expect("a path"), trust: CacheTrust::Branch }
 }
 
 /// Returns a step that was never reached, in which every optional member is absent.
@@ -449,6 +456,7 @@ fn plan_matches_schema_and_allows_no_extra_members() {
         declared_tier: Tier::TWO,
         needs: vec![SkillName::new("b").expect("name")],
         caches: vec![RelPath::new("target").expect("path")],
+        transparent_caches: vec![RelPath::new("target").expect("path")],
         needs_paths: vec![],
         toolchains: Default::default(),
         platform: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),

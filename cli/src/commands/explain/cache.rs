@@ -99,7 +99,13 @@ mod tests {
     fn source(inputs: u64) -> ReuseSource {
         let executed_at = "2026-01-02T03:04:05.678Z".to_owned();
         let run_id = RunId::new("r1").expect("an id");
-        ReuseSource { run_id, executed_at, inputs_sha256: Sha256Hex::digest(b""), inputs }
+        ReuseSource {
+            run_id,
+            executed_at,
+            inputs_sha256: Sha256Hex::digest(b""),
+            inputs,
+            transparent_caches: Vec::new(),
+        }
     }
 
     fn inputs(number: usize) -> ObservedInputs {

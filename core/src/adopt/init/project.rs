@@ -89,7 +89,8 @@ pub(super) struct SkillDraft {
     pub determinism_reason: &'static str,
     pub is_quick: bool,
     pub timeout_ms: u64,
-    /// Directories that are kept between runs, relative to the project.
+    /// Directories that are kept between runs, relative to the project. The tools that use them guarantee that their
+    /// content does not change a result.
     pub caches: Vec<String>,
     pub steps: Vec<StepDraft>,
 }
@@ -245,7 +246,7 @@ impl SkillDraft {
         Self { determinism: Determinism::D0, determinism_reason: "the same tree gives the same output", ..self }
     }
 
-    /// Sets directories that are kept between runs.
+    /// Sets directories that are kept between runs. Their content must never change a result.
     pub(super) fn with_caches(self, caches: Vec<String>) -> Self {
         Self { caches, ..self }
     }

@@ -165,15 +165,11 @@ fn render_skill(named: &NamedSkill<'_>, names_toolchain: bool) -> String {
     }
     let _ = writeln!(text, "    timeout_ms: {}", skill.timeout_ms);
     if !skill.caches.is_empty() {
-        let caches: Vec<String> = skill.caches.iter().map(|cache| join(&project.dir, cache)).collect();
-        let (line, why) = (
-            format!("    caches: {}", flow_list(&caches)),
-            "directories that are kept between runs, outside of the tree",
-        );
-        text.push_str(&match fits_on_line(&line) {
-            true => format!("{line} # {why}\n"),
-            false => format!("    caches: # {why}\n{}", render_list(6, &caches)),
-        });
+        text.push_str("    caches: # kept between runs; they change how long a step takes, not its result\n");
+        for cache in &skill.caches {
+            let path = quote_yaml(&join(&project.dir, cache));
+            let _ = writeln!(text, "      - {{ path: {path}, transparent: true }}");
+        }
     }
     text.push_str(&render_needed_paths(&project.needs_paths));
     text.push_str("    steps:\n");
@@ -263,6 +259,9 @@ pub enum DraftError {
     /// The needed paths differ.
     #[error("its needed paths are others")]
     NeededPaths,
+    /// The caches differ.
+    #[error("its caches are others")]
+    Caches,
     /// The toolchain checks differ.
     #[error("its toolchain checks are others")]
     ToolchainChecks,
@@ -298,6 +297,16 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
     };
     if !reading.spec.skills.iter().map(paths).eq(skills.iter().map(intended)) {
         return Err(DraftError::NeededPaths);
+    }
+    let caches = |(_, skill): (&Spanned<SkillName>, &Skill)| -> Vec<(String, bool)> {
+        let written = skill.caches.iter().flatten();
+        written.map(|cache| (cache.value.path().to_string(), cache.value.is_transparent())).collect()
+    };
+    let intended = |named: &NamedSkill<'_>| -> Vec<(String, bool)> {
+        named.skill.caches.iter().map(|cache| (join(&named.project.dir, cache), true)).collect()
+    };
+    if !reading.spec.skills.iter().map(caches).eq(skills.iter().map(intended)) {
+        return Err(DraftError::Caches);
     }
     let wanted: usize = toolchain_requirements(projects).values().map(Vec::len).sum();
     let checks = reading.spec.toolchains.iter().flat_map(|table| table.iter());

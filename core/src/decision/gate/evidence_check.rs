@@ -168,7 +168,16 @@ impl EvidenceChecker<'_> {
         for (file, evidence) in cited {
             let EvidenceDocument::Skill(skill) = evidence else { continue };
             for cache in skill.measured.caches.iter().filter(|cache| cache.trust > max_trust) {
-                findings.cache_too_wide(file, cache, max_trust);
+                let scope = cache.base.as_ref().map(|base| base.scope.as_str());
+                findings.cache_too_wide(file, (&cache.path, cache.trust, scope), max_trust);
+            }
+            // The execution of a cached step used caches too.
+            let reused = skill.steps.iter().flat_map(StepEvidence::reused_caches);
+            let mut reused: Vec<_> = reused.filter(|cache| cache.trust > max_trust).collect();
+            reused.sort();
+            reused.dedup();
+            for cache in reused {
+                findings.cache_too_wide(file, (&cache.path, cache.trust, None), max_trust);
             }
         }
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::code::error_code::{Coded as _, ErrorCode};
 use crate::decision::gate::gate_facts::{ChangedPaths, GateRequirements, UnattestedPolicy};
 use crate::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE, Verdict};
-use crate::model::cache::{CacheEvidence, CacheTrust};
+use crate::model::cache::CacheTrust;
 use crate::model::names::{ProfileName, RunId, SkillName};
-use crate::model::plan::{Plan, ReadOnly};
+use crate::model::plan::{Plan, ReadOnly, RelPath};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::status::LastRun;
@@ -343,14 +343,18 @@ impl GateFindings {
         self.add_finding(GateCode::TierTooHigh, message, hint);
     }
 
-    pub(super) fn cache_too_wide(&mut self, file: &str, cache: &CacheEvidence, max_trust: CacheTrust) {
-        let base = cache.base.as_ref().map_or_else(String::new, |base| format!(", from `{}`", base.scope));
+    /// Adds the finding that a cache started with content of the scope `trust`, read from `base`.
+    pub(super) fn cache_too_wide(
+        &mut self,
+        file: &str,
+        (path, trust, base): (&RelPath, CacheTrust, Option<&str>),
+        max_trust: CacheTrust,
+    ) {
+        let base = base.map_or_else(String::new, |base| format!(", from `{base}`"));
         let message = format!(
-            "the cache `{}` started with content of the scope `{}`{base}, but at most `{max_trust}` is accepted (`{file}`)",
-            cache.path, cache.trust
+            "the cache `{path}` started with content of the scope `{trust}`{base}, but at most `{max_trust}` is accepted (`{file}`)"
         );
-        let hint =
-            format!("{} with `--no-caches`, or accept it with `--max-cache-trust {}`", self.rerun_hint, cache.trust);
+        let hint = format!("{} with `--no-caches`, or accept it with `--max-cache-trust {trust}`", self.rerun_hint);
         self.add_finding(GateCode::CacheTooWide, message, hint);
     }
 

@@ -13,7 +13,8 @@ impl Plan {
         self.spec_dir = directory.join(&self.spec_dir);
         self.toolchain.iter_mut().for_each(|check| check.run.relocate_below(directory));
         for skill in &mut self.skills {
-            skill.caches.iter_mut().for_each(|cache| *cache = directory.join(cache));
+            let caches = skill.caches.iter_mut().chain(&mut skill.transparent_caches);
+            caches.for_each(|cache| *cache = directory.join(cache));
             skill.needs_paths.iter_mut().for_each(|needed| needed.relocate_below(directory));
             skill.steps.iter_mut().for_each(|step| step.relocate_below(directory));
         }
@@ -70,7 +71,7 @@ toolchains: { t: { required: [{ cmd: [./tool, --version] }] } }
 profiles: { pr: { include: [s] } }
 skills:
   s:
-    caches: [target, a/b]
+    caches: [target, { path: a/b, transparent: true }]
     needs_paths: [{ path: .venv, prepare: { cmd: [uv, sync], key: [uv.lock] } }]
     steps:
       - { name: top, cmd: [./x, y], reports: { junit: out.xml }, inputs: ['src/**', './a'] }
@@ -92,6 +93,7 @@ skills:
         let moved = plan().relocated_below(&path("svc/[a]"));
         let skill = &moved.skills[0];
         assert_eq!(skill.caches, [path("svc/[a]/target"), path("svc/[a]/a/b")]);
+        assert_eq!(skill.transparent_caches, [path("svc/[a]/a/b")]);
         let needed = &skill.needs_paths[0];
         assert_eq!(
             (&needed.path, &needed.key),

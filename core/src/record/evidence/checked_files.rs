@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::cache::TransparentCache;
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
@@ -27,6 +28,10 @@ pub struct CheckedFiles {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependence: Option<FileDependence>,
+    /// The caches of the executions that passed the reused files, whose content does not change the result as the spec
+    /// declares; absent if there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transparent_caches: Vec<TransparentCache>,
 }
 
 /// The observation that the check of some files read another file of the same step.
@@ -99,6 +104,7 @@ mod tests {
             reused,
             reused_executed_at: None,
             dependence: None,
+            transparent_caches: Vec::new(),
         };
         assert_eq!(files(800, 0).note(), None);
         assert_eq!(files(800, 797).note().as_deref(), Some("3 of 800 files checked, 797 passed earlier"));

@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::model::cache::TransparentCache;
 use crate::model::names::RunId;
+use crate::record::evidence::StepEvidence;
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
@@ -33,19 +35,39 @@ pub struct ReuseSource {
     pub inputs_sha256: Sha256Hex,
     /// Number of these inputs: paths that were looked up, found or not.
     pub inputs: u64,
+    /// The caches of the execution, whose content does not change the result as the spec declares; absent if there were
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transparent_caches: Vec<TransparentCache>,
 }
 
 impl ReuseSource {
     /// Returns the source of the result, as a phrase.
     pub fn phrase(&self) -> String {
         let inputs = count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input");
-        format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at)
+        let mut phrase =
+            format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at);
+        if !self.transparent_caches.is_empty() {
+            let paths = self.transparent_caches.iter().map(|cache| format!("`{}`", cache.path));
+            phrase.push_str(&format!(", with transparent caches: {}", paths.collect::<Vec<_>>().join(", ")));
+        }
+        phrase
+    }
+}
+
+impl StepEvidence {
+    /// Returns the transparent caches of the earlier executions whose results the step has, or some of its files.
+    pub fn reused_caches(&self) -> impl Iterator<Item = &TransparentCache> {
+        let whole = self.reused.iter().flat_map(|source| &source.transparent_caches);
+        whole.chain(self.checked_files.iter().flat_map(|files| &files.transparent_caches))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::cache::CacheTrust;
+    use crate::model::plan::RelPath;
 
     #[test]
     fn notes_count_cached_steps() {
@@ -62,9 +84,13 @@ mod tests {
             executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
+            transparent_caches: Vec::new(),
         };
         let phrase = |number| source(number).phrase();
         assert_eq!(phrase(1), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 1 input unchanged");
         assert_eq!(phrase(12), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 12 inputs unchanged");
+        let cache = |path| TransparentCache { path: RelPath::new(path).expect("a path"), trust: CacheTrust::None };
+        let with_caches = ReuseSource { transparent_caches: vec![cache("target"), cache("a/b")], ..source(1) };
+        assert!(with_caches.phrase().ends_with("1 input unchanged, with transparent caches: `target`, `a/b`"));
     }
 }

@@ -6,6 +6,7 @@ use super::super::diagnostic::{Code, Diagnostic};
 use super::super::diagnostic_collector::DiagnosticCollector;
 use super::super::span::{Span, Spanned};
 use crate::model::plan::RelPath;
+use crate::spec::caches::WrittenCache;
 use crate::spec::needed_paths::{Prepare, WrittenPath};
 use crate::spec::rules::spec_index::{SpecIndex, for_each_repeated};
 use crate::spec::rules::step_rules::bad_command;
@@ -19,13 +20,30 @@ fn hides_tree(path: &RelPath) -> bool {
 
 pub(super) fn check_cache_paths(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     let caches = index.skills().flat_map(|(_, skill)| skill.caches.iter().flatten());
-    for cache in caches.filter(|cache| hides_tree(&cache.value)) {
+    for cache in caches.filter(|cache| hides_tree(cache.value.path())) {
         problems.add_with(|| {
-            let message = format!("{} cannot be a cache", quoted(cache.value.as_str()));
+            let message = format!("{} cannot be a cache", quoted(cache.value.path().as_str()));
             let hint =
                 "caches are directories of build output, such as `target`; not the repository, `.git` or `changes`";
             Diagnostic::error(Code::BadCache, cache.span, message).hint(hint)
         });
+    }
+}
+
+/// Rejects a path that is a transparent cache and another cache of the same skill.
+pub(super) fn check_cache_declarations(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
+    for (_, skill) in index.skills() {
+        let mut first: BTreeMap<&RelPath, &Spanned<WrittenCache>> = BTreeMap::new();
+        for cache in skill.caches.iter().flatten() {
+            let known = *first.entry(cache.value.path()).or_insert(cache);
+            if known.value.is_transparent() != cache.value.is_transparent() {
+                problems.add_with(|| {
+                    let path = quoted(cache.value.path().as_str());
+                    let message = format!("the cache {path} is declared as transparent and as not transparent");
+                    Diagnostic::error(Code::BadCache, cache.span, message).label(known.span, "the other one")
+                });
+            }
+        }
     }
 }
 
@@ -121,7 +139,7 @@ pub(super) fn check_needed_paths_disjoint(index: &SpecIndex<'_>, problems: &mut 
         let of_defaults = index.spec.defaults.iter().filter_map(|defaults| defaults.needs_paths.as_ref());
         let needed = of_defaults.chain(lists_of_skill(skill)).flat_map(|list| &list.value);
         let needed: Vec<(&RelPath, Span)> = needed.map(|written| (written.value.path(), written.span)).collect();
-        let caches = skill.caches.iter().flatten().map(|cache| (&cache.value, cache.span));
+        let caches = skill.caches.iter().flatten().map(|cache| (cache.value.path(), cache.span));
         let others: Vec<(&RelPath, Span)> = caches.chain(needed.iter().copied()).collect();
         for (path, span) in &needed {
             let nested = |(other, at): &&(&RelPath, Span)| {

@@ -24,7 +24,7 @@ use crate::run::dispatch;
 use crate::run::path_keys::{self, KeyFiles};
 use crate::run::preflight;
 use crate::run::run_context::RunContext;
-use crate::step::needed_paths::PathState;
+use crate::step::needed_paths::{PathState, Preparation};
 use crate::step::path_preparation;
 use crate::store::StoreError;
 use crate::store::caches::prepared::{
@@ -61,6 +61,7 @@ impl Engine {
         context: &Arc<RunContext>,
         plan: &Plan,
         max_tier: Tier,
+        preparation: Preparation,
     ) -> Vec<InconclusiveDetail> {
         let skills = plan.skills.iter().filter(|skill| dispatch::needed_tier(skill) <= max_tier);
         let mut wanted: Vec<&NeededPath> = Vec::new();
@@ -71,19 +72,25 @@ impl Engine {
         }
         let mut states = Vec::new();
         for needed in wanted {
-            let state = self.provide_path(context, plan, needed).await;
+            let state = self.provide_path(context, plan, needed, preparation).await;
             states.push((needed.clone(), state));
         }
         let doubt = |(_, state): &(NeededPath, PathState)| match state {
             PathState::Unavailable(reason) => Some(InconclusiveReason::NeededPath.with_message(reason.clone())),
-            PathState::InTree | PathState::Stored(_) => None,
+            PathState::InTree | PathState::Stored(_) | PathState::Unprepared(_) => None,
         };
         let doubts = states.iter().filter_map(doubt).collect();
         context.needed_paths.set(states);
         doubts
     }
 
-    async fn provide_path(&self, context: &Arc<RunContext>, plan: &Plan, needed: &NeededPath) -> PathState {
+    async fn provide_path(
+        &self,
+        context: &Arc<RunContext>,
+        plan: &Plan,
+        needed: &NeededPath,
+        preparation: Preparation,
+    ) -> PathState {
         let path = &needed.path;
         if context.cancel.is_cancelled() {
             return PathState::Unavailable(format!("`{path}` was not prepared: the run was cancelled"));
@@ -110,8 +117,9 @@ impl Engine {
                     Err(error) => PathState::Unavailable(format!("`{path}` cannot be copied: {error}")),
                 }
             }
-            PathSource::Prepare { run } => match self.prepare_path(context, plan, needed, run).await {
-                Ok(held) => PathState::Stored(Box::new(held)),
+            PathSource::Prepare { run } => match self.prepare_path(context, plan, needed, run, preparation).await {
+                Ok(Some(held)) => PathState::Stored(Box::new(held)),
+                Ok(None) => PathState::Unprepared(format!("a run would prepare `{path}` first, by `{}`", run.cmd)),
                 Err(reason) => PathState::Unavailable(reason),
             },
         }
@@ -123,14 +131,15 @@ impl Engine {
         Ok(preflight::step_rights(user))
     }
 
-    /// Finds the stored result of a preparing command, or runs the command.
+    /// Finds the stored result of a preparing command, or runs the command. Returns `None` if it must not run.
     async fn prepare_path(
         &self,
         context: &Arc<RunContext>,
         plan: &Plan,
         needed: &NeededPath,
         command: &PlannedStep,
-    ) -> Result<HeldPath, String> {
+        preparation: Preparation,
+    ) -> Result<Option<HeldPath>, String> {
         let (path, cmd) = (&needed.path, &command.cmd);
         let (key, inputs) = self.preparation_key(context, plan, needed, command)?;
         let trust = &context.caches.scopes.trust;
@@ -143,7 +152,10 @@ impl Engine {
         let found = tokio::task::spawn_blocking(move || find_stored(&shared, &candidates)).await;
         let found = found.map_err(|error| format!("`{path}` cannot be looked for: {error}"))?;
         if let Some(held) = found.map_err(|error| format!("`{path}` cannot be looked for: {}", one_line(&error)))? {
-            return Ok(held);
+            return Ok(Some(held));
+        }
+        if preparation == Preparation::Stored {
+            return Ok(None);
         }
         tracing::info!(%path, %cmd, "preparing a path");
         let failed = |reason: String| format!("`{cmd}`, which prepares `{path}`, {reason}");
@@ -173,7 +185,7 @@ impl Engine {
             store.store_path(new).map(Some)
         });
         match stored.await {
-            Ok(Ok(Some(held))) => Ok(held),
+            Ok(Ok(Some(held))) => Ok(Some(held)),
             Ok(Ok(None)) => Err(failed(format!("wrote nothing to `{path}`"))),
             Ok(Err(error)) => Err(failed(format!("has a result that cannot be stored: {}", one_line(&error)))),
             Err(error) => Err(failed(format!("has a result that cannot be stored: {error}"))),

@@ -23,6 +23,7 @@ use crate::run::run_context::{ChangeMode, RunContext};
 use crate::run::schedule::Schedule;
 use crate::step::layer_stack::LayerStack;
 use crate::step::layer_stack::ReusedFiles;
+use crate::step::needed_paths::Preparation;
 use crate::step::reuse::{NoResult, ReuseRequest, ReuseSearch};
 use crate::step::reuse_prediction::{ReusePrediction, predict_reuse};
 
@@ -71,7 +72,7 @@ pub enum ReusePreview {
         /// The reason why the result of the last execution was not stored.
         not_stored: Option<String>,
     },
-    /// The step would not be executed, because there is nothing for it to check.
+    /// The step would not be executed, because there is nothing for it to check, or because a path that it needs is missing.
     NothingToCheck {
         /// The reason.
         reason: String,
@@ -100,7 +101,7 @@ impl Engine {
         let needs = RunSpaceNeeds {
             disk: disk_limit(&plan),
             sandboxes: proctor_sandbox::SandboxReuse::Never,
-            caches: None,
+            caches: self.ensure_cache_dir(&plan)?,
             space: None,
         };
         let parts = ContextSettings {
@@ -113,6 +114,7 @@ impl Engine {
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
+        self.provide_needed_paths(&context, &plan, request.max_tier, Preparation::Stored).await;
         let schedule = Schedule::for_plan(&plan);
         let mut previews = Vec::new();
         let mut done: Vec<Option<SkillPreview>> = plan.skills.iter().map(|_| None).collect();
@@ -223,7 +225,8 @@ fn preview_request(repo: &Path, profile: &ProfileName) -> RunRequest {
         changes: ChangeHandling::AsPatch,
         skills: SkillSelection::All,
         scope: Default::default(),
-        caches: CacheMode::Empty,
+        // No cache is opened. A run with `--no-caches` would use no result of a skill with caches.
+        caches: CacheMode::Persistent,
         reuses_steps: true,
         live: None,
         trace: TraceSettings::default(),

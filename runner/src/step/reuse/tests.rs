@@ -65,7 +65,8 @@ fn passes_of_files_do_not_become_younger_when_they_are_stored_again() {
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
     let record = |reuse: &StepReuse, checked: &[Vec<u8>], earlier: &[StoredResult]| {
-        let trace = (Ok(AccessTrace::default()), false);
+        let trace =
+            ObservedExecution { trace: Ok(AccessTrace::default()), has_files: false, transparent_caches: Vec::new() };
         reuse.record_files(&key, &evidence, trace, store.observed(), (checked, &files, earlier)).expect("stores");
     };
     record(&store.at(first_day), &files, &[]);

@@ -22,8 +22,14 @@ const OVERLAY_PREFIX: &[u8] = b"user.overlay.";
 pub(super) const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
 /// The attributes of overlayfs that do not change what a layer shows.
 const HARMLESS_ATTRIBUTES: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
+/// Prefixes of attributes that steps do not see, or that have no effect for them.
+const HIDDEN_ATTRIBUTES: [&[u8]; 3] = [OVERLAY_PREFIX, b"trusted.", b"security."];
 /// Maximum size of the attribute names of one entry (`XATTR_LIST_MAX`), in bytes.
 const MAX_ATTRIBUTE_NAMES: usize = 64 << 10;
+/// Size of the buffer with which the names are read first, in bytes. Most entries have no attributes.
+const USUAL_ATTRIBUTE_NAMES: usize = 1 << 10;
+/// Maximum size of the value of an attribute (`XATTR_SIZE_MAX`), in bytes.
+const MAX_ATTRIBUTE_VALUE: usize = 64 << 10;
 
 /// One entry of a tree.
 pub(super) struct WalkedEntry<'a> {
@@ -43,6 +49,27 @@ impl WalkedEntry<'_> {
     pub(super) fn error_for(&self, action: &'static str) -> impl FnOnce(Errno) -> SkillCacheError {
         let path = display_path(self.path);
         move |errno| SkillCacheError::Entry { action, path, source: errno.into() }
+    }
+
+    /// Returns a digest of the extended attributes that a step sees.
+    ///
+    /// # Errors
+    /// The attributes cannot be read.
+    pub(super) fn attributes_digest(&self) -> Result<[u8; 32], SkillCacheError> {
+        let mut hash = Sha256::new();
+        let mut names = attribute_names(self)?;
+        names.retain(|name| !HIDDEN_ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix)));
+        names.sort();
+        for name in names {
+            let mut value = vec![0; MAX_ATTRIBUTE_VALUE];
+            let length = fs::lgetxattr(self.proc_path().as_slice(), name.as_slice(), &mut value[..]);
+            let length = length.map_err(self.error_for("read an attribute of"))?;
+            for part in [name.as_slice(), &value[..length]] {
+                hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+                hash.update(part);
+            }
+        }
+        Ok(hash.finalize().into())
     }
 
     /// Returns a path of the entry through the parent's descriptor, for system calls that take no directory
@@ -222,16 +249,28 @@ fn remove_entry(entry: &WalkedEntry<'_>, rules: LayerRules) -> Result<(), SkillC
     marked.map_err(entry.error_for("mark the removal of"))
 }
 
-/// Returns the names of an entry's overlayfs attributes.
-fn overlay_attributes(entry: &WalkedEntry<'_>) -> Result<Vec<Vec<u8>>, SkillCacheError> {
-    let mut buffer = vec![0; MAX_ATTRIBUTE_NAMES];
-    let length = match fs::llistxattr(entry.proc_path().as_slice(), &mut buffer[..]) {
+/// Returns the names of an entry's attributes.
+fn attribute_names(entry: &WalkedEntry<'_>) -> Result<Vec<Vec<u8>>, SkillCacheError> {
+    let path = entry.proc_path();
+    let mut buffer = vec![0; USUAL_ATTRIBUTE_NAMES];
+    let mut listed = fs::llistxattr(path.as_slice(), &mut buffer[..]);
+    if listed == Err(Errno::RANGE) {
+        buffer.resize(MAX_ATTRIBUTE_NAMES, 0);
+        listed = fs::llistxattr(path.as_slice(), &mut buffer[..]);
+    }
+    let length = match listed {
         Ok(length) => length,
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         Err(errno) => return Err(entry.error_for("read the attributes of")(errno)),
     };
-    let names = buffer[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(OVERLAY_PREFIX));
+    let names = buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+/// Returns the names of an entry's overlayfs attributes.
+fn overlay_attributes(entry: &WalkedEntry<'_>) -> Result<Vec<Vec<u8>>, SkillCacheError> {
+    let names = attribute_names(entry)?.into_iter().filter(|name| name.starts_with(OVERLAY_PREFIX));
+    Ok(names.collect())
 }
 
 fn reject_overlay_attributes(entry: &WalkedEntry<'_>) -> Result<(), SkillCacheError> {

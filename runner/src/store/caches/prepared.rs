@@ -47,7 +47,7 @@ const REPLACED_DIR: &str = "replaced";
 /// Maximum size of `entry.json`, in bytes.
 const MAX_ENTRY_FILE: u64 = 64 << 10;
 /// Version of `entry.json`.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Prefix of the names of entries that are being removed.
 const REMOVED_PREFIX: &str = "removed-";
 
@@ -277,14 +277,6 @@ pub(crate) fn source_state(
     rights: Option<StepRights>,
 ) -> Result<Sha256Hex, SkillCacheError> {
     content::seal(directory, rights)
-}
-
-/// Returns the digest of a directory's content.
-///
-/// # Errors
-/// The directory cannot be read.
-pub(crate) fn content_digest(directory: std::os::fd::BorrowedFd<'_>) -> Result<ContentDigest, SkillCacheError> {
-    content::digest(directory)
 }
 
 /// Gives the staged entry its name; `false` if there is one already that cannot be replaced.

@@ -1,9 +1,11 @@
 //! Caches of a wider scope than the caller accepts.
 
-use super::GateScenario;
+use super::{GateScenario, run_id};
 use crate::decision::gate::GateCode;
-use crate::model::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust};
+use crate::model::cache::{CacheEnd, CacheEvidence, CacheShown, CacheTrust, TransparentCache};
 use crate::model::plan::RelPath;
+use crate::record::evidence::ReuseSource;
+use crate::text::digest::Sha256Hex;
 
 #[test]
 fn rejects_caches_of_wider_scope_than_accepted() {
@@ -27,4 +29,21 @@ fn rejects_caches_of_wider_scope_than_accepted() {
     for (trust, most) in [(branch, none), (default, none), (default, branch)] {
         assert_eq!(codes(trust, most), [GateCode::CacheTooWide], "{trust} {most}");
     }
+}
+
+#[test]
+fn rejects_caches_of_the_execution_of_a_cached_step() {
+    let source = |trust| ReuseSource {
+        run_id: run_id("r1"),
+        executed_at: "2026-01-01T00:00:00.000Z".into(),
+        inputs_sha256: Sha256Hex::digest(b"inputs"),
+        inputs: 3,
+        transparent_caches: vec![TransparentCache { path: RelPath::new("target").expect("a path"), trust }],
+    };
+    let codes = |trust, most| {
+        let world = GateScenario::new().with(|w| w.skills[1].steps[0].reused = Some(source(trust)));
+        world.with(|w| w.requirements.max_cache_trust = most).finding_codes()
+    };
+    assert!(codes(CacheTrust::Branch, CacheTrust::Branch).is_empty());
+    assert_eq!(codes(CacheTrust::Default, CacheTrust::Branch), [GateCode::CacheTooWide]);
 }

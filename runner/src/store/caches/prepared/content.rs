@@ -20,7 +20,8 @@ const BUFFER: usize = 256 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ContentDigest {
-    /// The digest of the paths, kinds, modes and contents of all entries, without owners and times.
+    /// The digest of everything in the directory that a program can observe, without owners and times: the paths, kinds,
+    /// modes, contents, numbers of hard links and extended attributes of all entries.
     pub(crate) sha256: Sha256Hex,
     /// Number of files and symbolic links.
     pub(crate) files: u64,
@@ -60,6 +61,10 @@ pub(super) fn digest(root: BorrowedFd<'_>) -> Result<ContentDigest, SkillCacheEr
         hash.update(entry.path);
         hash.update(entry.stat.st_mode.to_le_bytes());
         hash.update(content);
+        hash.update(entry.attributes_digest()?);
+        // The number of links of a directory depends on the file system.
+        let links = if entry.kind().is_dir() { 0 } else { entry.stat.st_nlink };
+        hash.update(links.to_le_bytes());
         if !entry.kind().is_dir() {
             files += 1;
             bytes = bytes.saturating_add(size);
@@ -96,4 +101,70 @@ fn entry_content(entry: &WalkedEntry<'_>, buffer: &mut [u8]) -> Result<([u8; 32]
         size += count as u64;
     }
     Ok((hash.finalize().into(), size))
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files of a test")]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::directory::Directory;
+
+    fn digest_of(path: &Path) -> Sha256Hex {
+        digest(Directory::open(path).expect("opens").as_fd()).expect("digests").sha256
+    }
+
+    #[test]
+    fn digest_covers_what_a_program_can_observe() {
+        let temp = tempfile::tempdir().expect("temp");
+        let at = |name: &str| temp.path().join(name);
+        std::fs::create_dir(at("d")).expect("makes");
+        std::fs::write(at("d/file"), "one").expect("writes");
+        let mut seen = vec![digest_of(temp.path())];
+        let mut changed_by = |what: &str, change: &dyn Fn()| {
+            change();
+            let now = digest_of(temp.path());
+            assert!(!seen.contains(&now), "{what}");
+            seen.push(now);
+        };
+        changed_by("content of the same size", &|| std::fs::write(at("d/file"), "two").expect("writes"));
+        let mode =
+            |path, mode| std::fs::set_permissions(at(path), std::fs::Permissions::from_mode(mode)).expect("sets");
+        changed_by("mode of a file", &|| mode("d/file", 0o755));
+        changed_by("mode of a directory", &|| mode("d", 0o700));
+        changed_by("link", &|| std::os::unix::fs::symlink("file", at("d/link")).expect("links"));
+        changed_by("target of a link", &|| {
+            std::fs::remove_file(at("d/link")).expect("removes");
+            std::os::unix::fs::symlink("elif", at("d/link")).expect("links");
+        });
+        changed_by("number of links", &|| {
+            std::fs::hard_link(at("d/file"), temp.path().with_extension("o")).expect("links");
+        });
+        changed_by("empty directory", &|| std::fs::create_dir(at("e")).expect("makes"));
+        changed_by("name", &|| std::fs::rename(at("e"), at("f")).expect("renames"));
+        let is_supported = rustix::fs::setxattr(at("d/file"), "user.a", b"1", rustix::fs::XattrFlags::empty()).is_ok();
+        if is_supported {
+            changed_by("attribute", &|| ());
+        }
+        std::fs::remove_file(temp.path().with_extension("o")).expect("removes");
+    }
+
+    #[test]
+    fn digest_does_not_depend_on_times_and_attributes_of_overlays() {
+        let temp = tempfile::tempdir().expect("temp");
+        let file = temp.path().join("file");
+        std::fs::write(&file, "one").expect("writes");
+        let before = digest_of(temp.path());
+        let _ = rustix::fs::setxattr(&file, "user.overlay.origin", b"1", rustix::fs::XattrFlags::empty());
+        std::fs::File::options()
+            .write(true)
+            .open(&file)
+            .expect("opens")
+            .set_modified(std::time::UNIX_EPOCH)
+            .expect("sets");
+        assert_eq!(digest_of(temp.path()), before);
+    }
 }
