@@ -15,5 +15,7 @@ pub use observed_inputs::{
     ChangedInput, ContentPin, CurrentInputs, InputAccess, InputArea, ObservedInput, ObservedInputs, PathNow,
 };
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
-pub use step_identity::{IDENTITY_PARTS, MachineFacts, ShownTool, StepIdentity};
+pub use step_identity::{
+    IDENTITY_PARTS, InheritedAttributes, MachineFacts, ResourceLimit, ShownTool, StepIdentity, processor_model,
+};
 pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

@@ -4,20 +4,22 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use proctor_core::model::drift::stamp_detects_settled_changes;
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace};
 use proctor_core::record::evidence::{StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity, StoredResult,
-    plan_obstacle, result_obstacle,
+    ChangedInput, InheritedAttributes, MachineFacts, ObservedInputs, PassedFile, ReuseObstacle, ShownTool,
+    StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
@@ -26,6 +28,7 @@ use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::step::process_facts::{inherited_attributes, machine_facts};
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
@@ -47,6 +50,7 @@ pub(crate) struct StepReuse {
     request: ReuseRequest,
     proctor: String,
     machine: MachineFacts,
+    inherited: InheritedAttributes,
     /// User and group of steps inside the sandbox.
     user: (u32, u32),
     /// The state directory.
@@ -176,8 +180,6 @@ impl StepReuse {
         let program = fs::metadata(config.helper).map_err(|error| {
             EngineError::Internal(format!("`{}` cannot be examined: {error}", config.helper.display()))
         })?;
-        let uname = rustix::system::uname();
-        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Ok(Self {
             results: StepResults::open(state)?,
             settings: config.settings,
@@ -190,11 +192,8 @@ impl StepReuse {
                 program.ctime(),
                 program.ctime_nsec()
             ),
-            machine: MachineFacts {
-                kernel: format!("{} {}", text(uname.release()), text(uname.version())),
-                architecture: text(uname.machine()),
-                processors: std::thread::available_parallelism().map_or(1, usize::from),
-            },
+            machine: machine_facts(),
+            inherited: inherited_attributes(),
             user: config.user,
             state: state_path.to_owned(),
             clock: config.clock,
@@ -241,6 +240,7 @@ impl StepReuse {
                 .collect(),
             tolerated: &policy.tolerated,
             machine: self.machine.clone(),
+            inherited: self.inherited.clone(),
             below,
         };
         identity.key(self.results.secret())
@@ -473,12 +473,14 @@ impl StepReuse {
         let (copies, top) = (copies.as_os_str().as_bytes(), tree.directory.as_os_str().as_bytes());
         let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
         let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        let mut devices = BTreeMap::new();
         for entry in trace.entries() {
             if let Some(below) = strip_directory(&entry.path, top) {
                 contents.push(TreeInputs(tree).pin(entry, below)?);
                 paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
             } else if strip_directory(&entry.path, copies).is_none() {
                 require_settled(entry, now_ns)?;
+                require_reliable_stamp(entry, &mut devices)?;
                 host.push(entry.clone());
             } else if entry.read || entry.listing.is_some() {
                 // Only the directories above the copy have no meaning for the step.
@@ -503,6 +505,28 @@ fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{}` changed less than {} s ago", escape_output(&entry.path), UNSETTLED_NS / 1_000_000_000))
+}
+
+/// Refuses a file of the host if its file system does not show every change in the stamp. `devices` are the file systems
+/// that are known already.
+fn require_reliable_stamp(entry: &AccessedPath, devices: &mut BTreeMap<u64, bool>) -> Result<(), String> {
+    let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
+    let path = Path::new(OsStr::from_bytes(&entry.path));
+    let is_reliable = match devices.get(&stamp.dev) {
+        Some(known) => *known,
+        None => {
+            let found = rustix::fs::statfs(path);
+            let found =
+                found.map_err(|error| format!("`{}` cannot be examined: {error}", escape_output(&entry.path)))?;
+            let is_reliable = u64::try_from(found.f_type).is_ok_and(stamp_detects_settled_changes);
+            devices.insert(stamp.dev, is_reliable);
+            is_reliable
+        }
+    };
+    if is_reliable {
+        return Ok(());
+    }
+    Err(format!("`{}` is on a file system whose times do not show every change", escape_output(&entry.path)))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

@@ -43,8 +43,7 @@ impl TreeInputs<'_> {
     pub(super) fn pin(&self, entry: &AccessedPath, path: &[u8]) -> Result<ContentPin, String> {
         let shown = || escape_output(path);
         if is_in_git_directory(path) {
-            let is_file = matches!(entry.state, PathState::File { .. });
-            if !entry.read || !is_file {
+            if !matches!(entry.state, PathState::File { .. }) {
                 return Ok(ContentPin::None);
             }
             let sha256 = self.git_content(path).ok_or_else(|| format!("`{}` cannot be read", shown()))?;
