@@ -31,14 +31,14 @@ const fn reuse_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefini
 }
 
 /// A repository whose results are reused.
-struct ReuseRepo<'e> {
+pub(super) struct ReuseRepo<'e> {
     env: &'e TestEnvironment,
-    repo: Repo<'e>,
+    pub(super) repo: Repo<'e>,
 }
 
 impl<'e> ReuseRepo<'e> {
     /// Creates a repository whose skill `verify.it` has these steps and is deterministic.
-    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
+    pub(super) fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
         Self::with_spec(env, &TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")]))
     }
 
@@ -51,12 +51,12 @@ impl<'e> ReuseRepo<'e> {
         self.env.configure_operator(&format!("[reuse]\n{settings}\n"));
     }
 
-    fn pass(&self) -> FinishedProcess {
+    pub(super) fn pass(&self) -> FinishedProcess {
         self.repo.run().exits(0)
     }
 
     /// Returns the names of the steps that the last run executed.
-    fn executed(&self) -> Vec<String> {
+    pub(super) fn executed(&self) -> Vec<String> {
         self.steps().iter().filter(|step| step.get("reused").is_none()).map(|step| text(&step["name"])).collect()
     }
 
@@ -64,12 +64,12 @@ impl<'e> ReuseRepo<'e> {
         self.repo.evidence("verify.it")["steps"].as_array().expect("the schema says so").clone()
     }
 
-    fn stdout(&self, step: &str) -> String {
+    pub(super) fn stdout(&self, step: &str) -> String {
         text(&self.repo.step(step)["stdout_preview"])
     }
 
     /// Returns the answer of `proctor explain cache` for a step.
-    fn explain(&self, step: &str) -> String {
+    pub(super) fn explain(&self, step: &str) -> String {
         self.proctor(&["explain", "cache", step]).exits(0).stdout
     }
 
@@ -244,7 +244,6 @@ fn files_of_cached_step_exist(env: &TestEnvironment) {
     assert_eq!((reuse.executed(), reuse.stdout("use")), (executed, "// edited\nedited\n".to_owned()));
 }
 
-/// The niceness of a process is not observed, since no file contains it.
 /// Returns a step that gets the Python files of `src`, and prints the names of those that it gets.
 fn per_file_step(script: &str) -> TestStep {
     TestStep::argv("each", &["sh", "-c", &format!("{script} && basename -a \"$@\""), "sh", "{files}"])
@@ -290,6 +289,7 @@ fn wrong_per_file_checks_all_files(env: &TestEnvironment) {
     assert!(explained.contains("`per_file` is wrong: the check of other files read `src/a.py`"), "{explained}");
 }
 
+/// The niceness of a process is not observed, since no file contains it.
 fn failed_recheck_excludes_step(env: &TestEnvironment) {
     let reuse = ReuseRepo::new(env, [TestStep::sh("it", "test \"$(nice)\" != 19")]);
     reuse.pass();
