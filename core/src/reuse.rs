@@ -16,6 +16,7 @@ pub use observed_inputs::{
 };
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
 pub use step_identity::{
-    IDENTITY_PARTS, MachineFacts, MountedContent, MountedDirectory, NeededPathOrigin, ShownTool, StepIdentity,
+    IDENTITY_PARTS, InheritedAttributes, MachineFacts, MountedContent, MountedDirectory, NeededPathOrigin,
+    ResourceLimit, ShownTool, StepIdentity, processor_model,
 };
 pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

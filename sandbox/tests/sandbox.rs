@@ -137,6 +137,22 @@ const VIEW_CHECKS: &[SandboxTestCase] = checks![
     views::trace_agrees_with_observation;
     views::completeness::contains_everything_that_strace_sees;
     views::completeness::path_that_changes_during_a_call_is_recorded;
+    views::completeness::contains_everything_that_the_kernel_has_cached;
+    views::fixtures::cargo;
+    views::fixtures::chromium;
+    views::fixtures::everyday;
+    views::fixtures::go;
+    views::fixtures::npm;
+    views::fixtures::pip;
+    views::fixtures::pytest;
+    views::fixtures::servers;
+    views::fixtures::sqlite;
+    views::traps::each_way_to_read_is_recorded;
+    views::traps::links_out_of_the_tree_record_their_targets;
+    views::traps::second_command_of_a_run_records_everything_again;
+    views::traps::files_of_root_stay_unread;
+    views::traps::refusal_by_access_control_list_gives_no_trace;
+    views::traps::fifos_of_the_host_are_empty;
     views::step_changes_the_tree_as_without_a_view;
     views::server_has_only_the_rights_of_the_step;
     views::killed_server_invalidates_the_result;
@@ -186,23 +202,27 @@ fn main() -> ExitCode {
         trials.extend([CHECKS, special].concat().iter().map(trial(HostAccess::Direct)));
         if !role.has_no_namespaces() {
             trials.extend(CHECKS.iter().filter(|(name, ..)| works_on_view(name)).map(trial(HostAccess::View)));
-            let missing = missing_program().map(SkipReasons::for_missing_program);
-            trials.extend(VIEW_CHECKS.iter().map(|check @ (name, needs, _)| match &missing {
-                Some(reason) if name.starts_with("views::completeness::") => {
-                    role.trial(name, needs, reason, HostAccess::View)
-                }
-                _ => trial(HostAccess::View)(check),
+            // Two roles are sufficient for the slow checks of real tools.
+            let applies = |name: &str| role != UserRole::RootForeign || !name.starts_with("views::fixtures::");
+            let checks = VIEW_CHECKS.iter().filter(|(name, ..)| applies(name));
+            trials.extend(checks.map(|check @ (name, needs, _)| match missing_program(name) {
+                Some(program) => role.trial(name, needs, &SkipReasons::for_missing_program(program), HostAccess::View),
+                None => trial(HostAccess::View)(check),
             }));
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Returns a program that other observers of accesses need, and that this machine lacks.
-fn missing_program() -> Option<&'static str> {
-    let is_installed =
-        |program: &&str| ["/usr/local/bin", "/usr/bin"].iter().any(|dir| Path::new(dir).join(program).exists());
-    ["strace", "git", "make", "cc"].into_iter().find(|program| !is_installed(program))
+/// Returns a program that a check of views needs, such as another observer of accesses, and that this machine lacks.
+fn missing_program(check: &str) -> Option<&'static str> {
+    let needs: &[&str] = match check {
+        _ if check.starts_with("views::completeness::") => &["strace", "git", "make", "cc"],
+        _ if check.starts_with("views::fixtures::") => &["strace"],
+        _ => &[],
+    };
+    let missing = needs.iter().copied().find(|program| !views::is_installed(program));
+    missing.or_else(|| check.starts_with("views::fixtures::").then(|| views::fixtures::missing_program(check))?)
 }
 
 /// Returns whether a check applies to sandboxes with a view. They are not used again, and the kernel makes an overlay over the view

@@ -60,6 +60,7 @@ mod repository_formats;
 mod repository_locations;
 mod rerun;
 mod reuse;
+mod reuse_traps;
 mod revisions;
 mod run_requests;
 mod screen_snapshots;
@@ -164,6 +165,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::CASES,
         rerun::SERVICE_CASES,
         reuse::CASES,
+        reuse_traps::CASES,
         report_formats::CASES,
         prior_results::CASES,
         revisions::CASES,

@@ -27,7 +27,7 @@ struct ListedEntry {
 }
 
 impl DirectoryListing {
-    /// Reads a directory that is open for reading.
+    /// Reads a directory that is open for reading. The entries are sorted by name.
     pub(crate) fn read(dir: BorrowedFd<'_>) -> Result<Self, Errno> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(dir)? {
@@ -38,6 +38,8 @@ impl DirectoryListing {
             };
             entries.push(ListedEntry { name: entry.file_name().to_bytes().into(), kind, inode: entry.ino() });
         }
+        // The order of the file system is not a part of a trace, and differs between two copies of a directory.
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(Self { entries })
     }
 
@@ -127,6 +129,7 @@ mod tests {
             offset += 1;
         }
         assert_eq!(offset, 5, "three files, `.` and `..`");
+        assert!(listing.entries.is_sorted_by(|a, b| a.name < b.name));
         let same = ["c", "a", "b"].map(|name| (name.as_bytes(), EntryKind::File)).to_vec();
         assert_eq!(listing.digest(), ListingDigest::from_entries(same));
     }

@@ -110,6 +110,21 @@ impl ProcessIds {
     }
 }
 
+impl ProcessIds {
+    /// Returns whether the mode and the owner of a directory permit this process to search it.
+    pub(crate) fn may_search(&self, dir: &FileMeta) -> bool {
+        const SEARCH: u32 = 0o1;
+        let shift = if dir.uid == self.uid {
+            6
+        } else if dir.gid == self.gid || self.groups.contains(&dir.gid) {
+            3
+        } else {
+            0
+        };
+        dir.mode >> shift & SEARCH != 0
+    }
+}
+
 /// Returns the kind of a directory entry; `None` if the file system does not report it.
 pub(crate) fn entry_kind(file_type: FileType) -> Option<EntryKind> {
     Some(match file_type {
@@ -192,6 +207,16 @@ mod tests {
         assert_eq!(shown(0o100_664, 0, 27), 27, "a view is read-only");
         assert_eq!(shown(0o100_640, 1_001, 27), 27, "the owner's rights decide");
         assert_eq!(shown(0o100_640, 0, 28), 28, "not a member");
+    }
+
+    #[test]
+    fn one_class_of_the_mode_decides_about_a_search() {
+        let ids = ProcessIds { uid: 1_001, gid: 1_001, groups: vec![27] };
+        let may = |mode, uid, gid| ids.may_search(&FileMeta { mode, uid, gid, ..FileMeta::for_test() });
+        assert!(may(0o040_100, 1_001, 0) && !may(0o040_011, 1_001, 0), "the owner");
+        assert!(may(0o040_010, 0, 1_001) && !may(0o040_701, 0, 1_001), "the group");
+        assert!(may(0o040_010, 0, 27) && !may(0o040_701, 0, 27), "a supplementary group");
+        assert!(may(0o040_001, 0, 0) && !may(0o040_770, 0, 0), "others");
     }
 
     #[test]

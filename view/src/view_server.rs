@@ -237,14 +237,29 @@ impl ViewServer {
         }
     }
 
-    /// Returns the error for a directory that the server may not search. The record of the directory, or of one above it,
-    /// contains the mode and the owner from which the error follows, and the kernel gives the step the same error. The
-    /// owner, however, can permit itself the access in the sandbox, and the server cannot.
+    /// Returns the error for a directory that the server may not search. If the error follows from the mode and the owner
+    /// of the directory, or of one above it, the trace contains them, and the kernel gives the step the same error. The
+    /// owner, however, can permit itself the access in the sandbox, and the server cannot. Any other reason, such as an
+    /// access control list, is not a part of a trace.
     fn refused_access(&mut self, what: &str, dir: &Node, errno: Errno) -> Errno {
-        match errno {
-            Errno::ACCESS if dir.meta.uid != self.ids.uid => errno,
-            _ => self.wrong_answer(what, &dir.path, errno),
+        if errno != Errno::ACCESS || dir.meta.uid == self.ids.uid {
+            return self.wrong_answer(what, &dir.path, errno);
         }
+        if !self.mode_refuses_search(dir) {
+            let message = format!("the mode of {} does not explain why it is refused", display_path(&dir.path));
+            self.recorder.doubt(NoTrace::NotDescribable { message });
+        }
+        errno
+    }
+
+    /// Returns whether the mode of a directory, or of one above it, refuses a search by the step's user.
+    fn mode_refuses_search(&self, dir: &Node) -> bool {
+        let export = &self.exports[dir.export];
+        let top = export.host_path.len();
+        let ends = (top..dir.path.len()).filter(|end| *end == top || dir.path[*end] == b'/');
+        // Below the directory that refuses the search, nothing can be examined.
+        let mut examined = ends.chain([dir.path.len()]).map_while(|end| examine(export, &dir.path[..end]).ok());
+        examined.any(|(meta, _)| !self.ids.may_search(&meta))
     }
 
     fn look_up_export(&mut self, name: &[u8]) -> Answer {

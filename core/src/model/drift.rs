@@ -178,6 +178,22 @@ pub fn ctime_detects_all_changes(f_type: u64) -> bool {
     matches!(f_type, EXT2_TO_4 | XFS | BTRFS | F2FS)
 }
 
+/// Returns whether the stamp of a file that steps only read tells whether its content has changed, some time after the
+/// change. Besides the file systems of [`ctime_detects_all_changes`], these are read-only ones, ZFS and bcachefs, which
+/// set the time when they write a page, and overlayfs, with which containers show their programs.
+///
+/// Not tmpfs: a write through a mapping never sets a time. Not network file systems and FUSE: the kernel does not
+/// notice a change by another machine or by the server until it asks for the attributes again.
+pub fn stamp_detects_settled_changes(f_type: u64) -> bool {
+    const OVERLAYFS: u64 = 0x794C_7630;
+    const SQUASHFS: u64 = 0x7371_7368;
+    const EROFS: u64 = 0xE0F5_E1E2;
+    const ISO9660: u64 = 0x9660;
+    const ZFS: u64 = 0x2FC1_2FC1;
+    const BCACHEFS: u64 = 0xCA45_1A4E;
+    ctime_detects_all_changes(f_type) || matches!(f_type, OVERLAYFS | SQUASHFS | EROFS | ISO9660 | ZFS | BCACHEFS)
+}
+
 /// Returns whether a path belongs to our own evidence, which is never drift and not part of a snapshot:
 /// `changes/<id>/verify/…` and `changes/<id>/05-status.json`. `path` is relative to the repository, with components
 /// separated by `/`.
@@ -218,6 +234,14 @@ fn push_hex(text: &mut String, byte: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stamps_are_trusted_only_where_each_change_sets_a_time() {
+        let (ext4, overlayfs, tmpfs, nfs, fuse) = (0xEF53, 0x794C_7630, 0x0102_1994, 0x6969, 0x6573_5546);
+        let trusted = [ext4, overlayfs, tmpfs, nfs, fuse].map(stamp_detects_settled_changes);
+        assert_eq!(trusted, [true, true, false, false, false]);
+        assert_eq!([ext4, overlayfs, tmpfs].map(ctime_detects_all_changes), [true, false, false]);
+    }
 
     #[test]
     fn recognizes_only_evidence_paths() {

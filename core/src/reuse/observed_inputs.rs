@@ -146,11 +146,13 @@ impl ObservedInputs {
         tree.chain(host).map(|(entry, path)| ObservedInput { path, access: InputAccess::from_entry(entry) })
     }
 
-    /// Returns a digest of the inputs as the step saw them: without stamps, which differ between copies of a tree.
+    /// Returns a digest of the inputs as the step saw them. It contains stamps only of files whose content is not
+    /// recorded: stamps of covered files differ between copies of a tree.
     pub fn digest(&self) -> Sha256Hex {
         let mut hash = Sha256::new();
         for (entry, content) in self.tree() {
-            hash_entry(&mut hash, b't', entry, &content.encode());
+            let stamp = if content == ContentPin::None { stamp_bytes(entry) } else { Vec::new() };
+            hash_entry(&mut hash, b't', entry, &[&content.encode(), stamp.as_slice()].concat());
         }
         for entry in self.host.entries() {
             hash_entry(&mut hash, b'h', entry, &stamp_bytes(entry));
@@ -286,6 +288,10 @@ impl ContentPin {
 
 /// Adds another access to the same path.
 fn add_access(known: &mut AccessedPath, other: &AccessedPath) {
+    // Only the time of modification counts of a file that was not read, so that the rest of its stamp can be outdated.
+    if other.read && !known.read {
+        known.stamp = other.stamp;
+    }
     known.read |= other.read;
     known.listing = known.listing.or(other.listing);
 }
@@ -302,10 +308,13 @@ fn hash_entry(hash: &mut Sha256, area: u8, entry: &AccessedPath, content: &[u8])
     describe(content);
 }
 
+/// Returns the part of a file's stamp that counts; nothing for other paths.
 fn stamp_bytes(entry: &AccessedPath) -> Vec<u8> {
-    let is_pinned = entry.read && matches!(entry.state, PathState::File { .. });
-    let Some(stamp) = entry.stamp.filter(|_| is_pinned) else { return Vec::new() };
-    format!("{stamp:?}").into_bytes()
+    match entry.stamp.filter(|_| matches!(entry.state, PathState::File { .. })) {
+        Some(stamp) if entry.read => format!("{stamp:?}").into_bytes(),
+        Some(stamp) => stamp.mtime_ns.to_le_bytes().to_vec(),
+        None => Vec::new(),
+    }
 }
 
 fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInputs) -> Option<ChangedInput> {
@@ -314,15 +323,14 @@ fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInpu
     let covered = now.covered(path);
     match (content, covered) {
         (ContentPin::Covered { sha256, executable }, Some(found)) => {
-            if found.sha256.to_raw() == sha256 {
-                let is_link = matches!(entry.state, PathState::Link { .. });
-                let same_kind = is_link == (found.kind == EntryKind::Symlink) && found.executable == executable;
-                return if same_kind { None } else { changed("has another kind or mode") };
-            }
-            // The step looked the file up, but did not read it: its state decides.
-            if entry.read || matches!(entry.state, PathState::Link { .. }) {
+            // The content counts even if the step only looked the file up: many programs, such as git and Python, conclude
+            // from an unchanged time that the content is unchanged, and the time in a private copy follows the content.
+            if found.sha256.to_raw() != sha256 {
                 return changed("has other content");
             }
+            let is_link = matches!(entry.state, PathState::Link { .. });
+            let same_kind = is_link == (found.kind == EntryKind::Symlink) && found.executable == executable;
+            return if same_kind { None } else { changed("has another kind or mode") };
         }
         (ContentPin::Covered { .. }, None) => return changed("no longer exists"),
         // A repository in the tree appears as a directory, so only a file or link is a change.
@@ -338,7 +346,7 @@ fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInpu
     if let ContentPin::Git { sha256 } = content {
         return if now.git_content(path) == Some(sha256) { None } else { changed("has other content") };
     }
-    if content == ContentPin::None && is_file_read(entry) && stamp != entry.stamp {
+    if content == ContentPin::None && !has_same_stamp(entry, stamp.as_ref()) {
         return changed("has changed");
     }
     listing_change(entry, InputArea::Tree, path, now).and_then(changed)
@@ -350,14 +358,21 @@ fn host_change(entry: &AccessedPath, now: &impl CurrentInputs) -> Option<Changed
     if state != entry.state {
         return changed(state_difference(entry, &state));
     }
-    if is_file_read(entry) && stamp != entry.stamp {
+    if !has_same_stamp(entry, stamp.as_ref()) {
         return changed("has changed");
     }
     listing_change(entry, InputArea::Host, &entry.path, now).and_then(changed)
 }
 
-fn is_file_read(entry: &AccessedPath) -> bool {
-    entry.read && !matches!(entry.state, PathState::Directory { .. })
+/// Returns whether a file is unchanged according to its stamp. A program that only looks a file up can see its time of
+/// modification, and can conclude from the time that it need not read the file.
+fn has_same_stamp(entry: &AccessedPath, now: Option<&FileStamp>) -> bool {
+    match (&entry.state, entry.read) {
+        (PathState::Directory { .. }, _) => true,
+        (_, true) => entry.stamp.as_ref() == now,
+        (PathState::File { .. }, false) => entry.stamp.map(|then| then.mtime_ns) == now.map(|now| now.mtime_ns),
+        (_, false) => true,
+    }
 }
 
 fn state_difference(then: &AccessedPath, now: &PathState) -> &'static str {

@@ -10,16 +10,17 @@ use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 /// Version of the identity. A change of its meaning must change this number.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The parts of the identity, in words.
-pub const IDENTITY_PARTS: [&str; 8] = [
+pub const IDENTITY_PARTS: [&str; 9] = [
     "the version of Proctor, and the files of its programs `proctord` and `proctor-sandbox`",
     "the name and the determinism class of the skill",
     "every setting of the step, and the files that it gets as arguments",
     "the complete environment of the step, including the values of variables on its `env_allowlist`",
     "the path of the repository, the user, and the directories that are hidden or shown",
-    "the kernel, the architecture and the number of processors",
+    "the kernel, the architecture, and the model and the number of processors",
+    "the supplementary groups, the resource limits and the personality that the step inherits from Proctor",
     "the paths of the transparent caches, and the paths of `needs_paths` with their content",
     "the results of the earlier steps whose files the step sees",
 ];
@@ -51,6 +52,8 @@ pub struct StepIdentity<'a> {
     pub machine: MachineFacts,
     /// The directories that are mounted in the tree. No view records what the step reads in them.
     pub mounts: &'a [MountedDirectory],
+    /// The attributes that the step inherits from Proctor's process.
+    pub inherited: InheritedAttributes,
     /// The stored results of the earlier steps whose files this step sees, oldest first: digests of their keys and
     /// inputs.
     pub below: &'a [Sha256Hex],
@@ -112,6 +115,56 @@ pub struct MachineFacts {
     pub architecture: String,
     /// Number of processors that steps can use.
     pub processors: usize,
+    /// The [model](processor_model) of the first processor.
+    pub processor_model: String,
+}
+
+/// Attributes of Proctor's process that its steps inherit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct InheritedAttributes {
+    /// The supplementary groups, sorted. They determine which files the step can read.
+    pub groups: Vec<u32>,
+    /// The resource limits, such as the size of the stack.
+    pub limits: Vec<ResourceLimit>,
+    /// The execution domain, personality(2), as in `/proc/PID/personality`.
+    pub personality: String,
+}
+
+/// A resource limit, getrlimit(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ResourceLimit {
+    /// The name of the resource.
+    pub name: &'static str,
+    /// The soft limit; `None` if there is none.
+    pub soft: Option<u64>,
+    /// The hard limit; `None` if there is none.
+    pub hard: Option<u64>,
+}
+
+/// The lines of `/proc/cpuinfo` that describe the model and the instructions of a processor, on all architectures. Other
+/// lines differ between the processors of a machine, or change with its load.
+const MODEL_LINES: [&str; 14] = [
+    "vendor_id",
+    "cpu family",
+    "model",
+    "model name",
+    "stepping",
+    "flags",
+    "Features",
+    "features",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "cpu",
+    "isa",
+];
+
+/// Returns the model of the first processor in `/proc/cpuinfo`, with its instruction set extensions.
+pub fn processor_model(cpuinfo: &str) -> String {
+    let first = cpuinfo.lines().take_while(|line| !line.trim().is_empty());
+    let is_model = |line: &&str| line.split_once(':').is_some_and(|(name, _)| MODEL_LINES.contains(&name.trim()));
+    first.filter(is_model).collect::<Vec<_>>().join("\n")
 }
 
 impl StepIdentity<'_> {
@@ -151,7 +204,13 @@ mod tests {
             hidden: Vec::new(),
             tools: Vec::new(),
             tolerated: &usual,
-            machine: MachineFacts { kernel: "k".to_owned(), architecture: "a".to_owned(), processors: 1 },
+            machine: MachineFacts {
+                kernel: "k".to_owned(),
+                architecture: "a".to_owned(),
+                processors: 1,
+                processor_model: "m".to_owned(),
+            },
+            inherited: InheritedAttributes::default(),
             mounts: &[],
             below: &[],
         };
@@ -171,6 +230,8 @@ mod tests {
         let other_step = PlannedStep { retries: 1, ..step.clone() };
         let tool = ShownTool { source: "/t".to_owned(), at: "/t".to_owned(), kind: "k".to_owned() };
         let base = || identity.clone();
+        let inherited = InheritedAttributes::default;
+        let stack = ResourceLimit { name: "stack", soft: Some(1), hard: None };
         let others = [
             StepIdentity { proctor: "2".to_owned(), ..base() },
             StepIdentity { skill: ("a", Determinism::D0), ..base() },
@@ -183,6 +244,11 @@ mod tests {
             StepIdentity { tools: vec![tool], ..base() },
             StepIdentity { tolerated: &all, ..base() },
             StepIdentity { machine: MachineFacts { processors: 2, ..base().machine }, ..base() },
+            StepIdentity { machine: MachineFacts { kernel: "l".to_owned(), ..base().machine }, ..base() },
+            StepIdentity { machine: MachineFacts { processor_model: "n".to_owned(), ..base().machine }, ..base() },
+            StepIdentity { inherited: InheritedAttributes { groups: vec![4], ..inherited() }, ..base() },
+            StepIdentity { inherited: InheritedAttributes { limits: vec![stack], ..inherited() }, ..base() },
+            StepIdentity { inherited: InheritedAttributes { personality: "1".to_owned(), ..inherited() }, ..base() },
             StepIdentity { below: &below, ..base() },
         ];
         let key = identity.key(&[0; 32]);
@@ -196,5 +262,13 @@ mod tests {
         keys.sort();
         keys.dedup();
         assert_eq!(keys.len(), mounts.len() + 1, "each of these mounts gives another key");
+    }
+    #[test]
+    fn processor_model_is_that_of_the_first_processor_without_its_load() {
+        let first = "processor\t: 0\nmodel name\t: X\ncpu MHz\t\t: 2000.1\nflags\t\t: fpu avx2\n";
+        let text = |load: &str| format!("{}\nprocessor\t: 1\nmodel name\t: Y\n", first.replace("2000.1", load));
+        assert_eq!(processor_model(&text("2000.1")), "model name\t: X\nflags\t\t: fpu avx2");
+        assert_eq!(processor_model(&text("800.0")), processor_model(&text("2000.1")));
+        assert_ne!(processor_model(&first.replace(" avx2", "")), processor_model(first));
     }
 }

@@ -4,7 +4,8 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,13 +13,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
+use proctor_core::model::drift::stamp_detects_settled_changes;
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool, StepIdentity,
-    StoredResult, plan_obstacle, result_obstacle,
+    ChangedInput, InheritedAttributes, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle,
+    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
@@ -27,7 +29,8 @@ use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
-use crate::step::tree_inputs::{ObservedTree, TreeInputs, is_git_object};
+use crate::step::process_facts::{inherited_attributes, machine_facts};
+use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
@@ -50,6 +53,7 @@ pub(crate) struct StepReuse {
     request: ReuseRequest,
     proctor: String,
     machine: MachineFacts,
+    inherited: InheritedAttributes,
     /// User and group of steps inside the sandbox.
     user: (u32, u32),
     /// The state directory.
@@ -195,18 +199,13 @@ impl StepReuse {
     /// The directory cannot be written, or a program of Proctor cannot be examined.
     pub(crate) fn open(state: &Directory, state_path: &Path, config: &ReuseConfig<'_>) -> Result<Self, EngineError> {
         let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
-        let uname = rustix::system::uname();
-        let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         Ok(Self {
             results: StepResults::open(state, config.max_store_bytes)?,
             settings: config.settings,
             request: config.request.clone(),
             proctor: format!("{} {helper} {itself}", env!("CARGO_PKG_VERSION")),
-            machine: MachineFacts {
-                kernel: format!("{} {}", text(uname.release()), text(uname.version())),
-                architecture: text(uname.machine()),
-                processors: std::thread::available_parallelism().map_or(1, usize::from),
-            },
+            machine: machine_facts(),
+            inherited: inherited_attributes(),
             user: config.user,
             state: state_path.to_owned(),
             clock: config.clock,
@@ -254,6 +253,7 @@ impl StepReuse {
                 .collect(),
             tolerated: &policy.tolerated,
             machine: self.machine.clone(),
+            inherited: self.inherited.clone(),
             mounts,
             below,
         };
@@ -398,14 +398,11 @@ impl StepReuse {
         let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        let top = tree.directory.as_os_str().as_bytes();
-        let read = trace.entries().iter().filter(|entry| entry.read);
-        let mut read = read.filter_map(|entry| strip_directory(&entry.path, top));
-        if let Some(other) = read.find(|path| listed.contains(path) && !own.contains(path)) {
+        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
+        if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
             let checked = checked.iter().map(|path| escape_output(path));
             return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
         }
-        let observed = self.observed_inputs(&trace, tree, !transparent_caches.is_empty()).map_err(not_observed)?;
         let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
         let mut inputs = observed.without_files(&own).map_err(invalid)?;
         let source = TreeInputs(tree);
@@ -505,7 +502,7 @@ impl StepReuse {
         let not_observed = |message: String| ReuseObstacle::NotObserved { message };
         let ObservedExecution { trace, has_files, transparent_caches } = execution;
         let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
-        let inputs = self.observed_inputs(&trace, tree, !transparent_caches.is_empty()).map_err(not_observed)?;
+        let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let result = self.new_result(key, evidence, has_files, (inputs, Vec::new(), transparent_caches));
         self.store(&result)?;
         Ok(result.chain_digest())
@@ -534,37 +531,23 @@ impl StepReuse {
     }
 
     /// Separates the accesses to the tree from the others, and adds the content of the tree's files.
-    ///
-    /// A program that uses derived data, such as compiled code, looks at its source only to compare times and sizes. Times
-    /// are no inputs, so the content of such a file counts although the program did not read it. Derived data of the
-    /// host are always possible; those of the tree are possible with a cache (`has_caches`) or ignored files.
-    fn observed_inputs(
-        &self,
-        trace: &AccessTrace,
-        tree: ObservedTree<'_>,
-        has_caches: bool,
-    ) -> Result<ObservedInputs, String> {
+    fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<ObservedInputs, String> {
         let copies = self.state.join(MIRRORS_DIR);
         let (copies, top) = (copies.as_os_str().as_bytes(), tree.directory.as_os_str().as_bytes());
         let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
         let inputs = TreeInputs(tree);
-        let reads_ignored = || {
-            let mut read = trace.entries().iter().filter(|entry| entry.read);
-            read.any(|entry| strip_directory(&entry.path, top).is_some_and(|below| inputs.is_ignored_file(below)))
-        };
-        let counts_content = has_caches || reads_ignored();
         let is_file = |entry: &AccessedPath| matches!(entry.state, PathState::File { .. });
         let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        let mut devices = BTreeMap::new();
         for entry in trace.entries() {
             if let Some(below) = strip_directory(&entry.path, top) {
-                let counts = counts_content && is_file(entry) && !is_git_object(below);
-                let entry = AccessedPath { read: entry.read || counts, ..entry.clone() };
-                contents.push(inputs.pin(&entry, below)?);
-                paths.push(AccessedPath { path: [b"/", below].concat(), ..entry });
+                contents.push(inputs.pin(entry, below)?);
+                paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
             } else if strip_directory(&entry.path, copies).is_none() {
-                let entry = AccessedPath { read: entry.read || is_file(entry), ..entry.clone() };
-                require_settled(&entry, now_ns)?;
-                host.push(entry);
+                require_settled(entry, now_ns)?;
+                require_reliable_stamp(entry, &mut devices)?;
+                // A program can conclude from the stamp of a file that it need not read it.
+                host.push(AccessedPath { read: entry.read || is_file(entry), ..entry.clone() });
             } else if entry.read || entry.listing.is_some() {
                 // Only the directories above the copy have no meaning for the step.
                 return Err(format!("it read `{}`", escape_output(&entry.path)));
@@ -601,6 +584,28 @@ fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{}` changed less than {} s ago", escape_output(&entry.path), UNSETTLED_NS / 1_000_000_000))
+}
+
+/// Refuses a file of the host if its file system does not show every change in the stamp. `devices` are the file systems
+/// that are known already.
+fn require_reliable_stamp(entry: &AccessedPath, devices: &mut BTreeMap<u64, bool>) -> Result<(), String> {
+    let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
+    let path = Path::new(OsStr::from_bytes(&entry.path));
+    let is_reliable = match devices.get(&stamp.dev) {
+        Some(known) => *known,
+        None => {
+            let found = rustix::fs::statfs(path);
+            let found =
+                found.map_err(|error| format!("`{}` cannot be examined: {error}", escape_output(&entry.path)))?;
+            let is_reliable = u64::try_from(found.f_type).is_ok_and(stamp_detects_settled_changes);
+            devices.insert(stamp.dev, is_reliable);
+            is_reliable
+        }
+    };
+    if is_reliable {
+        return Ok(());
+    }
+    Err(format!("`{}` is on a file system whose times do not show every change", escape_output(&entry.path)))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

@@ -44,7 +44,7 @@ impl TreeInputs<'_> {
         let shown = || escape_output(path);
         if is_in_git_directory(path) {
             let is_file = matches!(entry.state, PathState::File { .. });
-            if !entry.read || !is_file {
+            if !is_file || (!entry.read && is_git_object(path)) {
                 return Ok(ContentPin::None);
             }
             let sha256 = self.git_content(path).ok_or_else(|| format!("`{}` cannot be read", shown()))?;
@@ -64,11 +64,6 @@ impl TreeInputs<'_> {
             Some(_) => None,
         }
         .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
-    }
-
-    /// Returns whether a file at this path is one that git ignores.
-    pub(super) fn is_ignored_file(&self, path: &[u8]) -> bool {
-        !is_in_git_directory(path) && self.covered(path).is_none()
     }
 
     fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
@@ -112,7 +107,7 @@ fn is_in_git_directory(path: &[u8]) -> bool {
 }
 
 /// Returns whether a path of the tree is an object of a git directory. The content of an object never changes.
-pub(super) fn is_git_object(path: &[u8]) -> bool {
+fn is_git_object(path: &[u8]) -> bool {
     let mut names = path.split(|byte| *byte == b'/').skip_while(|name| *name != b".git");
     names.next().is_some() && names.any(|name| name == b"objects")
 }

@@ -404,6 +404,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn every_damage_of_a_result_is_found() {
+        let intact = result("a", "/1").encode();
+        assert_eq!(StoredResult::decode(&intact), Some(result("a", "/1")));
+        for length in 0..intact.len() {
+            assert_eq!(StoredResult::decode(&intact[..length]), None, "cut after {length} bytes");
+        }
+        let mut damaged = intact.clone();
+        for bit in 0..8 * intact.len() {
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(StoredResult::decode(&damaged), None, "bit {bit}");
+            damaged[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(StoredResult::decode(&[&intact[..], b"x"].concat()), None);
+        assert_eq!(StoredResult::decode(&vec![0; intact.len()]), None);
+    }
+
+    #[test]
     fn skips_damaged_results_and_results_of_another_key() {
         let (temp, results) = results();
         let key = Sha256Hex::digest(b"a");

@@ -1,15 +1,21 @@
 //! Tests that a trace contains everything that a command accesses, compared with other observers.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Failed;
+use proctor_core::model::plan::{Limit, Limits};
 use proctor_core::model::trace::PathState;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 use super::{find, run_traced};
-use crate::environment::{self, SandboxTestEnv, TestCommand};
+use crate::caches::cache;
+use crate::environment::{self, SandboxTestEnv, TestCommand, children, collect_events, read_line};
 
 /// Commands of real tools, with files that they need.
 fn real_tools(bench: &SandboxTestEnv) -> Result<Vec<&'static [&'static str]>, Failed> {
@@ -46,64 +52,186 @@ fn real_tools(bench: &SandboxTestEnv) -> Result<Vec<&'static [&'static str]>, Fa
     ])
 }
 
-/// Returns the paths that a log of strace names, with whether the file was opened for its content.
-fn paths_in_strace_log<'l>(log: &'l str, repo: &Path) -> Vec<(PathBuf, bool, &'l str)> {
-    let mut paths = Vec::new();
-    for line in log.lines().filter(|line| !line.contains("exited with") && line.contains('"')) {
-        let Some((call, rest)) = line.split_once('(') else { continue };
-        let Some(text) = rest.split('"').nth(1) else { continue };
-        // With `-y`, a descriptor is followed by its path.
-        let dir = rest.split('"').next().and_then(|before| before.split_once('<')?.1.split_once('>'));
-        let dir = dir.map_or(repo, |(dir, _)| Path::new(dir));
-        let is_opened = call.ends_with("openat") && !line.contains("= -1") && !line.contains("O_DIRECTORY");
-        let is_content = (is_opened && !line.contains("O_PATH")) || (call.ends_with("execve") && line.contains("= 0"));
-        if !text.is_empty() && !text.contains('\\') {
-            paths.push((dir.join(text), is_content, line));
-        }
-    }
-    paths
+/// An access to a path that strace has logged.
+struct LoggedAccess<'l> {
+    path: PathBuf,
+    /// `true` if the content of the file was read.
+    is_read: bool,
+    line: &'l str,
 }
 
-/// Resolves `.` and `..` of a path without its last component, as the kernel does; `None` if a directory is absent.
+/// Returns the accesses in a log of strace. A relative path counts if the log names its directory.
+fn parse_strace_log(log: &str) -> Vec<LoggedAccess<'_>> {
+    let mut accesses = Vec::new();
+    for line in log.lines().filter(|line| !line.contains("exited with")) {
+        let Some((call, rest)) = line.split_once('(') else { continue };
+        // With `-y`, a descriptor is followed by its path.
+        let descriptor = rest.split(['"', ',']).next().and_then(|before| before.split_once('<')?.1.split_once('>'));
+        let descriptor = descriptor.map(|(path, _)| Path::new(path)).filter(|path| path.is_absolute());
+        let call = call.rsplit(' ').next().unwrap_or_default();
+        if ["read", "pread64", "readv", "sendfile"].contains(&call) {
+            let got = line.rsplit_once(" = ").and_then(|(_, result)| result.trim().parse::<u64>().ok());
+            // A memory file looks like a deleted file.
+            let is_file = got.is_some_and(|bytes| bytes > 0) && !rest.contains("(deleted)");
+            if let Some(path) = descriptor.filter(|_| is_file) {
+                accesses.push(LoggedAccess { path: path.to_owned(), is_read: true, line });
+            }
+            continue;
+        }
+        let Some(text) = rest.split('"').nth(1).filter(|text| !text.is_empty() && !text.contains('\\')) else {
+            continue;
+        };
+        let path = match (Path::new(text).is_absolute(), descriptor) {
+            (true, _) => PathBuf::from(text),
+            (false, Some(dir)) => dir.join(text),
+            (false, None) => continue,
+        };
+        let is_read = call.starts_with("execve") && line.ends_with("= 0");
+        accesses.push(LoggedAccess { path, is_read, line });
+    }
+    accesses
+}
+
+/// Resolves `.` and `..` of a path without its last component, as the kernel does; `None` if a directory is absent, or is
+/// none.
 fn resolve_parent(path: &Path) -> Option<PathBuf> {
     match path.components().next_back()? {
-        Component::Normal(name) => Some(fs::canonicalize(path.parent()?).ok()?.join(name)),
+        Component::Normal(name) => {
+            Some(fs::canonicalize(path.parent()?).ok().filter(|parent| parent.is_dir())?.join(name))
+        }
         _ => fs::canonicalize(path).ok(),
     }
 }
 
-pub(crate) fn contains_everything_that_strace_sees(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    let hidden = ["/proc", "/sys", "/dev", "/tmp", "/home", "/root", "/run", "/var/tmp", "/var/run"].map(Path::new);
-    for command in real_tools(bench)? {
-        let words = command.join(" ");
-        let script = format!("strace -f -y -e trace=%file -o strace.log {words} > /tmp/out 2>&1");
-        let mut step = TestCommand::shell(&script);
-        step.env.insert("HOME".to_owned(), bench.home.display().to_string());
-        // strace needs more than the disk limit of other tests allows, and starts a tracer for each process.
-        step.limits.disk = proctor_core::model::plan::Limit::Max(64 << 20);
-        let ran = bench.run(&step)?;
-        ran.stdout_of_success();
-        let log = environment::content(ran.layer.upper(), "strace.log")?;
-        let trace = ran.trace.ok_or("no trace")?.map_err(|reason| format!("{words}: {reason}"))?;
-        let (mut compared, mut read) = (0, 0);
-        for (path, is_content, line) in paths_in_strace_log(&log, &bench.repo) {
-            let is_shown = |path: &Path| path.starts_with(&bench.repo) || !hidden.iter().any(|at| path.starts_with(at));
-            // An absent directory above it has an entry of its own.
-            let Some(path) = resolve_parent(&path).filter(|path| is_shown(path)) else { continue };
-            compared += 1;
-            let entry = find(&trace, &path).ok_or_else(|| format!("{words}: {} ({line})", path.display()))?;
-            let target = fs::canonicalize(&path).ok().filter(|target| is_content && is_shown(target));
-            if let Some(target) = target {
-                read += 1;
-                let target_entry = find(&trace, &target).ok_or_else(|| format!("{words}: {target:?} ({line})"))?;
-                assert!(target_entry.read, "{words}: {target_entry:?} ({line})");
-            } else if !path.exists() && entry.state != PathState::Absent {
-                return Err(format!("{words}: {entry:?} ({line})").into());
-            }
+/// Paths whose content in a sandbox is not the host's.
+const OTHER_IN_SANDBOX: [&str; 11] =
+    ["/proc", "/sys", "/dev", "/tmp", "/home", "/root", "/run", "/var/tmp", "/var/run", "/etc/passwd", "/etc/group"];
+
+/// Runs a command below strace, and asserts that its trace contains each access that strace has logged. Returns the number
+/// of compared paths, and of those that were read.
+pub(super) fn compare_with_strace(bench: &SandboxTestEnv, command: &[&str]) -> Result<(usize, usize), Failed> {
+    let words = command.join(" ");
+    let calls = "%file,read,pread64,readv,sendfile";
+    let script = format!(
+        "strace -f -y -s 0 -e trace={calls} -o strace.log {words} > /tmp/out 2>&1 || {{ cat /tmp/out; exit 1; }}"
+    );
+    let mut step = TestCommand::shell(&script);
+    step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+    // strace needs more than the limits of other tests allow, and starts a tracer for each process.
+    step.limits =
+        Limits { disk: Limit::Max(64 << 20), cpu_seconds: Limit::Max(60), pids: Limit::Max(256), ..step.limits };
+    let ran = bench.run(&step)?;
+    ran.stdout_of_success();
+    let log = environment::content(ran.layer.upper(), "strace.log")?;
+    let trace = ran.trace.ok_or("no trace")?.map_err(|reason| format!("{words}: {reason}"))?;
+    let is_shown =
+        |path: &Path| path.starts_with(&bench.repo) || !OTHER_IN_SANDBOX.iter().any(|at| path.starts_with(at));
+    let (mut compared, mut read) = (0, 0);
+    for LoggedAccess { path, is_read, line } in parse_strace_log(&log) {
+        // An absent directory above it has an entry of its own.
+        let Some(path) = resolve_parent(&path).filter(|path| is_shown(path)) else { continue };
+        compared += 1;
+        let entry = find(&trace, &path).ok_or_else(|| format!("{words}: {} ({line})", path.display()))?;
+        let target = fs::canonicalize(&path).ok().filter(|target| is_read && is_shown(target));
+        if let Some(target) = target {
+            read += 1;
+            let target_entry = find(&trace, &target).ok_or_else(|| format!("{words}: {target:?} ({line})"))?;
+            assert!(target_entry.read, "{words}: {target_entry:?} ({line})");
+        } else if fs::symlink_metadata(&path).is_err() && entry.state != PathState::Absent {
+            return Err(format!("{words}: {entry:?} ({line})").into());
         }
-        assert!(compared > 20 && read > 3, "{words}: {compared} paths, {read} of them read");
+    }
+    Ok((compared, read))
+}
+
+pub(crate) fn contains_everything_that_strace_sees(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    for command in real_tools(bench)? {
+        let (compared, read) = compare_with_strace(bench, command)?;
+        assert!(compared > 20 && read > 3, "{command:?}: {compared} paths, {read} of them read");
     }
     Ok(())
+}
+
+/// Returns the names that the kernel has in its cache for a directory of a running command, of those that `is_candidate`
+/// names: a path lookup that may not ask the server of the view finds the name, or finds that it is absent.
+fn cached_names(dir: &OwnedFd, names: &BTreeSet<OsString>) -> Vec<(OsString, Option<OwnedFd>)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let probe = |name: &OsString| match openat2(dir, name.as_os_str(), flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(found) => Some((name.clone(), Some(found))),
+        Err(Errno::NOENT) => Some((name.clone(), None)),
+        Err(_) => None,
+    };
+    names.iter().filter_map(probe).collect()
+}
+
+/// Collects the paths below a directory that the kernel has cached. Returns the number of absent ones among them.
+fn harvest(dir: &OwnedFd, at: &Path, found: &mut BTreeSet<PathBuf>) -> Result<usize, Failed> {
+    // The host's own names, and names that programs have looked for in another directory.
+    let mut names: BTreeSet<OsString> =
+        ["absent", "not_there.py", "part.h", "pkg", "main.c"].map(OsString::from).into();
+    for entry in fs::read_dir(at)? {
+        names.insert(entry?.file_name());
+    }
+    let mut absent = 0;
+    for (name, file) in cached_names(dir, &names) {
+        let path = at.join(name);
+        let Some(file) = file else {
+            absent += 1;
+            found.insert(path);
+            continue;
+        };
+        let is_mount_of_sandbox = OTHER_IN_SANDBOX.iter().any(|other| path == Path::new(other));
+        if fs::symlink_metadata(&path)?.is_dir() && !is_mount_of_sandbox {
+            absent += harvest(&file, &path, found)?;
+        }
+        found.insert(path);
+    }
+    Ok(absent)
+}
+
+/// The kernel caches each name that it has looked up, so that its cache is a second observer: everything in it must be in
+/// the trace. The cache is read from outside of the sandbox, by `openat2` with `RESOLVE_CACHED`.
+pub(crate) fn contains_everything_that_the_kernel_has_cached(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    if !bench.role.is_set_up_by_root() {
+        // Another user cannot enter the mount namespace of a step.
+        return Ok(());
+    }
+    for command in real_tools(bench)? {
+        let words = command.join(" ");
+        let script =
+            format!("{words} > /tmp/out 2>&1; test ! -e absent; echo up; while test ! -e c/go; do sleep 0.01; done");
+        let mut step = TestCommand::shell(&script);
+        step.env.insert("HOME".to_owned(), bench.home.display().to_string());
+        step.limits.disk = Limit::Max(64 << 20);
+        step.caches = vec![cache(bench, "c")?];
+        let (running, _layer) = bench.start(&step, &[])?;
+        assert_eq!(read_line(&running.stdout)?, "up");
+        let mut cached = BTreeSet::new();
+        let absent = harvest(&root_of_step()?, Path::new("/"), &mut cached)?;
+        // The set-up covers the directory above the repository, so that the walk from the root does not find it.
+        let repo = bench.repo.strip_prefix("/")?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let repo = rustix::fs::openat(&root_of_step()?, repo, flags, Mode::empty())?;
+        let absent = absent + harvest(&repo, &bench.repo, &mut cached)?;
+        fs::write(bench.root.join("cache/go"), "")?;
+        collect_events(&running)?;
+        let trace = running.take_view_trace().ok_or("no trace")?.map_err(|reason| format!("{words}: {reason}"))?;
+        let missing: Vec<_> = cached.iter().filter(|path| find(&trace, path).is_none()).collect();
+        assert!(missing.is_empty(), "{words}: {missing:?}");
+        assert!(cached.len() > 30 && absent > 0, "{words}: {} paths, {absent} of them absent", cached.len());
+        fs::remove_file(bench.root.join("cache/go"))?;
+    }
+    Ok(())
+}
+
+/// Opens the root directory of the step that runs.
+fn root_of_step() -> Result<OwnedFd, Failed> {
+    let [helper] = children()?.try_into().map_err(|other| format!("{other:?}"))?;
+    let listed = fs::read_to_string(format!("/proc/{helper}/task/{helper}/children"))?;
+    // The first child is the server of the view.
+    let init = listed.split_whitespace().nth(1).ok_or("the helper has no second child")?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(format!("/proc/{init}/root"), flags, Mode::empty())?)
 }
 
 /// A program of which one thread changes a path while the kernel reads it. It prints the content of each file that it has

@@ -1,6 +1,8 @@
 //! Tests of views: the trace of a command is complete, and the command behaves as without a view.
 
 pub(crate) mod completeness;
+pub(crate) mod fixtures;
+pub(crate) mod traps;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +43,11 @@ fn reason_of(bench: &SandboxTestEnv, step: &TestCommand) -> Result<NoTrace, Fail
     let ran = bench.run(step)?;
     ran.stdout_of_success();
     ran.trace.and_then(Result::err).ok_or_else(|| "there is a trace".into())
+}
+
+/// Returns whether the steps of these tests find a program.
+pub(crate) fn is_installed(program: &str) -> bool {
+    ["/usr/local/bin", "/usr/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
 }
 
 fn find<'t>(trace: &'t AccessTrace, path: &Path) -> Option<&'t AccessedPath> {

@@ -47,14 +47,14 @@ const fn reuse_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefini
 }
 
 /// A repository whose results are reused.
-struct ReuseRepo<'e> {
+pub(super) struct ReuseRepo<'e> {
     env: &'e TestEnvironment,
-    repo: Repo<'e>,
+    pub(super) repo: Repo<'e>,
 }
 
 impl<'e> ReuseRepo<'e> {
     /// Creates a repository whose skill `verify.it` has these steps and is deterministic.
-    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
+    pub(super) fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
         Self::with_spec(env, &TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")]))
     }
 
@@ -67,12 +67,12 @@ impl<'e> ReuseRepo<'e> {
         self.env.configure_operator(&format!("[reuse]\n{settings}\n"));
     }
 
-    fn pass(&self) -> FinishedProcess {
+    pub(super) fn pass(&self) -> FinishedProcess {
         self.repo.run().exits(0)
     }
 
     /// Returns the names of the steps that the last run executed.
-    fn executed(&self) -> Vec<String> {
+    pub(super) fn executed(&self) -> Vec<String> {
         self.steps().iter().filter(|step| step.get("reused").is_none()).map(|step| text(&step["name"])).collect()
     }
 
@@ -80,12 +80,12 @@ impl<'e> ReuseRepo<'e> {
         self.repo.evidence("verify.it")["steps"].as_array().expect("the schema says so").clone()
     }
 
-    fn stdout(&self, step: &str) -> String {
+    pub(super) fn stdout(&self, step: &str) -> String {
         text(&self.repo.step(step)["stdout_preview"])
     }
 
     /// Returns the answer of `proctor explain cache` for a step.
-    fn explain(&self, step: &str) -> String {
+    pub(super) fn explain(&self, step: &str) -> String {
         self.proctor(&["explain", "cache", step]).exits(0).stdout
     }
 
@@ -524,6 +524,7 @@ fn source_of_derived_file_is_input(env: &TestEnvironment) {
     assert!(reuse.stdout("it").ends_with("\ntwo\n"), "{}", reuse.stdout("it"));
 }
 
+/// The niceness of a process is not observed, since no file contains it.
 fn failed_recheck_excludes_step(env: &TestEnvironment) {
     let reuse = ReuseRepo::new(env, [TestStep::sh("it", "test \"$(nice)\" != 19")]);
     reuse.pass();

@@ -72,6 +72,7 @@ fn recorded() -> (ObservedInputs, FakeInputs) {
         (accessed(b"/a", file(1), true), covered(b"a")),
         (accessed(b"/b", file(1), false), covered(b"b")),
         (accessed(b"/ignored", file(2), true), ContentPin::None),
+        (accessed(b"/looked_up", file(2), false), ContentPin::None),
         (accessed(b"/setup.cfg", PathState::Absent, false), ContentPin::None),
     ];
     let host = vec![
@@ -136,15 +137,17 @@ fn stamps_do_not_matter_for_covered_files() {
 }
 
 #[test]
-fn size_matters_for_a_file_that_was_only_looked_up() {
-    let edit = |size| {
+fn content_matters_for_a_file_that_was_only_looked_up() {
+    let edit = |content: &'static [u8], size| {
         move |now: &mut FakeInputs| {
-            now.covered.insert(b"b".to_vec(), entry(b"c"));
+            now.covered.insert(b"b".to_vec(), entry(content));
             set(now, b"tree:b", (file(size), stamp(9)));
         }
     };
-    assert_eq!(change_after(edit(1)), None);
-    assert_eq!(change_after(edit(2)).as_deref(), Some("`b` has another kind, size, mode or owner"));
+    // `git diff` reads no file whose time and size are those of the index.
+    assert_eq!(change_after(edit(b"c", 1)).as_deref(), Some("`b` has other content"));
+    assert_eq!(change_after(edit(b"cc", 2)).as_deref(), Some("`b` has other content"));
+    assert_eq!(change_after(edit(b"b", 1)), None, "only the time");
 }
 
 #[test]
@@ -173,8 +176,14 @@ fn finds_changed_listings() {
 fn finds_changes_outside_of_the_tree() {
     let replaced = |now: &mut FakeInputs| set(now, b"/usr/bin/tool", (file(3), stamp(9)));
     assert_eq!(change_after(replaced).as_deref(), Some("`/usr/bin/tool` has changed"));
-    let touched = |now: &mut FakeInputs| set(now, b"/usr/bin/stat_only", (file(3), stamp(9)));
-    assert_eq!(change_after(touched), None, "times are not inputs");
+    // Python reads no source whose time and size are those of the compiled file.
+    let edited = |now: &mut FakeInputs| set(now, b"/usr/bin/stat_only", (file(3), stamp(9)));
+    assert_eq!(change_after(edited).as_deref(), Some("`/usr/bin/stat_only` has changed"));
+    let linked = |now: &mut FakeInputs| {
+        let stamp = stamp(4).map(|stamp| FileStamp { ctime_ns: 9, ..stamp });
+        set(now, b"/usr/bin/stat_only", (file(3), stamp));
+    };
+    assert_eq!(change_after(linked), None, "the content and the time of modification are the same");
     let grown = |now: &mut FakeInputs| set(now, b"/usr/bin/stat_only", (file(4), stamp(4)));
     assert!(change_after(grown).is_some());
     let gone = |now: &mut FakeInputs| set(now, b"/usr/bin/tool", (PathState::Absent, None));
@@ -185,6 +194,8 @@ fn finds_changes_outside_of_the_tree() {
 fn finds_changed_ignored_files_and_git_files() {
     let ignored = |now: &mut FakeInputs| set(now, b"tree:ignored", (file(2), stamp(9)));
     assert_eq!(change_after(ignored).as_deref(), Some("`ignored` has changed"));
+    let looked_up = |now: &mut FakeInputs| set(now, b"tree:looked_up", (file(2), stamp(9)));
+    assert_eq!(change_after(looked_up).as_deref(), Some("`looked_up` has changed"));
     let head = |now: &mut FakeInputs| {
         now.git.insert(b".git/HEAD".to_vec(), [8; 32]);
     };
@@ -203,16 +214,37 @@ fn encoding_is_lossless_and_detects_damage() {
 }
 
 #[test]
-fn digest_does_not_depend_on_stamps_of_the_tree() {
+fn digest_contains_only_stamps_of_files_without_recorded_content() {
     let (inputs, _) = recorded();
-    let restamped = |entries: &[AccessedPath]| {
-        let entries = entries.iter().cloned().map(|entry| AccessedPath { stamp: entry.stamp.and(stamp(99)), ..entry });
-        AccessTrace::new(entries.collect()).expect("a trace")
+    let digest_after_change_of = |path: &[u8]| {
+        let restamp = |entry: &AccessedPath| match entry.path == path {
+            true => AccessedPath { stamp: entry.stamp.and(stamp(99)), ..entry.clone() },
+            false => entry.clone(),
+        };
+        let restamped =
+            |trace: &AccessTrace| AccessTrace::new(trace.entries().iter().map(restamp).collect()).expect("a trace");
+        let changed = ObservedInputs { tree: restamped(&inputs.tree), host: restamped(&inputs.host), ..inputs.clone() };
+        assert_ne!(changed, inputs);
+        changed.digest()
     };
-    let tree = ObservedInputs { tree: restamped(inputs.tree.entries()), ..inputs.clone() };
-    assert_eq!(tree.digest(), inputs.digest());
-    let host = ObservedInputs { host: restamped(inputs.host.entries()), ..inputs.clone() };
-    assert_ne!(host.digest(), inputs.digest());
+    for same in [&b"/a"[..], b"/b", b"/.git/HEAD", b"/", b"/usr/lib"] {
+        assert_eq!(digest_after_change_of(same), inputs.digest(), "{same:?}");
+    }
+    // Later steps see files that this step has made of them.
+    for other in [&b"/ignored"[..], b"/looked_up", b"/usr/bin/tool", b"/usr/bin/stat_only"] {
+        assert_ne!(digest_after_change_of(other), inputs.digest(), "{other:?}");
+    }
+}
+
+#[test]
+fn combined_inputs_have_the_stamp_of_the_read_file() {
+    let trace = |entries| AccessTrace::new(entries).expect("a trace");
+    let inputs = |entry| ObservedInputs::new(AccessTrace::default(), Vec::new(), trace(vec![entry])).expect("inputs");
+    let read = accessed(b"/f", file(1), true);
+    let older = stamp(4).map(|stamp| FileStamp { ctime_ns: 1, ..stamp });
+    let looked_up = inputs(AccessedPath { stamp: older, read: false, ..read.clone() });
+    assert_eq!(looked_up.union(&inputs(read.clone())).expect("inputs"), inputs(read.clone()));
+    assert_eq!(inputs(read.clone()).union(&looked_up).expect("inputs"), inputs(read));
 }
 
 #[test]
