@@ -1,7 +1,9 @@
 //! Runs skills, steps and toolchain checks: attempts, layers, caches, output and reports.
 
 pub(crate) mod attempt;
+pub(crate) mod chosen_files;
 pub(crate) mod file_selection;
+mod host_stamps;
 pub(crate) mod layer_stack;
 pub(crate) mod live_output;
 pub(crate) mod needed_paths;

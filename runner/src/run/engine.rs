@@ -11,6 +11,7 @@ mod queries;
 mod resource_needs;
 mod reuse_preview;
 mod run_caches;
+mod run_events;
 mod spare_run_space;
 mod stored_results;
 mod tree_preparation;
@@ -30,9 +31,9 @@ use proctor_core::api::Problem;
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::enforcement::{SandboxMode, Tolerated};
-use proctor_core::model::event::{PlannedOutline, RunEvent};
-use proctor_core::model::names::{ProfileName, RunId, StepName};
-use proctor_core::model::plan::{Plan, PlannedSkill, PlannedStep};
+use proctor_core::model::event::RunEvent;
+use proctor_core::model::names::{ProfileName, RunId};
+use proctor_core::model::plan::{Plan, PlannedStep};
 use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
@@ -58,9 +59,9 @@ use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{
     CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest, RunSource,
 };
-use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, ScopePaths, StepTrace};
+use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, StepTrace};
 use crate::run::run_patch;
-use crate::step::file_selection::FileSelections;
+use crate::step::chosen_files::{FileSelections, ScopePaths};
 use crate::step::needed_paths::{NeededPaths, Preparation};
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
@@ -72,9 +73,10 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::RunDocumentDir;
 use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
-use completion::{build_report, emit_inconclusive, run_finished_event, withdraw_earlier_pass, write_run_documents};
+use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
+use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use spare_run_space::SpareRunSpace;
 use warm_run_spaces::WarmRunSpaces;
 
@@ -569,34 +571,4 @@ fn change_mode(request: &RunRequest) -> ChangeMode {
         (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
         _ => ChangeMode::KeepInLayers,
     }
-}
-
-fn run_started_event(context: &RunContext, at: String, plan: &Plan, facts: &RunFacts) -> RunEvent {
-    let names = |skill: &PlannedSkill| -> Vec<StepName> { skill.steps.iter().map(|step| step.name.clone()).collect() };
-    RunEvent::RunStarted {
-        run_id: facts.run_id.clone(),
-        at,
-        profile: plan.profile.clone(),
-        changeset_id: facts.changeset.clone(),
-        spec_sha256: plan.spec_sha256.clone(),
-        plan_sha256: facts.plan_sha256.clone(),
-        snapshot: context.tree.snapshot.id.clone(),
-        source: context.tree.source.clone(),
-        git: Some(context.tree.tree_facts().git),
-        unverified_inputs_sha256: context.tree.unverified.as_ref().map(|inputs| inputs.sha256.clone()),
-        sandbox: facts.sandbox,
-        checks: u32::try_from(plan.toolchain.len()).unwrap_or(u32::MAX),
-        skills: plan
-            .skills
-            .iter()
-            .map(|skill| PlannedOutline { skill: skill.name.clone(), steps: names(skill) })
-            .collect(),
-        rerun: facts.rerun.clone(),
-        scope: plan.scope.clone(),
-    }
-}
-
-async fn announce_cancellation(context: Arc<RunContext>) {
-    context.cancel.cancelled().await;
-    context.emit(RunEvent::Cancelling { by: "the caller".to_owned() }).await;
 }

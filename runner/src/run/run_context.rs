@@ -1,7 +1,7 @@
 //! Holds what all parts of one run share: the plan, the tree, the sandbox and the event channel. It makes no
 //! decisions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,7 +37,7 @@ use crate::host::repository::Repository;
 use crate::run::evidence_builder::TreeFacts;
 use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
-use crate::step::file_selection::FileSelections;
+use crate::step::chosen_files::{FileSelections, ScopePaths};
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
@@ -89,15 +89,6 @@ pub(crate) struct RunContext {
     pub(crate) reuse_off: Option<String>,
     /// The reason why steps cannot run on a view; set by the first step that could not.
     pub(crate) no_view: OnceLock<String>,
-}
-
-/// The paths to which a run is restricted.
-#[derive(Debug, Default)]
-pub(crate) struct ScopePaths {
-    /// The files of the tree.
-    pub(crate) files: BTreeSet<Vec<u8>>,
-    /// The files that the tree no longer has. They start a step that gets no files as arguments.
-    pub(crate) deleted: BTreeSet<Vec<u8>>,
 }
 
 /// The trace that a run's steps continue.

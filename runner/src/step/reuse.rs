@@ -5,7 +5,6 @@
 //! [`StepReuse::find`] compares the stored inputs with the current ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +12,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
-use proctor_core::model::drift::stamp_detects_settled_changes;
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
@@ -29,6 +27,7 @@ use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::step::host_stamps::{require_reliable_stamp, require_settled};
 use crate::step::process_facts::{inherited_attributes, machine_facts};
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
@@ -36,9 +35,6 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
 use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 
-/// A file of the host that changed within this time may have changed since without other stat data: a write through a
-/// shared mapping sets no time until the kernel has written the page.
-const UNSETTLED_NS: i64 = 40_000_000_000;
 /// The program that this process executes. The link works after the file was replaced by an upgrade, too.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
@@ -575,37 +571,6 @@ fn program_identity(program: &Path) -> Result<String, EngineError> {
     let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
     let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
     Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
-}
-
-/// Refuses a file of the host that changed a moment ago.
-fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
-    let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
-    if stamp.ctime_ns.saturating_add(UNSETTLED_NS) < now_ns {
-        return Ok(());
-    }
-    Err(format!("`{}` changed less than {} s ago", escape_output(&entry.path), UNSETTLED_NS / 1_000_000_000))
-}
-
-/// Refuses a file of the host if its file system does not show every change in the stamp. `devices` are the file systems
-/// that are known already.
-fn require_reliable_stamp(entry: &AccessedPath, devices: &mut BTreeMap<u64, bool>) -> Result<(), String> {
-    let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
-    let path = Path::new(OsStr::from_bytes(&entry.path));
-    let is_reliable = match devices.get(&stamp.dev) {
-        Some(known) => *known,
-        None => {
-            let found = rustix::fs::statfs(path);
-            let found =
-                found.map_err(|error| format!("`{}` cannot be examined: {error}", escape_output(&entry.path)))?;
-            let is_reliable = u64::try_from(found.f_type).is_ok_and(stamp_detects_settled_changes);
-            devices.insert(stamp.dev, is_reliable);
-            is_reliable
-        }
-    };
-    if is_reliable {
-        return Ok(());
-    }
-    Err(format!("`{}` is on a file system whose times do not show every change", escape_output(&entry.path)))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

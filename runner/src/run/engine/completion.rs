@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use proctor_core::decision::verdict::{self, InconclusiveDetail};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::plan::Plan;
-use proctor_core::record::run_reuse::RunReuse;
 use tokio::sync::oneshot;
 
 use crate::error::EngineError;
-use crate::run::evidence_builder::{self, RunFacts};
+use crate::run::evidence_builder::RunFacts;
 use crate::run::finish::{self, RevocablePass, RunObservations};
 use crate::run::request::{FinishedRun, PatchResult};
 use crate::run::run_context::RunContext;
@@ -83,16 +81,5 @@ pub(super) fn build_report(
         evidence_dir,
         inconclusive_reasons,
         patch,
-    }
-}
-
-pub(super) fn run_finished_event(report: &FinishedRun, reuse: RunReuse, duration: Duration) -> RunEvent {
-    RunEvent::RunFinished {
-        verdict: report.verdict,
-        tier: report.tier,
-        exit_code: report.exit_code,
-        duration_ms: evidence_builder::whole_millis(duration),
-        evidence_dir: Some(report.evidence_dir.display().to_string()),
-        reuse: Some(reuse),
     }
 }

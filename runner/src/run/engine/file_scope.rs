@@ -17,8 +17,8 @@ use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{RunRequest, RunSource};
-use crate::run::run_context::ScopePaths;
-use crate::step::file_selection::{choose_files, paths_digest};
+use crate::step::chosen_files::{ScopePaths, choose_files};
+use crate::step::file_selection::paths_digest;
 
 /// Maximum size of a tree, in entries, for which a run looks whether its files are all that the steps check.
 const MAX_COMPARED_ENTRIES: usize = 20_000;
