@@ -76,6 +76,8 @@ ReportFault = Literal["symbolic_link", "no_regular_file", "too_large", "in_git",
 ReportFormat = Literal["junit", "sarif"]
 # Reuse of earlier results.
 Reuse = Literal["verified", "never"]
+# How a run reuses results.
+ReuseMode = Literal["observed", "whole_tree", "off"]
 # The ID of a run: sortable by start time, and safe as a file name.
 RunId = str
 # The state of a run.
@@ -484,6 +486,19 @@ class RunCounts(TypedDict):
     running: int
 
 
+class RunReuse(TypedDict):
+    """The reuse of results in a run."""
+
+    # Number of these steps that have the result of an earlier execution.
+    cached_steps: int
+    # How results are reused.
+    mode: ReuseMode
+    # The reason if the result of a step is not reused; `null` for `observed`.
+    reason: Optional[str]
+    # Number of steps of the run.
+    steps: int
+
+
 class RunScope(TypedDict, total=False):
     """The part of a profile that a run executes. The result of such a run does not count for the whole profile."""
 
@@ -617,6 +632,8 @@ class RunView(_RunViewRequired, total=False):
     # The selection of skills for a request to run only those that had not passed. Absent for other requests, and until
     # it is known. A run that left out skills is not a result for the whole profile.
     rerun: Optional[Rerun]
+    # The reuse of results. Absent until the run has ended, and if it ended before its steps.
+    reuse: Optional[RunReuse]
     # The part of the profile that the run executes; absent if it executes all steps over all files, and until it is
     # known. A run with a scope is not a result for the whole profile.
     scope: Optional[RunScope]
@@ -1339,6 +1356,8 @@ class Watched(_WatchedRequired, total=False):
     # The selection of skills for a request to run only those that had not passed. Absent for other requests, and until
     # it is known. A run that left out skills is not a result for the whole profile.
     rerun: Optional[Rerun]
+    # The reuse of results. Absent until the run has ended, and if it ended before its steps.
+    reuse: Optional[RunReuse]
     # The part of the profile that the run executes; absent if it executes all steps over all files, and until it is
     # known. A run with a scope is not a result for the whole profile.
     scope: Optional[RunScope]

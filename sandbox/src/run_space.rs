@@ -221,6 +221,11 @@ impl RunSpace {
         entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
     }
 
+    /// Returns whether no layer was ever made in this run space, so that it is like a new one.
+    pub fn is_pristine(&self) -> bool {
+        self.0.next_layer_id.load(Ordering::Relaxed) == 0
+    }
+
     /// Returns whether a sandbox can be reused for another command after a command that left nothing behind.
     pub fn allows_reuse(&self) -> bool {
         self.0.reuse == SandboxReuse::Allowed

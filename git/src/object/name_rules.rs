@@ -35,6 +35,9 @@ fn is_git_dir_on_ntfs(name: &[u8]) -> bool {
 }
 
 fn is_git_dir_on_hfs(name: &[u8]) -> bool {
+    if name.is_ascii() {
+        return name.eq_ignore_ascii_case(b".git");
+    }
     let Ok(text) = std::str::from_utf8(name) else { return false };
     let kept: String = text.chars().filter(|c| !HFS_IGNORED.iter().any(|range| range.contains(c))).collect();
     kept.eq_ignore_ascii_case(".git")

@@ -44,8 +44,9 @@ pub(crate) fn is_canonical(entries: &[TreeEntry<'_>], bytes: &[u8]) -> bool {
     let mut written = Vec::with_capacity(bytes.len());
     entries.iter().for_each(|entry| write_entry(entry, &mut written));
     // A directory sorts as if its name ended in `/`.
-    let key = |entry: &TreeEntry<'_>| [entry.name, if entry.mode == TREE_MODE { b"/" } else { b"" }].concat();
-    written == bytes && entries.is_sorted_by_key(key)
+    let end = |entry: &TreeEntry<'_>| if entry.mode == TREE_MODE { &b"/"[..] } else { b"" };
+    let in_order = |a: &TreeEntry<'_>, b: &TreeEntry<'_>| a.name.iter().chain(end(a)).le(b.name.iter().chain(end(b)));
+    written == bytes && entries.is_sorted_by(in_order)
 }
 
 /// Computes the ids of the directories of a tree.

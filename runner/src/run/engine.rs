@@ -341,8 +341,13 @@ impl Engine {
         if self.config.is_long_running {
             let (spare, launcher) = (Arc::clone(&self.spare_space), Arc::clone(&self.launcher));
             tokio::task::spawn_blocking(move || {
+                // A run whose steps are all cached starts no command.
+                let unused = context.space.is_pristine().then(|| context.space.clone());
                 drop(context);
-                spare.prepare(&launcher, space);
+                match unused {
+                    Some(unused) => spare.keep(space, unused),
+                    None => spare.prepare(&launcher, space),
+                }
             });
         }
     }

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::sync::OnceLock;
 
 use proctor_core::reuse::{InheritedAttributes, MachineFacts, ResourceLimit, processor_model};
 use rustix::process::Resource;
@@ -30,20 +31,27 @@ const RESOURCES: [(&str, Resource); 16] = [
     ("stack", Resource::Stack),
 ];
 
-/// Returns the facts of the machine.
-pub(super) fn machine_facts() -> MachineFacts {
-    let uname = rustix::system::uname();
-    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+/// The model of the processor. Reading `/proc/cpuinfo` interrupts every processor, so it is read once.
+static PROCESSOR_MODEL: OnceLock<String> = OnceLock::new();
+
+fn read_processor_model() -> String {
     let mut description = Vec::new();
     let read = File::open("/proc/cpuinfo").and_then(|file| file.take(MAX_CPUINFO).read_to_end(&mut description));
     if let Err(error) = read {
         tracing::warn!(%error, "the model of the processor cannot be read");
     }
+    processor_model(&String::from_utf8_lossy(&description))
+}
+
+/// Returns the facts of the machine.
+pub(super) fn machine_facts() -> MachineFacts {
+    let uname = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     MachineFacts {
         kernel: format!("{} {}", text(uname.release()), text(uname.version())),
         architecture: text(uname.machine()),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
-        processor_model: processor_model(&String::from_utf8_lossy(&description)),
+        processor_model: PROCESSOR_MODEL.get_or_init(read_processor_model).clone(),
     }
 }
 

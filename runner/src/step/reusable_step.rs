@@ -137,7 +137,7 @@ pub(crate) async fn search_result(
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
             Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {
-                match with_all_caches(holding) {
+                match newest_of(holding) {
                     Some(newest) => {
                         let result = StoredResult { executed_at: executed_at.clone(), ..newest };
                         (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
@@ -161,11 +161,13 @@ pub(crate) async fn search_result(
     found
 }
 
-/// Returns the newest of the results of a step with `per_file`, with the caches of all of them.
-fn with_all_caches(holding: Vec<StoredResult>) -> Option<StoredResult> {
+/// Returns the newest of the results of a step with `per_file`, with the caches of all of them. It leaves files if one of
+/// them does.
+fn newest_of(holding: Vec<StoredResult>) -> Option<StoredResult> {
     let mut results = holding.into_iter();
     let mut newest = results.next()?;
     for older in results {
+        newest.has_files |= older.has_files;
         merge_transparent_caches(&mut newest.transparent_caches, &older.transparent_caches);
     }
     Some(newest)

@@ -390,7 +390,7 @@ impl StepReuse {
         if let Some(obstacle) = result_obstacle(evidence) {
             return Err(FilesNotStored::Obstacle(obstacle));
         }
-        let ObservedExecution { trace, has_files, mut transparent_caches } = execution;
+        let ObservedExecution { trace, mut has_files, mut transparent_caches } = execution;
         let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
@@ -406,6 +406,7 @@ impl StepReuse {
         for result in earlier {
             inputs = inputs.union(&result.inputs).map_err(invalid)?;
             files.extend(result.files.iter().cloned());
+            has_files |= result.has_files;
             merge_transparent_caches(&mut transparent_caches, &result.transparent_caches);
         }
         // Only files of the tree as it is now are of use.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{find, run_traced};
 use crate::caches::cache;
-use crate::environment::{self, SandboxTestEnv, TestCommand, children, collect_events, read_line};
+use crate::environment::{self, SandboxTestEnv, TestCommand, collect_events, read_line};
 
 /// Commands of real tools, with files that they need.
 fn real_tools(bench: &SandboxTestEnv) -> Result<Vec<&'static [&'static str]>, Failed> {
@@ -196,10 +196,12 @@ pub(crate) fn contains_everything_that_the_kernel_has_cached(bench: &SandboxTest
         // Another user cannot enter the mount namespace of a step.
         return Ok(());
     }
-    for command in real_tools(bench)? {
+    for (number, command) in real_tools(bench)?.into_iter().enumerate() {
         let words = command.join(" ");
-        let script =
-            format!("{words} > /tmp/out 2>&1; test ! -e absent; echo up; while test ! -e c/go; do sleep 0.01; done");
+        let marker = format!("proctor-test-harvest-{}-{number}", std::process::id());
+        let script = format!(
+            "{words} > /tmp/out 2>&1; test ! -e absent; echo up; while test ! -e c/go; do sleep 0.01; done; : {marker}"
+        );
         let mut step = TestCommand::shell(&script);
         step.env.insert("HOME".to_owned(), bench.home.display().to_string());
         step.limits.disk = Limit::Max(64 << 20);
@@ -207,11 +209,12 @@ pub(crate) fn contains_everything_that_the_kernel_has_cached(bench: &SandboxTest
         let (running, _layer) = bench.start(&step, &[])?;
         assert_eq!(read_line(&running.stdout)?, "up");
         let mut cached = BTreeSet::new();
-        let absent = harvest(&root_of_step()?, Path::new("/"), &mut cached)?;
+        let root = root_of_step(&marker)?;
+        let absent = harvest(&root, Path::new("/"), &mut cached)?;
         // The set-up covers the directory above the repository, so that the walk from the root does not find it.
         let repo = bench.repo.strip_prefix("/")?;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let repo = rustix::fs::openat(&root_of_step()?, repo, flags, Mode::empty())?;
+        let repo = rustix::fs::openat(&root, repo, flags, Mode::empty())?;
         let absent = absent + harvest(&repo, &bench.repo, &mut cached)?;
         fs::write(bench.root.join("cache/go"), "")?;
         collect_events(&running)?;
@@ -224,14 +227,18 @@ pub(crate) fn contains_everything_that_the_kernel_has_cached(bench: &SandboxTest
     Ok(())
 }
 
-/// Opens the root directory of the step that runs.
-fn root_of_step() -> Result<OwnedFd, Failed> {
-    let [helper] = children()?.try_into().map_err(|other| format!("{other:?}"))?;
-    let listed = fs::read_to_string(format!("/proc/{helper}/task/{helper}/children"))?;
-    // The first child is the server of the view.
-    let init = listed.split_whitespace().nth(1).ok_or("the helper has no second child")?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(format!("/proc/{init}/root"), flags, Mode::empty())?)
+/// Opens the root directory of the running step whose command line contains `marker`.
+fn root_of_step(marker: &str) -> Result<OwnedFd, Failed> {
+    for entry in fs::read_dir("/proc")? {
+        let process = entry?.path();
+        // The process may have ended in the meantime.
+        let Ok(words) = fs::read(process.join("cmdline")) else { continue };
+        if String::from_utf8_lossy(&words).contains(marker) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            return Ok(rustix::fs::open(process.join("root"), flags, Mode::empty())?);
+        }
+    }
+    Err(format!("no process has `{marker}` in its command line").into())
 }
 
 /// A program of which one thread changes a path while the kernel reads it. It prints the content of each file that it has

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::reuse::ReuseRepo;
 use crate::environment::{CHANGESET, TestEnvironment};
@@ -150,7 +151,12 @@ fn young_file_is_not_trusted(env: &TestEnvironment) {
 /// the size nor the compiled file.
 fn edited_module_outside(env: &TestEnvironment) {
     let tools = tool_directory(env);
-    machine::write(&tools.join("module.py"), "value = 1\n");
+    let module = tools.join("module.py");
+    machine::write(&module, "value = 1\n");
+    // Python compares whole seconds.
+    let some_day = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let opened = fs::File::options().write(true).open(&module).expect("opens");
+    opened.set_modified(some_day).expect("sets the time");
     let mut compile = machine::command("python3");
     compile.args(["-m", "compileall", "-q"]).arg(&tools);
     RunningProcess::start(compile).wait().exits(0);
@@ -160,7 +166,7 @@ fn edited_module_outside(env: &TestEnvironment) {
         pass_at(env, &reuse, SETTLED);
         assert_eq!((reuse.executed(), reuse.stdout("it")), (executed, "1\n".to_owned()));
     }
-    machine::write(&tools.join("module.py"), "value = 2\n");
+    machine::write(&module, "value = 2\n");
     pass_at(env, &reuse, SETTLED);
     assert_eq!((reuse.executed(), reuse.stdout("it")), (vec!["it".to_owned()], "2\n".to_owned()));
 }

@@ -131,7 +131,7 @@ impl CheckoutPlanner<'_, '_> {
             if let Some(problem) = name_rules::name_problem(name) {
                 return Err(self.source.tree_error(&path, problem));
             }
-            if !seen.insert(name.to_vec()) {
+            if !seen.insert(name) {
                 return Err(self.source.tree_error(&path, "stands there twice"));
             }
             match entry.mode {

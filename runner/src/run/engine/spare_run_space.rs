@@ -20,13 +20,17 @@ impl SpareRunSpace {
             return;
         }
         match RunSpace::create(launcher, config.clone()) {
-            // On disk, an unused run space would remain after a kill.
-            Ok(space) if space.is_in_memory() => {
-                let other = self.lock().replace((config, space));
-                drop(other);
-            }
-            Ok(_) => {}
+            Ok(space) => self.keep(config, space),
             Err(error) => tracing::debug!(%error, "no run space could be prepared for the next run"),
+        }
+    }
+
+    /// Keeps a run space with these settings in which no layer was ever made.
+    pub(super) fn keep(&self, config: RunSpaceConfig, space: RunSpace) {
+        // On disk, an unused run space would remain after a kill.
+        if space.is_in_memory() {
+            let other = self.lock().replace((config, space));
+            drop(other);
         }
     }
 

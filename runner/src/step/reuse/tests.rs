@@ -83,6 +83,22 @@ fn passes_of_files_do_not_become_younger_when_they_are_stored_again() {
 }
 
 #[test]
+fn files_that_an_earlier_check_left_are_made_again() {
+    let store = TestStore::new();
+    let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
+    let files = [b"a.py".to_vec(), b"b.py".to_vec()];
+    let reuse = store.at(first_day);
+    let record = |has_files, checked: &[Vec<u8>], earlier: &[StoredResult]| {
+        let execution =
+            ObservedExecution { trace: Ok(AccessTrace::default()), has_files, transparent_caches: Vec::new() };
+        reuse.record_files(&key, &evidence, execution, store.observed(), (checked, &files, earlier)).expect("stores");
+        reuse.find_files(&key, store.observed(), &files).expect("holds").holding
+    };
+    let earlier = record(true, &files, &[]);
+    assert!(record(false, &files[..1], &earlier)[0].has_files, "the check of `b.py` left files");
+}
+
+#[test]
 fn identity_of_a_program_depends_on_the_file_and_not_on_the_path() {
     let directory = tempfile::tempdir().expect("temp");
     let [program, link, copy] = ["program", "link", "copy"].map(|name| directory.path().join(name));

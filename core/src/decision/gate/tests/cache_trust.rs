@@ -35,7 +35,7 @@ fn rejects_caches_of_wider_scope_than_accepted() {
 fn rejects_caches_of_the_execution_of_a_cached_step() {
     let source = |trust| ReuseSource {
         run_id: run_id("r1"),
-        executed_at: "2026-01-01T00:00:00.000Z".into(),
+        executed_at: "2026-01-02T03:04:05.000Z".into(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
         transparent_caches: vec![TransparentCache { path: RelPath::new("target").expect("a path"), trust }],
