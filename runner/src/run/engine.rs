@@ -280,10 +280,11 @@ impl Engine {
         let tolerated = self.tolerated_controls(request.sandbox)?;
         let repository = self.open_repository(&request.repo)?;
         request.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
+        let early_changes = self.read_changes_early(&repository, &request);
         let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
         let (plan, rerun) = self.apply_skill_selection(plan, &repository, &request)?;
         let plan = self.apply_step_scope(plan, &request)?;
-        let ScopedPlan { plan, files } = self.apply_file_scope(plan, &mut source, &request).await?;
+        let ScopedPlan { plan, files } = self.apply_file_scope(plan, &mut source, &request, early_changes).await?;
         let facts = self.run_facts(&plan, rerun, &request)?;
         let documents = self.open_documents(&repository, &facts)?;
         let changes = change_mode(&request);

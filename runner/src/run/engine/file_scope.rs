@@ -8,9 +8,11 @@ use proctor_core::decision::step_selection;
 use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
 use proctor_core::model::run_scope::{FileScope, FileScopeOrigin, RunScope, ScopeRequest};
+use proctor_git::error::GitError;
 use proctor_git::helper::GitHelper;
 use proctor_git::protocol::{ChangedFiles, CommitRef};
 use proctor_snapshot::{Snapshot, TreeView};
+use tokio::task::JoinHandle;
 
 use super::Engine;
 use crate::error::EngineError;
@@ -29,6 +31,9 @@ pub(super) struct ScopedPlan {
     /// The only paths that steps with `files` check; `None` if they check all.
     pub(super) files: Option<Arc<ScopePaths>>,
 }
+
+/// The files that a commit changed, which are read while its tree is prepared.
+pub(super) type EarlyChanges = JoinHandle<Result<ChangedFiles, GitError>>;
 
 /// Refuses a scope that contradicts itself, or that cannot be evidence for a changeset.
 ///
@@ -57,6 +62,15 @@ impl Engine {
         Ok(if request.scope.fix { step_selection::add_fixes(plan)? } else { plan })
     }
 
+    /// Starts to read the files that a commit changed, if the request restricts the run to them. They do not depend on the
+    /// private copy of the commit.
+    pub(super) fn read_changes_early(&self, repository: &Repository, request: &RunRequest) -> Option<EarlyChanges> {
+        let base = request.scope.changed_since.clone()?;
+        let target = target_commit(&request.source)?;
+        let (helper, worktree) = (self.helper.clone(), repository.path().to_path_buf());
+        Some(tokio::task::spawn_blocking(move || helper.changed_files(&worktree, Some(&base), Some(&target))))
+    }
+
     /// Restricts a run to the files that the request names. A restriction that leaves out no file that a step checks
     /// has no effect, and the run then counts as a whole one.
     pub(super) async fn apply_file_scope(
@@ -64,6 +78,7 @@ impl Engine {
         plan: Plan,
         source: &mut PreparedTree,
         request: &RunRequest,
+        early: Option<EarlyChanges>,
     ) -> Result<ScopedPlan, EngineError> {
         let has_file_steps = steps(&plan).any(|step| step.files.is_some());
         if !has_file_steps || (request.scope.changed_since.is_none() && request.scope.files.is_none()) {
@@ -78,6 +93,11 @@ impl Engine {
                     snapshot
                 }
             };
+        let failed = |error| EngineError::Internal(format!("choosing files failed unexpectedly: {error}"));
+        let changes = match early {
+            Some(early) => Some(early.await.map_err(failed)??),
+            None => None,
+        };
         let query = ScopeQuery {
             helper: self.helper.clone(),
             copy_helper: source.private_copy.as_ref().map(|(copy, _)| copy.helper.clone()),
@@ -85,10 +105,9 @@ impl Engine {
             tree: source.repository.path().to_path_buf(),
             snapshot,
             request: request.scope.clone(),
-            target: target_commit(&request.source),
+            changes,
         };
-        let work = tokio::task::spawn_blocking(move || query.restrict(plan));
-        work.await.map_err(|error| EngineError::Internal(format!("choosing files failed unexpectedly: {error}")))?
+        tokio::task::spawn_blocking(move || query.restrict(plan)).await.map_err(failed)?
     }
 }
 
@@ -113,11 +132,12 @@ struct ScopeQuery {
     tree: PathBuf,
     snapshot: Arc<Snapshot>,
     request: ScopeRequest,
-    target: Option<CommitRef>,
+    /// The changes, if they are known.
+    changes: Option<ChangedFiles>,
 }
 
 impl ScopeQuery {
-    fn restrict(self, plan: Plan) -> Result<ScopedPlan, EngineError> {
+    fn restrict(mut self, plan: Plan) -> Result<ScopedPlan, EngineError> {
         let (origin, paths) = match &self.request.files {
             Some(named) => (FileScopeOrigin::Named, self.named_paths(named)),
             None => self.changed_paths()?,
@@ -130,21 +150,22 @@ impl ScopeQuery {
         Ok(ScopedPlan { plan: Plan { scope: Some(scope), ..plan }, files: Some(Arc::new(paths)) })
     }
 
-    fn changed_paths(&self) -> Result<(FileScopeOrigin, ScopePaths), EngineError> {
-        let changed = self.changes_since(self.request.changed_since.as_deref())?;
+    fn changed_paths(&mut self) -> Result<(FileScopeOrigin, ScopePaths), EngineError> {
+        let changed = match self.changes.take() {
+            Some(changes) => changes,
+            None => self.changes_since(self.request.changed_since.as_deref())?,
+        };
         let files = changed.paths.into_iter().map(|path| path.0).filter(|path| self.snapshot.entries.contains(path));
         let deleted = changed.deleted.into_iter().map(|path| path.0);
         let paths = ScopePaths { files: files.collect(), deleted: deleted.collect() };
         Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
     }
 
-    /// Returns the files in which the tree of the run differs from `base`. The worktree may be edited meanwhile, so the
-    /// private copy is compared, if there is one; only the worktree's repository knows the names of all revisions.
+    /// Returns the files in which the worktree differs from `base`. It may be edited meanwhile, so the private copy is
+    /// compared, if there is one; only the worktree's repository knows the names of all revisions.
     fn changes_since(&self, base: Option<&str>) -> Result<ChangedFiles, EngineError> {
         let worktree = self.worktree.path();
-        let (Some(copy), None) = (&self.copy_helper, &self.target) else {
-            return Ok(self.helper.changed_files(worktree, base, self.target.as_ref())?);
-        };
+        let Some(copy) = &self.copy_helper else { return Ok(self.helper.changed_files(worktree, base, None)?) };
         // The files of the worktree do not matter here, only the commit from which changes count.
         let base = self.helper.changed_files(worktree, base, None)?.base;
         // Before the first commit, the id consists of zeros, and HEAD of the copy names no commit either.
