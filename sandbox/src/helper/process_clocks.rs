@@ -59,8 +59,12 @@ mod tests {
                 break clocks;
             }
         };
-        echo();
-        assert!(!clocks.are_unchanged(), "it has run");
+        // The clock of a virtual processor can stand still for a moment.
+        let has_run = (0..1_000).any(|_| {
+            echo();
+            !clocks.are_unchanged()
+        });
+        assert!(has_run, "it has run");
         let clocks = ProcessClocks::read(list).expect("it runs");
         child.kill().and_then(|()| child.wait()).expect("it ends");
         assert!(!clocks.are_unchanged(), "it has ended");
