@@ -459,6 +459,12 @@ impl RunContext {
         ReuseConditions { off, no_view: self.no_view.get().cloned() }
     }
 
+    /// Returns whether nothing changes the tree while the run holds it: it is a private copy, and the sandbox keeps the
+    /// steps from writing to it.
+    pub(crate) fn has_unchangeable_tree(&self) -> bool {
+        self.tree.private_copy.is_some() && self.space.is_in_memory()
+    }
+
     /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.
     pub(crate) fn observed_tree(&self) -> Option<ObservedTree<'_>> {
         let copy = self.tree.private_copy.as_ref()?;

@@ -14,7 +14,7 @@ use proctor_sandbox::{FileBatches, Policy};
 use proctor_snapshot::TreeView;
 
 use crate::run::run_context::RunContext;
-use crate::step::chosen_files::{FileSelectionError, ScopePaths, directory_prefix};
+use crate::step::chosen_files::{FileSelectionError, ScopePaths, choose_files, directory_prefix};
 
 /// The files of a step that has `files`.
 pub(crate) struct StepFiles {
@@ -61,7 +61,11 @@ impl StepFiles {
         let workdir = step.workdir.clone();
         let chosen = tokio::task::spawn_blocking(move || {
             let (tree, scope) = (context.tree.repository.path(), context.files.as_deref());
-            let files = context.file_selections.choose(&rules, &workdir, &view, scope, tree)?;
+            // The content of a tree that can change during a run may not be that of its snapshot.
+            let files = match context.has_unchangeable_tree() {
+                true => context.file_selections.choose(&rules, &workdir, &view, scope, tree)?,
+                false => Arc::new(choose_files(&rules, &workdir, &view, scope, tree)?),
+            };
             let is_needed = !files.is_empty() || (!are_arguments && lacks_chosen_file(&rules, &workdir, scope)?);
             Ok::<_, FileSelectionError>(is_needed.then_some(files))
         });

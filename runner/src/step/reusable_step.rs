@@ -112,8 +112,12 @@ pub(crate) fn reuse_key(
     if is_per_file(step) {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
-            None => return Some(StepKey { key, is_per_file: true }),
-            Some(dependence) => files.set_dependence(dependence),
+            Ok(None) => return Some(StepKey { key, is_per_file: true }),
+            Ok(Some(dependence)) => files.set_dependence(dependence),
+            Err(error) => {
+                tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
+                return None;
+            }
         }
     }
     policy.files = files.batches(&policy);

@@ -513,11 +513,11 @@ impl StepReuse {
     }
 
     /// Returns the observation that contradicts `per_file` of the step with this key.
-    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Option<FileDependence> {
-        let read = self.results.per_file_refutation(key);
-        read.inspect_err(|error| tracing::warn!(%error, "the record of a wrong `per_file` cannot be read"))
-            .ok()
-            .flatten()
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Result<Option<FileDependence>, StoreError> {
+        self.results.per_file_refutation(key)
     }
 
     /// Records an observation that contradicts `per_file` of the step with this key.

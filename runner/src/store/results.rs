@@ -200,11 +200,15 @@ impl StepResults {
     /// Returns the observation that contradicts `per_file` of a step.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, or is damaged.
     pub(crate) fn per_file_refutation(&self, key: &Sha256Hex) -> Result<Option<FileDependence>, StoreError> {
         let Some(directory) = self.key_directory(key)? else { return Ok(None) };
-        let bytes = directory.read(PER_FILE_FILE, MAX_REASON)?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        let Some(bytes) = directory.read(PER_FILE_FILE, MAX_REASON)? else { return Ok(None) };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| StoreError::Io {
+            action: "read",
+            path: format!("{RESULTS_DIR}/{key}/{PER_FILE_FILE}"),
+            source: error.into(),
+        })
     }
 
     /// Records an observation that contradicts `per_file` of a step, and removes its results, which count for each file.
@@ -285,8 +289,9 @@ fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed
     let excess = keys.len().saturating_sub(MAX_KEYS);
     for (number, (written, path)) in keys.into_iter().enumerate() {
         let is_old = now.duration_since(written).unwrap_or_default() > MAX_AGE;
-        // A step that was found to be unsound stays excluded.
-        if everything || number < excess || (is_old && !path.join(DISTRUST_FILE).exists()) {
+        // A step that was found to be unsound stays excluded, and a wrong `per_file` stays known.
+        let is_marked = || [DISTRUST_FILE, PER_FILE_FILE].iter().any(|mark| path.join(mark).exists());
+        if everything || number < excess || (is_old && !is_marked()) {
             remove_dir_counted(freed, &path);
         }
     }
@@ -519,14 +524,21 @@ pub(crate) mod tests {
 
     #[test]
     fn a_wrong_per_file_is_recorded_and_its_results_are_removed() {
-        let (_temp, results) = results();
+        let (temp, results) = results();
         let key = Sha256Hex::digest(b"a");
         results.store(&result("a", "/1")).expect("stores");
         assert_eq!(results.per_file_refutation(&key).expect("reads"), None);
         let dependence = FileDependence::new(["a.py".to_owned()].into_iter(), "b.py".to_owned());
         results.refute_per_file(&key, &dependence).expect("writes");
-        assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence.clone()));
         assert_eq!(candidates(&results, &key), []);
+        let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
+        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut Freed::default()).expect("evicts");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
+        results.root.descend(key.as_str()).expect("opens").write(PER_FILE_FILE, b"{").expect("writes");
+        results.per_file_refutation(&key).expect_err("a damaged file does not mean that `per_file` is right");
+        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut Freed::default()).expect("evicts");
+        assert_eq!(results.per_file_refutation(&key).expect("reads"), None);
     }
 
     #[test]
