@@ -108,6 +108,6 @@ fn html_page(input: &ReportInput<'_>) -> String {
 }
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

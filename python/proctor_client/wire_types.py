@@ -500,7 +500,9 @@ class RunReuse(TypedDict):
 
 
 class RunScope(TypedDict, total=False):
-    """The part of a profile that a run executes. The result of such a run does not count for the whole profile."""
+    """The part of a profile that a run executes. The result of such a run counts for the whole profile only if every
+    file that it left out has passed earlier (`checked_files.covers_all` of each step with `files`).
+    """
 
     # The files to which the run is restricted; absent if it covers all files. Only steps with `files` are restricted.
     files: Optional[FileScope]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
-/// The part of a profile that a run executes. The result of such a run does not count for the whole profile.
+/// The part of a profile that a run executes. The result of such a run counts for the whole profile only if every file that
+/// it left out has passed earlier (`checked_files.covers_all` of each step with `files`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunScope {
     /// The selected skills (`SKILL`) and steps (`SKILL/STEP`), as requested; absent if none were selected, so that all
@@ -79,6 +80,11 @@ impl ScopeRequest {
 }
 
 impl RunScope {
+    /// Returns whether the run executes every step, and is restricted only to some files.
+    pub fn is_of_files(&self) -> bool {
+        self.selected.is_empty() && !self.fix && self.files.is_some()
+    }
+
     /// Returns a sentence that readers need to interpret the verdict.
     pub fn sentence(&self) -> String {
         format!("the run covers only a part of the profile or of the files: {}", self.phrase())

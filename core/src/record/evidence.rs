@@ -8,6 +8,7 @@ mod checked_files;
 mod declared_reports;
 mod measured;
 mod reuse_source;
+mod scope_coverage;
 mod step_end;
 mod step_reuse;
 mod tree_source;
@@ -17,6 +18,7 @@ pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use measured::Measured;
 pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
+pub use scope_coverage::covered_scope;
 pub use tree_source::{TreeKind, TreeSource};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,7 +14,7 @@ use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{
-    CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps, step_path,
+    CACHED, CheckEvidence, GitIdentity, StepEvidence, TreeSource, cached_of_steps, covered_scope, step_path,
 };
 use crate::record::run_reuse::RunReuse;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -250,7 +250,7 @@ impl RunRecord {
     pub fn selection_sentence(&self) -> Option<String> {
         let started = self.started.as_ref()?;
         let rerun = started.rerun.as_ref().map(|rerun| rerun.sentence(self.skills.len()));
-        rerun.or_else(|| started.scope.as_ref().map(RunScope::sentence))
+        rerun.or_else(|| self.scope().map(RunScope::sentence))
     }
 
     /// Returns whether the run covers only a part of the profile or of the files.
@@ -263,9 +263,14 @@ impl RunRecord {
         self.started.as_ref()?.rerun.as_ref().filter(|rerun| rerun.is_partial())
     }
 
-    /// Returns the part of the profile that the run executes, if it is restricted.
+    /// Returns the part of the profile that the run covers; `None` if it covers all. A restriction to some files counts
+    /// until the run has ended, and then only if it left out files that had not passed.
     pub fn scope(&self) -> Option<&RunScope> {
-        self.started.as_ref()?.scope.as_ref()
+        let scope = self.started.as_ref()?.scope.as_ref()?;
+        match self.finished {
+            None => Some(scope),
+            Some(_) => covered_scope(Some(scope), self.steps().map(|(_, step)| step)),
+        }
     }
 
     /// Returns every step that has an outcome, with its skill, in order.

@@ -68,7 +68,7 @@ pub struct LastRun {
     /// The selection of skills in a partial run; absent for a complete run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun: Option<Rerun>,
-    /// The part of the profile that the run executed; absent if it executed all steps over all files.
+    /// The part of the profile that the run covers; absent if it covers all steps over all files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<RunScope>,
     /// The reuse of results. Absent if the run cites no evidence, and in records of earlier versions.

@@ -30,7 +30,7 @@ pub(super) fn passed_run() -> RunRecord {
 }
 
 /// Returns a step of that run under another name; it passed.
-pub(super) fn passed_step(name: &str) -> StepEvidence {
+pub(crate) fn passed_step(name: &str) -> StepEvidence {
     let record = passed_run();
     let (_, step) = record.steps().next().expect("a step");
     let mut step = step.clone();
@@ -62,7 +62,7 @@ pub(super) fn cached_step(name: &str) -> StepEvidence {
 }
 
 /// Returns a passed step that checked only some of its files again.
-pub(super) fn partly_checked_step(name: &str) -> StepEvidence {
+pub(crate) fn partly_checked_step(name: &str) -> StepEvidence {
     let files = CheckedFiles {
         count: 800,
         sha256: Sha256Hex::digest(b"files"),
@@ -71,6 +71,7 @@ pub(super) fn partly_checked_step(name: &str) -> StepEvidence {
         reused_executed_at: Some("2026-01-02T03:04:05.678Z".to_owned()),
         dependence: None,
         transparent_caches: Vec::new(),
+        covers_all: false,
     };
     StepEvidence { checked_files: Some(files), ..passed_step(name) }
 }

@@ -15,7 +15,7 @@ use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::Plan;
 use proctor_core::model::tier::{self, Tier};
 use proctor_core::record::evidence::{
-    EvidenceIndex, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, to_bytes,
+    EvidenceIndex, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, covered_scope, to_bytes,
 };
 use proctor_core::record::run_reuse::RunReuse;
 use proctor_core::record::status::{self, ExternalIgnores, LastRun};
@@ -308,7 +308,7 @@ pub(crate) async fn write_documents(
         external_ignores: Some(external_ignores(&context.tree.snapshot)),
         unverified_inputs: context.unverified_inputs(),
         rerun: rerun.clone(),
-        scope: plan.scope.clone(),
+        scope: covered_scope(plan.scope.as_ref(), observed.steps().map(|(_, step)| step)).cloned(),
     };
     let no_result = last_run(Verdict::Inconclusive, EvidenceIndex::new());
     let verdict = verdict::derive_verdict(&observed.verdict_facts());

@@ -16,9 +16,13 @@ use proctor_snapshot::TreeView;
 use crate::run::run_context::RunContext;
 use crate::step::chosen_files::{FileSelectionError, ScopePaths, choose_files, directory_prefix};
 
+/// Maximum size of a tree, in entries, for which a restricted run also determines the other files of its steps.
+const MAX_COMPARED_ENTRIES: usize = 20_000;
+
 /// The files of a step that has `files`.
 pub(crate) struct StepFiles {
     files: Option<Arc<Vec<Vec<u8>>>>,
+    restriction: Restriction,
     /// True if the command contains `{files}`.
     are_arguments: bool,
     parallel: u32,
@@ -36,6 +40,7 @@ impl StepFiles {
     fn new(files: Option<Arc<Vec<Vec<u8>>>>, are_arguments: bool, parallel: u32) -> Self {
         Self {
             files,
+            restriction: Restriction::None,
             are_arguments,
             parallel,
             reused: Vec::new(),
@@ -55,25 +60,76 @@ impl StepFiles {
         let Some(rules) = step.files.clone() else {
             return Ok(Self::new(None, false, 1));
         };
-        let not_chosen = |fault, reason| FilesNotChosen { fault, reason };
+        let not_chosen = |fault, reason| FilesNotChosen { fault, reason, checked_files: None };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
         let (parallel, context, view) = (rules.parallel, Arc::clone(context), view.clone());
         let workdir = step.workdir.clone();
         let chosen = tokio::task::spawn_blocking(move || {
             let (tree, scope) = (context.tree.repository.path(), context.files.as_deref());
             // The content of a tree that can change during a run may not be that of its snapshot.
-            let files = match context.has_unchangeable_tree() {
-                true => context.file_selections.choose(&rules, &workdir, &view, scope, tree)?,
-                false => Arc::new(choose_files(&rules, &workdir, &view, scope, tree)?),
+            let choose = |scope| match context.has_unchangeable_tree() {
+                true => context.file_selections.choose(&rules, &workdir, &view, scope, tree),
+                false => choose_files(&rules, &workdir, &view, scope, tree).map(Arc::new),
             };
-            let is_needed = !files.is_empty() || (!are_arguments && lacks_chosen_file(&rules, &workdir, scope)?);
-            Ok::<_, FileSelectionError>(is_needed.then_some(files))
+            let mut chosen = Self::new(Some(choose(scope)?), are_arguments, parallel);
+            if scope.is_some() {
+                let is_large = context.tree.snapshot.entries.len() > MAX_COMPARED_ENTRIES;
+                let all = if is_large { None } else { Some(choose(None)?) };
+                chosen.restrict(all, rules.per_file);
+            }
+            let has_deleted = !are_arguments && lacks_chosen_file(&rules, &workdir, scope)?;
+            Ok::<_, FileSelectionError>((chosen, has_deleted))
         });
         match chosen.await {
-            Ok(Ok(None)) => Err(not_chosen(StartFault::NoFiles, "there is no file that it checks".to_owned())),
-            Ok(Ok(Some(files))) => Ok(Self::new(Some(files), are_arguments, parallel)),
+            Ok(Ok((chosen, has_deleted))) if !chosen.chosen().is_empty() || has_deleted => Ok(chosen),
+            Ok(Ok((chosen, _))) => Err(chosen.no_files()),
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
+        }
+    }
+
+    /// Compares the files to which the run is restricted with `all` files of the step, if those are known.
+    fn restrict(&mut self, all: Option<Arc<Vec<Vec<u8>>>>, per_file: bool) {
+        self.restriction = match all {
+            Some(all) if self.files.as_ref() == Some(&all) => Restriction::WithoutEffect,
+            Some(all) if per_file => match self.files.replace(all) {
+                Some(only) => Restriction::Open { only },
+                None => Restriction::LeavesOut,
+            },
+            Some(_) | None => Restriction::LeavesOut,
+        };
+    }
+
+    /// Returns whether the run leaves out files of the step that may have passed earlier.
+    pub(crate) fn is_restriction_open(&self) -> bool {
+        matches!(self.restriction, Restriction::Open { .. })
+    }
+
+    /// Returns whether every file to which the run is not restricted is among the reused ones.
+    pub(crate) fn has_only_restricted_to_check(&self) -> bool {
+        let Restriction::Open { only } = &self.restriction else { return true };
+        self.to_check().all(|file| only.binary_search(file).is_ok())
+    }
+
+    /// Leaves out the files to which the run is not restricted. Returns the result of the step if no file remains.
+    pub(crate) fn leave_out_others(&mut self) -> Result<(), FilesNotChosen> {
+        if let Restriction::Open { only } = &self.restriction {
+            self.files = Some(Arc::clone(only));
+            self.restriction = Restriction::LeavesOut;
+            self.set_reused(Vec::new(), None);
+            if self.chosen().is_empty() {
+                return Err(self.no_files());
+            }
+        }
+        Ok(())
+    }
+
+    fn no_files(&self) -> FilesNotChosen {
+        let checked_files = self.evidence(None).filter(|files| files.covers_all);
+        FilesNotChosen {
+            fault: StartFault::NoFiles,
+            reason: "there is no file that it checks".to_owned(),
+            checked_files,
         }
     }
 
@@ -133,7 +189,31 @@ impl StepFiles {
             reused_executed_at: self.reused_executed_at.clone(),
             dependence: self.dependence.clone(),
             transparent_caches: if self.reused.is_empty() { Vec::new() } else { self.earlier_caches.clone() },
+            covers_all: self.restriction.covers_all(),
         })
+    }
+}
+
+/// The restriction of a run to some files, as it concerns one step.
+#[derive(Debug)]
+enum Restriction {
+    /// The run is not restricted.
+    None,
+    /// The run is restricted to all files of the step.
+    WithoutEffect,
+    /// The run is restricted to the files `only`. The step has others, which may have passed earlier and count then.
+    Open { only: Arc<Vec<Vec<u8>>> },
+    /// The step leaves files out, or it is not known whether it does.
+    LeavesOut,
+}
+
+impl Restriction {
+    /// Returns whether the step counts for all of its files although the run is restricted.
+    fn covers_all(&self) -> bool {
+        match self {
+            Self::WithoutEffect | Self::Open { .. } => true,
+            Self::None | Self::LeavesOut => false,
+        }
     }
 }
 
@@ -141,6 +221,8 @@ impl StepFiles {
 pub(crate) struct FilesNotChosen {
     pub(crate) fault: StartFault,
     pub(crate) reason: String,
+    /// The record of the files, if the step has none in the whole tree.
+    pub(crate) checked_files: Option<CheckedFiles>,
 }
 
 /// Returns whether the rules would choose a file that was deleted. Its content is not known, so a rule that depends on it

@@ -28,23 +28,23 @@ pub(crate) async fn run(
 ) -> StepRun {
     let mut files = match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => files,
-        Err(FilesNotChosen { fault, reason }) => {
-            return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
-        }
+        Err(not_chosen) => return unchosen_step(context, step, not_chosen),
     };
-    let key = unchanged_key(context, stack, skill, step, &mut files).await;
+    let (key, found) = match search_with_restriction(context, stack, (skill, step), &mut files).await {
+        Ok(searched) => searched,
+        Err(not_chosen) => return unchosen_step(context, step, not_chosen),
+    };
     let (mut recheck, mut earlier) = (Recheck::No, Vec::new());
-    if let Some(key) = &key {
-        match search_result(context, key, (skill, step), &mut files).await {
-            ReuseSearch::Found(result) => return reused_step(context, skill, step, (*result, &files)),
-            ReuseSearch::Files(holding) => earlier = holding,
-            ReuseSearch::Nothing(reason) => {
-                if matches!(reason, NoResult::Recheck) {
-                    recheck = if skill.caches.is_empty() { Recheck::Yes } else { Recheck::WithEmptyCaches };
-                }
-                tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
+    match found {
+        Some(ReuseSearch::Found(result)) => return reused_step(context, skill, step, (*result, &files)),
+        Some(ReuseSearch::Files(holding)) => earlier = holding,
+        Some(ReuseSearch::Nothing(reason)) => {
+            if matches!(reason, NoResult::Recheck) {
+                recheck = if skill.caches.is_empty() { Recheck::Yes } else { Recheck::WithEmptyCaches };
             }
+            tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
         }
+        None => {}
     }
     let stack = match reused_files::complete_stack(context, stack).await {
         Ok(stack) => stack,
@@ -66,11 +66,55 @@ pub(crate) async fn run(
         return run;
     }
     discard_layer(run.layer).await;
+    if let Err(not_chosen) = files.leave_out_others() {
+        return unchosen_step(context, step, not_chosen);
+    }
     files.set_reused(Vec::new(), None);
     // If `per_file` was found to be wrong, the step now has the key of a step without it.
     let key = unchanged_key(context, &stack, skill, step, &mut files).await.filter(|key| !key.is_per_file);
     let state = key.map(|key| StepReuseState { key, recheck: Recheck::No, earlier: Vec::new() });
     execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
+}
+
+/// Searches stored results of a step. If the run is restricted to some files, and all others of the step have passed, the
+/// step is searched and executed as in a whole run. Otherwise, the others are left out.
+///
+/// # Errors
+/// No file remains.
+async fn search_with_restriction(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    files: &mut StepFiles,
+) -> Result<(Option<StepKey>, Option<ReuseSearch>), FilesNotChosen> {
+    if files.is_restriction_open() {
+        if let Some(key) = unchanged_key(context, stack, skill, step, files).await.filter(|key| key.is_per_file) {
+            let found = search_result(context, &key, (skill, step), files).await;
+            let have_others_passed = match found {
+                ReuseSearch::Found(_) => true,
+                ReuseSearch::Files(_) => files.has_only_restricted_to_check(),
+                ReuseSearch::Nothing(_) => false,
+            };
+            if have_others_passed {
+                return Ok((Some(key), Some(found)));
+            }
+        }
+        files.leave_out_others()?;
+    }
+    let key = unchanged_key(context, stack, skill, step, files).await;
+    let found = match &key {
+        Some(key) => Some(search_result(context, key, (skill, step), files).await),
+        None => None,
+    };
+    Ok((key, found))
+}
+
+/// Returns the result of a step whose files cannot be chosen, or that has none.
+fn unchosen_step(context: &RunContext, step: &PlannedStep, not_chosen: FilesNotChosen) -> StepRun {
+    let FilesNotChosen { fault, reason, checked_files } = not_chosen;
+    let mut run = not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
+    run.evidence.checked_files = checked_files;
+    run
 }
 
 /// Returns the key of a step; `None` if its results are not stored, or if an earlier step of this run changed a path that

@@ -34,7 +34,7 @@ pub(crate) async fn predict_reuse(
         return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
     }
     if let Some(reason) = context.needed_paths.problem_of(skill) {
-        let not_run = FilesNotChosen { fault: StartFault::Internal, reason: reason.to_owned() };
+        let not_run = FilesNotChosen { fault: StartFault::Internal, reason: reason.to_owned(), checked_files: None };
         return ReusePrediction { key: None, search: Err(not_run), checked_files: (0, 0), note: None };
     }
     if let Some(command) = context.needed_paths.missing_preparation(skill) {

@@ -140,7 +140,7 @@ pub(crate) async fn execute(
 ) -> StepRun {
     match StepFiles::choose(context, stack.view(), step).await {
         Ok(files) => execute_with_files(context, stack, skill, step, (&files, None, purpose)).await,
-        Err(FilesNotChosen { fault, reason }) => {
+        Err(FilesNotChosen { fault, reason, .. }) => {
             not_started_step(context, step, &JudgedAttempt::not_started(fault, reason))
         }
     }

@@ -18,6 +18,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::many_files_are_checked_in_batches", checks_many_files_in_batches),
     case("files::run_of_changed_files_does_not_count_for_all", changed_files_do_not_count_for_all).daemon_sample(),
     case("files::restriction_without_effect_counts_as_a_whole_run", restriction_without_effect_is_whole),
+    case("files::changed_files_count_for_all_if_the_others_have_passed", changed_files_count_for_all_with_per_file)
+        .needs(&[Needs::Sandbox, Needs::Views])
+        .daemon_sample(),
     case("files::step_without_files_never_makes_a_pass", step_without_files_is_no_pass),
     case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
     case("files::files_that_never_existed_are_refused", refuses_files_that_never_existed).daemon_sample(),
@@ -161,8 +164,45 @@ fn changed_files_do_not_count_for_all(env: &TestEnvironment) {
 fn restriction_without_effect_is_whole(env: &TestEnvironment) {
     let repo = python_repo(env, &[]);
     let whole = record(&repo, &["--files", "src"], 0);
-    assert!(whole["started"]["scope"].is_null(), "{whole}");
+    assert_eq!(first_step(&whole)["checked_files"]["covers_all"], true, "{whole:#}");
     gate(&repo).exits(0);
+}
+
+fn changed_files_count_for_all_with_per_file(env: &TestEnvironment) {
+    let skill = TestSkill::new("s", [file_step("it", &["files: { types: [python] }", "per_file: true"])]);
+    let repo = env.repo(&TestSpec::new([skill.with_field("needs: []")]));
+    repo.write("README.md", "no python\n");
+    for name in ["a", "b", "c"] {
+        repo.write(&format!("src/{name}.py"), "fine\n");
+    }
+    repo.commit();
+    // No run has checked `c.py`.
+    record(&repo, &["--files", "src/a.py"], 0);
+    let part = record(&repo, &["--files", "src/b.py"], 0);
+    assert_eq!(lines(first_step(&part)), ["1 files", "[src/b.py]"]);
+    gate(&repo).exits(1).prints(&["did not cover the whole profile"]);
+    let last = record(&repo, &["--files", "src/c.py"], 0);
+    assert_eq!(lines(first_step(&last)), ["1 files", "[src/c.py]"]);
+    let checked = &first_step(&last)["checked_files"];
+    assert_eq!((&checked["covers_all"], &checked["count"], &checked["reused"]), (&true.into(), &3.into(), &2.into()));
+    gate(&repo).exits(0);
+
+    // The same holds after an edit, and for a run that checks no file.
+    repo.write("src/b.py", "also fine\n");
+    gate(&repo).exits(1);
+    record(&repo, &["--files", "README.md"], 0);
+    gate(&repo).exits(1);
+    let edited = record(&repo, &["--changed"], 0);
+    assert_eq!(lines(first_step(&edited)), ["1 files", "[src/b.py]"]);
+    gate(&repo).exits(0);
+    record(&repo, &["--files", "README.md"], 0);
+    gate(&repo).exits(0);
+
+    // A file that fails never counts as passed.
+    repo.write("src/a.py", "BAD\n");
+    record(&repo, &["--changed"], 1);
+    record(&repo, &["--files", "src/b.py"], 0);
+    gate(&repo).exits(1);
 }
 
 fn step_without_files_is_no_pass(env: &TestEnvironment) {

@@ -14,6 +14,7 @@ use crate::model::enforcement::SandboxMode;
 use crate::model::names::{ChangesetId, ProfileName, RunId, SkillName, TOOLCHAIN_ARTIFACT};
 use crate::model::outcome::Outcome;
 use crate::model::plan::{Plan, PlannedSkill};
+use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{
     self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION, step_path,
@@ -47,6 +48,7 @@ struct CommonEvidenceFields<'a> {
     plan_sha256: &'a Sha256Hex,
     sandbox: SandboxMode,
     source: &'a TreeSource,
+    scope: Option<&'a RunScope>,
     outcome: Outcome,
     steps: Vec<&'a StepEvidence>,
 }
@@ -259,8 +261,19 @@ impl EvidenceChecker<'_> {
             return;
         }
         let digest = plan.digest();
-        if cited.iter().any(|(_, evidence)| *evidence.common_fields().plan_sha256 != digest) {
-            return findings.other_plan();
+        for (_, evidence) in cited {
+            let common = evidence.common_fields();
+            let is_same = match common.scope {
+                None => *common.plan_sha256 == digest,
+                // Such a run counts as a whole one only if its steps cover the files that it left out.
+                Some(scope) if scope.is_of_files() && common.steps.iter().all(|step| step.covers_all_files()) => {
+                    *common.plan_sha256 == Plan { scope: Some(scope.clone()), ..plan.clone() }.digest()
+                }
+                Some(scope) => return findings.run_restricted(&run.run_id, scope),
+            };
+            if !is_same {
+                return findings.other_plan();
+            }
         }
         let is_cited = |artifact: &str| run.evidence.contains_key(&format!("{VERIFY_DIR}{artifact}"));
         let wanted = plan.skills.iter().map(|skill| skill.name.artifact()).chain([TOOLCHAIN_ARTIFACT.to_owned()]);
@@ -325,6 +338,7 @@ impl EvidenceDocument {
                 plan_sha256: &skill.plan_sha256,
                 sandbox: skill.sandbox,
                 source: &skill.source,
+                scope: skill.scope.as_ref(),
                 outcome: skill.summary.outcome,
                 steps: skill.steps.iter().collect(),
             },
@@ -336,6 +350,7 @@ impl EvidenceDocument {
                 plan_sha256: &checks.plan_sha256,
                 sandbox: checks.sandbox,
                 source: &checks.source,
+                scope: checks.scope.as_ref(),
                 outcome: checks.summary.outcome,
                 steps: checks.checks.iter().map(|check| &check.step).collect(),
             },

@@ -32,6 +32,10 @@ pub struct CheckedFiles {
     /// declares; absent if there were none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transparent_caches: Vec<TransparentCache>,
+    /// True if the run was restricted to some files, and left out no file of this step: it has no others, or all others
+    /// have passed earlier. Absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub covers_all: bool,
 }
 
 /// The observation that the check of some files read another file of the same step.
@@ -105,6 +109,7 @@ mod tests {
             reused_executed_at: None,
             dependence: None,
             transparent_caches: Vec::new(),
+            covers_all: false,
         };
         assert_eq!(files(800, 0).note(), None);
         assert_eq!(files(800, 797).note().as_deref(), Some("3 of 800 files checked, 797 passed earlier"));

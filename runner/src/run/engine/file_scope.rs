@@ -11,7 +11,7 @@ use proctor_core::model::run_scope::{FileScope, FileScopeOrigin, RunScope, Scope
 use proctor_git::error::GitError;
 use proctor_git::helper::GitHelper;
 use proctor_git::protocol::{ChangedFiles, CommitRef};
-use proctor_snapshot::{Snapshot, TreeView};
+use proctor_snapshot::Snapshot;
 use tokio::task::JoinHandle;
 
 use super::Engine;
@@ -19,11 +19,8 @@ use crate::error::EngineError;
 use crate::host::repository::Repository;
 use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{RunRequest, RunSource};
-use crate::step::chosen_files::{ScopePaths, choose_files};
+use crate::step::chosen_files::ScopePaths;
 use crate::step::file_selection::paths_digest;
-
-/// Maximum size of a tree, in entries, for which a run looks whether its files are all that the steps check.
-const MAX_COMPARED_ENTRIES: usize = 20_000;
 
 /// A plan that is restricted to a part of the profile.
 pub(super) struct ScopedPlan {
@@ -71,8 +68,7 @@ impl Engine {
         Some(tokio::task::spawn_blocking(move || helper.changed_files(&worktree, Some(&base), Some(&target))))
     }
 
-    /// Restricts a run to the files that the request names. A restriction that leaves out no file that a step checks
-    /// has no effect, and the run then counts as a whole one.
+    /// Restricts a run to the files that the request names.
     pub(super) async fn apply_file_scope(
         &self,
         plan: Plan,
@@ -142,9 +138,6 @@ impl ScopeQuery {
             Some(named) => (FileScopeOrigin::Named, self.named_paths(named)),
             None => self.changed_paths()?,
         };
-        if self.covers_all(&plan, &paths) {
-            return Ok(ScopedPlan { plan, files: None });
-        }
         let files = FileScope { origin, count: paths.files.len() as u64, sha256: paths_digest(&paths.files) };
         let scope = RunScope { files: Some(files), ..plan.scope.clone().unwrap_or_default() };
         Ok(ScopedPlan { plan: Plan { scope: Some(scope), ..plan }, files: Some(Arc::new(paths)) })
@@ -195,20 +188,5 @@ impl ScopeQuery {
             }
         }
         ScopePaths { files: paths, deleted }
-    }
-
-    /// Checks whether the paths are all that the steps check. Returns `false` for a large tree, or if that cannot be
-    /// determined.
-    fn covers_all(&self, plan: &Plan, paths: &ScopePaths) -> bool {
-        if self.snapshot.entries.len() > MAX_COMPARED_ENTRIES {
-            return false;
-        }
-        let view = TreeView::new(Arc::clone(&self.snapshot));
-        let mut with_files = steps(plan).filter_map(|step| Some((step.files.as_ref()?, &step.workdir)));
-        with_files.all(|(rules, workdir)| {
-            let choose = |scope| choose_files(rules, workdir, &view, scope, &self.tree).ok();
-            let all = choose(None);
-            all.is_some() && all == choose(Some(paths))
-        })
     }
 }

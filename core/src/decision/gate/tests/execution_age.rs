@@ -62,6 +62,7 @@ fn a_requested_age_applies_to_the_passes_of_files() {
         reused_executed_at: Some(time.to_owned()),
         dependence: None,
         transparent_caches: Vec::new(),
+        covers_all: false,
     };
     let with_files = |time| GateScenario::new().with(|w| w.skills[0].steps[0].checked_files = Some(files(time)));
     assert!(with_files("2026-01-02T03:03:15.678Z").finding_codes().is_empty());

@@ -1,7 +1,9 @@
 //! Tests the gate with a run that is restricted to some steps or files.
 
 use super::*;
+use crate::model::plan::FileRules;
 use crate::model::run_scope::{FileScope, FileScopeOrigin, RunScope};
+use crate::record::evidence::CheckedFiles;
 
 #[test]
 fn refuses_restricted_run() {
@@ -23,4 +25,44 @@ fn refuses_restricted_run() {
             answer.findings.iter().any(|found| found.name == GateCode::RunPartial && found.message.contains(phrase));
         assert!(named, "{phrase}: {:?}", answer.findings);
     }
+}
+
+/// Returns a scenario of a run that was restricted to one file, and whose first step has `files`.
+fn scenario_of_files(covers_all: bool) -> GateScenario {
+    let files = FileScope { origin: FileScopeOrigin::Named, count: 1, sha256: Sha256Hex::digest(b"a\0") };
+    let scope = RunScope { files: Some(files), ..RunScope::default() };
+    GateScenario::new().with(|world| {
+        world.plan.skills[0].steps[0].files = Some(FileRules::default());
+        let plan_sha256 = Plan { scope: Some(scope.clone()), ..world.plan.clone() }.digest();
+        for skill in &mut world.skills {
+            skill.scope = Some(scope.clone());
+            skill.plan_sha256 = plan_sha256.clone();
+        }
+        world.toolchain.scope = Some(scope.clone());
+        world.toolchain.plan_sha256 = plan_sha256.clone();
+        let step = &mut world.skills[0].steps[0];
+        step.planned.files = Some(FileRules::default());
+        step.checked_files = Some(CheckedFiles {
+            count: 3,
+            sha256: Sha256Hex::digest(b"a\0b\0c\0"),
+            batches: 1,
+            reused: 2,
+            reused_executed_at: None,
+            dependence: None,
+            transparent_caches: Vec::new(),
+            covers_all,
+        });
+    })
+}
+
+#[test]
+fn accepts_restricted_run_whose_other_files_have_passed() {
+    let answer = scenario_of_files(true).write_documents().evaluate();
+    assert!(answer.pass, "{:?}", answer.findings);
+}
+
+#[test]
+fn refuses_restricted_documents_if_the_status_denies_the_restriction() {
+    let answer = scenario_of_files(false).write_documents().evaluate();
+    assert_eq!(answer.findings.iter().map(|found| found.name).collect::<Vec<_>>(), [GateCode::RunPartial]);
 }
