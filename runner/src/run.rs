@@ -1,6 +1,7 @@
 //! Runs a request: prepares the tree, orders the skills, and writes the evidence.
 
 pub(crate) mod dispatch;
+pub(crate) mod earlier_pass;
 pub(crate) mod engine;
 pub(crate) mod evidence_builder;
 pub(crate) mod finish;

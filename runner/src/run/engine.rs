@@ -307,9 +307,10 @@ impl Engine {
         let first = context.prepare_first_sandbox(&plan);
         // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
-        let documents = withdraw_earlier_pass(&context, documents, &facts, &plan).await?;
         let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
-        let documents = documents.with_toolchain_env(tools).with_git_tree(context.tree.snapshot.complete_git_tree());
+        let git_tree = context.tree.snapshot.complete_git_tree();
+        let documents = Arc::new(documents.with_toolchain_env(tools).with_git_tree(git_tree));
+        withdraw_earlier_pass(&context, &documents, &facts, &plan).await?;
         context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
         // If this preparation failed, the first command starts a new sandbox.
@@ -525,6 +526,7 @@ impl Engine {
             reuse,
             reuse_off,
             no_view: OnceLock::new(),
+            earlier_pass: OnceLock::new(),
         }))
     }
 

@@ -277,7 +277,7 @@ impl fmt::Debug for RevocablePass {
 /// to withdraw it through `passed`, so that the receiver can withdraw it after any later failure.
 pub(crate) async fn write_documents(
     context: &RunContext,
-    documents: RunDocumentDir,
+    documents: Arc<RunDocumentDir>,
     observed: &RunObservations,
     facts: &RunFacts,
     plan: &Plan,
@@ -312,7 +312,6 @@ pub(crate) async fn write_documents(
     };
     let no_result = last_run(Verdict::Inconclusive, EvidenceIndex::new());
     let verdict = verdict::derive_verdict(&observed.verdict_facts());
-    let documents = Arc::new(documents);
     let published = match stage_documents(&documents, observed, &no_result, |index| last_run(verdict, index)) {
         Ok(staged) => staged.publish_evidence(),
         Err(error) => Err(error),
@@ -366,18 +365,9 @@ fn stage_documents<'a>(
     documents.stage(&evidence, last_run)
 }
 
-/// Withdraws the earlier pass that a failure of this run would contradict, before the first command starts. A kill
-/// or a full disk then leaves no pass that this run had refuted.
-///
-/// # Errors
-/// The pass cannot be withdrawn; nothing may run.
-pub(crate) fn withdraw_earlier_pass(
-    context: &RunContext,
-    documents: &RunDocumentDir,
-    facts: &RunFacts,
-    plan: &Plan,
-) -> Result<(), StoreError> {
-    documents.withdraw_earlier_pass(&LastRun {
+/// Returns the state of a run that has no result yet.
+pub(crate) fn pending_run(context: &RunContext, facts: &RunFacts, plan: &Plan) -> LastRun {
+    LastRun {
         version: status::VERSION,
         profile: plan.profile.clone(),
         outcome: Verdict::Inconclusive,
@@ -394,5 +384,5 @@ pub(crate) fn withdraw_earlier_pass(
         rerun: facts.rerun.clone().filter(Rerun::is_partial),
         scope: plan.scope.clone(),
         reuse: None,
-    })
+    }
 }

@@ -34,6 +34,7 @@ use crate::host::environment::{self, Environment, EnvironmentInputs};
 use crate::host::hidden_programs::HiddenProgramSearch;
 use crate::host::host_toolchains::{HostToolchains, ToolchainSearch, hidden_parent};
 use crate::host::repository::Repository;
+use crate::run::earlier_pass::EarlierPass;
 use crate::run::evidence_builder::TreeFacts;
 use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
@@ -71,6 +72,8 @@ pub(crate) struct RunContext {
     pub(crate) remaining_commands: AtomicUsize,
     /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
+    /// The earlier pass that the run could refute, if it is not withdrawn before the first command is known to start.
+    pub(crate) earlier_pass: OnceLock<EarlierPass>,
     /// Durations of the steps in earlier runs; set if a reader may show them.
     pub(crate) durations: OnceLock<StepDurations>,
     /// Gives readers the output of steps; set when skills start.
@@ -436,6 +439,24 @@ impl RunContext {
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
         let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
+    }
+
+    /// Returns whether the results of all steps may be reused, so that the run may start no command.
+    pub(crate) fn may_start_no_command(&self, plan: &Plan) -> bool {
+        let uses_stored = self.reuse.as_ref().is_some_and(StepReuse::uses_stored);
+        let are_reusable = |skill: &PlannedSkill| skill.steps.iter().all(|step| self.step_reuse(skill, step).is_some());
+        uses_stored && plan.toolchain.is_empty() && plan.skills.iter().all(are_reusable)
+    }
+
+    /// Withdraws the earlier pass that the run could refute, unless that has happened. Comes before each command.
+    ///
+    /// # Errors
+    /// The pass cannot be withdrawn, as a sentence; the command must not start.
+    pub(crate) async fn withdraw_earlier_pass(&self) -> Result<(), String> {
+        match self.earlier_pass.get() {
+            Some(pass) => pass.withdraw().await,
+            None => Ok(()),
+        }
     }
 
     /// Notes the reason why a step could not run on a view.

@@ -445,3 +445,14 @@ pub(crate) fn recorded_variable_names(environment: &Environment) -> BTreeSet<Str
     let recorded = environment.iter().filter(|(_, (_, origin))| *origin != VariableOrigin::Trace);
     recorded.map(|(name, _)| name.clone()).collect()
 }
+
+/// Waits for `first` while `other` proceeds; drops `other` when `first` is done.
+pub(crate) async fn run_alongside<T>(first: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
+    tokio::pin!(first, other);
+    tokio::select! {
+        biased;
+        done = &mut first => return done,
+        () = &mut other => {}
+    }
+    first.await
+}

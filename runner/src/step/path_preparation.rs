@@ -40,6 +40,7 @@ pub(crate) async fn run(
         context.policy_with_mounts(command, vec![CacheMount { at: path.clone(), source: source.clone() }]);
     let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
     let facts = &context.tree.repository.facts;
+    context.withdraw_earlier_pass().await?;
     let spawned = context.launcher.spawn(&context.space, &stack.lowers(), facts, &policy);
     let (running, layer) = spawned.map_err(|error| format!("did not start: {}", one_line(&error)))?;
     let mut timer = StageTimer::start();

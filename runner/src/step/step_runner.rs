@@ -336,35 +336,26 @@ async fn run_attempt(
     live: Option<[LiveWriter; 2]>,
     mut timer: StageTimer,
 ) -> JudgedAttempt {
-    let not_started = |error| JudgedAttempt::not_started(StartFault::Sandbox, one_line(&error));
     if let Some(reason) = stack.too_many_layers_message() {
         return JudgedAttempt::not_started(StartFault::Sandbox, reason);
+    }
+    if let Err(reason) = context.withdraw_earlier_pass().await {
+        return JudgedAttempt::not_started(StartFault::Internal, reason);
     }
     context.release_prepared_caches(policy);
     let facts = &context.tree.repository.facts;
     let (running, upper) = match context.launcher.spawn(&context.space, &stack.lowers(), facts, policy) {
         Ok(started) => started,
-        Err(error) => return not_started(error),
+        Err(error) => return JudgedAttempt::not_started(StartFault::Sandbox, one_line(&error)),
     };
     timer.finish_stage("spawn");
     let next = context.prepare_next_sandbox(stack, policy);
     let notify = |reason| emit_terminating(context, skill, step, reason);
     let followed = attempt::supervise(running, step, &context.outputs, live, &context.cancel, notify, &mut timer);
-    let report = run_alongside(followed, next).await;
+    let report = attempt::run_alongside(followed, next).await;
     let judged = judge_step_attempt(context, stack, skill, step, report, upper).await;
     timer.finish_stage("read_layer");
     judged
-}
-
-/// Waits for `first` while `other` proceeds; drops `other` when `first` is done.
-async fn run_alongside<T>(first: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
-    tokio::pin!(first, other);
-    tokio::select! {
-        biased;
-        done = &mut first => return done,
-        () = &mut other => {}
-    }
-    first.await
 }
 
 /// Seals the layer, reads it, and determines the outcome.

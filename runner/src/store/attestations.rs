@@ -175,6 +175,14 @@ fn parse_last_run(bytes: &[u8], subject: &Subject) -> Option<LastRun> {
 pub(crate) fn publish_record(subject: &Directory, record: DurableFile) -> Result<(), StoreError> {
     record.publish()?;
     subject.sync()?;
+    remove_excess_records(subject)
+}
+
+/// Removes the oldest records of a subject beyond the bound.
+///
+/// # Errors
+/// A system call fails.
+pub(crate) fn remove_excess_records(subject: &Directory) -> Result<(), StoreError> {
     remove_excess(subject, MAX_TREES)
 }
 

@@ -13,7 +13,7 @@ use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 
 use super::StoreError;
 
-pub(crate) use staged::{DurableFile, MAX_STAGED, StagedFile, sync_all};
+pub(crate) use staged::{DurableFile, MAX_STAGED, RenamedFile, StagedFile, SyncTarget, sync_all};
 
 /// A directory that is held open; clones share its descriptor.
 #[derive(Debug, Clone)]

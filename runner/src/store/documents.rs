@@ -13,7 +13,7 @@ use proctor_core::text::digest::Sha256Hex;
 
 use super::StoreError;
 use super::attestations::{self, Attestations};
-use super::directory::{Directory, DurableFile, MAX_STAGED, StagedFile, sync_all};
+use super::directory::{Directory, DurableFile, MAX_STAGED, RenamedFile, StagedFile, SyncTarget, sync_all};
 use crate::host::repository::Repository;
 
 pub(crate) const STATUS_FILE: &str = "05-status.json";
@@ -40,14 +40,25 @@ pub(crate) struct RunDocumentDir {
 /// Path of a document relative to the run's directory, and its sha256.
 pub(crate) type Citation = (String, Sha256Hex);
 
-/// The documents of a run, written and durable, but not yet renamed to their final names. They are removed on drop.
+/// The documents of a run, written under temporary names. They are removed on drop.
 pub(crate) struct StagedRun<'a> {
-    evidence: Vec<DurableFile>,
+    documents: &'a RunDocumentDir,
+    /// Evidence whose content is durable.
+    synced: Vec<DurableFile>,
+    /// Evidence whose content is not durable yet.
+    evidence: Vec<StagedFile>,
     cited: Vec<Citation>,
-    conclusion: StagedConclusion<'a>,
+    /// Directory of the evidence.
+    verify: Directory,
+    /// True if the directory of the evidence is new, so that its name is not durable yet.
+    is_new: bool,
+    /// Directory of our own record, and the record.
+    subject: Directory,
+    record: StagedFile,
+    status: StagedFile,
 }
 
-/// The status file and the record of a run, published after its evidence.
+/// The status file and the record of a run, which are durable under temporary names. They are published after the evidence.
 pub(crate) struct StagedConclusion<'a> {
     documents: &'a RunDocumentDir,
     /// Directory of the evidence.
@@ -249,8 +260,7 @@ impl RunDocumentDir {
         if has_no_run { Ok(()) } else { self.write_status(no_result) }
     }
 
-    /// Writes the documents of a run under temporary names and makes their content durable: the evidence by name,
-    /// and the `last_run` that cites it.
+    /// Writes the documents of a run under temporary names: the evidence by name, and the `last_run` that cites it.
     ///
     /// # Errors
     /// A system call fails, a symlink is in the way, or the status file cannot be updated without loss; no document
@@ -260,24 +270,22 @@ impl RunDocumentDir {
         evidence: &[(String, Vec<u8>)],
         last_run: impl FnOnce(EvidenceIndex) -> LastRun,
     ) -> Result<StagedRun<'_>, StoreError> {
-        let (verify, made) = self.root.ensure_unsynced(VERIFY_DIR, 0o755)?;
+        let (verify, is_new) = self.root.ensure_unsynced(VERIFY_DIR, 0o755)?;
         let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY_DIR}/{file}"), Sha256Hex::digest(bytes));
         let cited: Vec<Citation> = evidence.iter().map(cite).collect();
         let stage = |(file, bytes): &(String, Vec<u8>)| verify.stage(file, bytes);
         let (many, last) = evidence.split_at(evidence.len().saturating_sub(MAX_STAGED));
-        let mut durable = Vec::with_capacity(evidence.len());
+        let mut synced = Vec::with_capacity(many.len());
         for some in many.chunks(MAX_STAGED) {
-            durable.extend(sync_all(some.iter().map(stage).collect::<Result<_, _>>()?, [], &[])?.0);
+            let staged: Vec<StagedFile> = some.iter().map(stage).collect::<Result<_, _>>()?;
+            sync_all(&staged.iter().map(SyncTarget::Staged).collect::<Vec<_>>())?;
+            synced.extend(staged.into_iter().map(StagedFile::into_unsynced));
         }
-        let last: Vec<StagedFile> = last.iter().map(stage).collect::<Result<_, _>>()?;
+        let evidence: Vec<StagedFile> = last.iter().map(stage).collect::<Result<_, _>>()?;
         let last_run = last_run(cited.iter().cloned().collect());
         let (subject, record) = self.attestations.stage(&self.attestation(&last_run))?;
         let status = self.root.stage_in(&verify, STATUS_FILE, &self.new_status(&last_run)?)?;
-        let directories: Vec<&Directory> = made.then_some(&self.root).into_iter().chain(&self.unsynced).collect();
-        let (last, [record, status]) = sync_all(last, [record, status], &directories)?;
-        durable.extend(last);
-        let conclusion = StagedConclusion { documents: self, verify, subject, record, status };
-        Ok(StagedRun { evidence: durable, cited, conclusion })
+        Ok(StagedRun { documents: self, synced, evidence, cited, verify, is_new, subject, record, status })
     }
 
     /// Withdraws a run that was already published: `nothing` replaces it in the status file and in the state
@@ -325,6 +333,11 @@ impl RunDocumentDir {
         status::set_last_run(old.as_deref(), last_run).map_err(|source| self.status_error(source))
     }
 
+    /// Checks that the path that the citations use still refers to the evidence directory.
+    fn require_evidence_dir(&self, verify: &Directory) -> Result<(), StoreError> {
+        self.root.require_same(VERIFY_DIR, verify)
+    }
+
     fn status_error(&self, source: status::StatusError) -> StoreError {
         StoreError::Status { path: self.path.join(STATUS_FILE).display().to_string(), source }
     }
@@ -337,18 +350,27 @@ fn is_pass(record: &[u8]) -> bool {
 
 impl<'a> StagedRun<'a> {
     /// Publishes the evidence durably. Returns its citations, in order, and the documents that remain to be
-    /// published.
+    /// published, whose content is durable then.
     ///
     /// # Errors
     /// A system call fails, or the evidence directory was replaced.
     pub(crate) fn publish_evidence(self) -> Result<(Vec<Citation>, StagedConclusion<'a>), StoreError> {
-        let Self { evidence, cited, conclusion } = self;
-        for document in evidence {
-            conclusion.require_evidence_dir()?;
+        let Self { documents, synced, evidence, cited, verify, is_new, subject, record, status } = self;
+        for document in synced {
+            documents.require_evidence_dir(&verify)?;
             document.publish()?;
         }
-        conclusion.verify.sync()?;
-        Ok((cited, conclusion))
+        // No status cites the evidence yet, so its content may become durable together with its names.
+        let mut renamed: Vec<RenamedFile> = Vec::with_capacity(evidence.len());
+        for document in evidence {
+            documents.require_evidence_dir(&verify)?;
+            renamed.push(document.rename_unsynced()?);
+        }
+        let directories = is_new.then_some(&documents.root).into_iter().chain(&documents.unsynced).chain([&verify]);
+        let files = renamed.iter().map(SyncTarget::Renamed).chain([&record, &status].map(SyncTarget::Staged));
+        sync_all(&files.chain(directories.map(SyncTarget::Names)).collect::<Vec<_>>())?;
+        let (record, status) = (record.into_unsynced(), status.into_unsynced());
+        Ok((cited, StagedConclusion { documents, verify, subject, record, status }))
     }
 }
 
@@ -360,15 +382,18 @@ impl StagedConclusion<'_> {
     /// A system call fails, or the evidence directory was replaced. The status file is unchanged then, unless only
     /// the last sync failed.
     pub(crate) fn publish(self) -> Result<(), StoreError> {
-        self.require_evidence_dir()?;
-        attestations::publish_record(&self.subject, self.record)?;
+        self.documents.require_evidence_dir(&self.verify)?;
+        if self.documents.changeset.is_some() {
+            // The status may be on another file system.
+            attestations::publish_record(&self.subject, self.record)?;
+            self.status.publish()?;
+            return self.documents.root.sync();
+        }
+        self.record.publish()?;
         self.status.publish()?;
-        self.documents.root.sync()
-    }
-
-    /// Checks that the path that the citations use still refers to the evidence directory.
-    fn require_evidence_dir(&self) -> Result<(), StoreError> {
-        self.documents.root.require_same(VERIFY_DIR, &self.verify)
+        self.subject.sync()?;
+        self.documents.root.sync()?;
+        attestations::remove_excess_records(&self.subject)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{Repo, TestEnvironment, fail_step, wait_for_step, waiting_command};
 use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::FinishedProcess;
@@ -12,6 +12,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::nothing_is_executed_while_nothing_changes", unchanged_tree_executes_nothing),
     reuse_case("", unchanged_tree_executes_nothing)
         .unprivileged("reuse::nothing_is_executed_while_nothing_changes_as_a_user"),
+    reuse_case("reuse::earlier_pass_is_withdrawn_before_a_command", earlier_pass_is_withdrawn_before_a_command),
     reuse_case("reuse::edited_file_executes_only_the_step_that_read_it", edited_file_executes_its_reader),
     reuse_case("reuse::new_file_executes_a_step_that_looked_for_it", new_file_executes_its_seeker),
     reuse_case("reuse::changed_variable_of_the_caller_executes_the_step", changed_variable_executes_step),
@@ -138,6 +139,23 @@ fn unchanged_tree_executes_nothing(env: &TestEnvironment) {
     assert!(logs.stderr.contains(&format!("note: verify.it/one is cached from run {first}\n")), "{logs}");
     let explained = reuse.explain("verify.it/one");
     assert!(explained.contains(&format!("would be cached\n  cached from run {first}, executed ")), "{explained}");
+}
+
+fn earlier_pass_is_withdrawn_before_a_command(env: &TestEnvironment) {
+    let [shell, option, script, marker] = waiting_command(env);
+    let script = format!("test -e switch || exit 0; {script}");
+    let reuse = ReuseRepo::new(env, [TestStep::argv("it", &[&shell, &option, &script, &marker])]);
+    reuse.repo.write(".gitignore", "switch\n");
+    reuse.pass();
+    reuse.pass();
+    assert_eq!((reuse.executed(), &reuse.repo.last_run()["outcome"]), (vec![], &"passed".into()));
+    // The ignored file is an input of the step, but not a part of the tree that has passed.
+    reuse.repo.write("switch", "");
+    let mut running = reuse.repo.start(&[]);
+    let step = wait_for_step(env, &mut running);
+    assert_eq!(reuse.repo.last_run()["outcome"], "inconclusive", "a kill now must not leave the pass");
+    fail_step(&step);
+    env.finish(running).exits(1);
 }
 
 fn edited_file_executes_its_reader(env: &TestEnvironment) {

@@ -9,6 +9,7 @@ use proctor_core::model::plan::Plan;
 use tokio::sync::oneshot;
 
 use crate::error::EngineError;
+use crate::run::earlier_pass::EarlierPass;
 use crate::run::evidence_builder::RunFacts;
 use crate::run::finish::{self, RevocablePass, RunObservations};
 use crate::run::request::{FinishedRun, PatchResult};
@@ -18,7 +19,7 @@ use crate::store::documents::RunDocumentDir;
 /// Writes the run's documents on a blocking thread.
 pub(super) async fn write_run_documents(
     context: &Arc<RunContext>,
-    documents: RunDocumentDir,
+    documents: Arc<RunDocumentDir>,
     observed: RunObservations,
     facts: RunFacts,
     plan: Plan,
@@ -33,20 +34,25 @@ pub(super) async fn write_run_documents(
     writing.await.map_err(|error| EngineError::Internal(format!("writing the evidence failed unexpectedly: {error}")))
 }
 
-/// Withdraws the earlier pass that this run may refute, on a blocking thread.
+/// Withdraws the earlier pass that this run may refute, on a blocking thread. If the run may start no command, that happens
+/// before its first command.
 pub(super) async fn withdraw_earlier_pass(
     context: &Arc<RunContext>,
-    documents: RunDocumentDir,
+    documents: &Arc<RunDocumentDir>,
     facts: &RunFacts,
     plan: &Plan,
-) -> Result<RunDocumentDir, EngineError> {
-    let (context, facts, plan) = (Arc::clone(context), facts.clone(), plan.clone());
-    let work = tokio::task::spawn_blocking(move || {
-        finish::withdraw_earlier_pass(&context, &documents, &facts, &plan)?;
-        Ok::<_, EngineError>(documents)
-    });
-    work.await
-        .map_err(|error| EngineError::Internal(format!("withdrawing an earlier pass failed unexpectedly: {error}")))?
+) -> Result<(), EngineError> {
+    let pending = finish::pending_run(context, facts, plan);
+    if context.may_start_no_command(plan) {
+        context.earlier_pass.get_or_init(|| EarlierPass::new(Arc::downgrade(documents), pending));
+        return Ok(());
+    }
+    let documents = Arc::clone(documents);
+    let work = tokio::task::spawn_blocking(move || documents.withdraw_earlier_pass(&pending));
+    work.await.map_err(|error| {
+        EngineError::Internal(format!("withdrawing an earlier pass failed unexpectedly: {error}"))
+    })??;
+    Ok(())
 }
 
 /// Emits an event for a doubt, and returns the doubt.

@@ -1,5 +1,6 @@
 //! Stages files before they are renamed to their final names, so that several of them can be synced concurrently.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::thread::{Builder, ScopedJoinHandle, scope};
 
@@ -67,21 +68,35 @@ pub(crate) struct DurableFile {
     target_dir: Directory,
 }
 
+/// A file with its final name, whose content is not durable yet.
+#[derive(Debug)]
+pub(crate) struct RenamedFile {
+    file: File,
+    path: String,
+}
+
 impl StagedFile {
     /// Makes the content durable, but not the name.
     ///
     /// # Errors
     /// A system call fails; the file is removed.
     pub(crate) fn into_durable(self) -> Result<DurableFile, StoreError> {
-        self.sync().map(|()| self.into_unsynced())
+        SyncTarget::Staged(&self).sync().map(|()| self.into_unsynced())
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
-        let path = || self.temp.entry.directory.path_of(&self.name);
-        self.temp.file.sync_all().map_err(|source| StoreError::Io { action: "write", path: path(), source })
+    /// Renames the file to its final name before its content is durable. After a crash of the machine, the file may have
+    /// any content, so nothing may refer to it until it is synced.
+    ///
+    /// # Errors
+    /// A system call fails; the file is removed.
+    pub(crate) fn rename_unsynced(self) -> Result<RenamedFile, StoreError> {
+        let path = self.target_dir.path_of(&self.name);
+        self.temp.entry.move_to(&self.target_dir, &self.name)?;
+        Ok(RenamedFile { file: self.temp.file, path })
     }
 
-    fn into_unsynced(self) -> DurableFile {
+    /// Returns the file without its descriptor. The caller has synced it, or does not need it to be durable.
+    pub(crate) fn into_unsynced(self) -> DurableFile {
         DurableFile { entry: self.temp.entry, name: self.name, target_dir: self.target_dir }
     }
 }
@@ -101,35 +116,49 @@ pub(crate) const MAX_STAGED: usize = 32;
 /// Maximum number of concurrent syncs.
 const MAX_CONCURRENT_SYNCS: usize = 8;
 
-/// Makes the content of `files` and `apart` and the names in `directories` durable. The syncs run concurrently,
-/// which takes little more time than a few of them.
+/// A file or directory to sync.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SyncTarget<'a> {
+    /// The content of a staged file.
+    Staged(&'a StagedFile),
+    /// The content of a file that was renamed already.
+    Renamed(&'a RenamedFile),
+    /// The names in a directory.
+    Names(&'a Directory),
+}
+
+impl SyncTarget<'_> {
+    fn sync(self) -> Result<(), StoreError> {
+        match self {
+            Self::Staged(file) => sync_file(&file.temp.file, || file.temp.entry.directory.path_of(&file.name)),
+            Self::Renamed(file) => sync_file(&file.file, || file.path.clone()),
+            Self::Names(directory) => directory.sync(),
+        }
+    }
+}
+
+fn sync_file(file: &File, path: impl FnOnce() -> String) -> Result<(), StoreError> {
+    file.sync_all().map_err(|source| StoreError::Io { action: "write", path: path(), source })
+}
+
+/// Syncs all targets. The syncs run concurrently, which takes little more time than a few of them.
 ///
 /// # Errors
-/// A sync fails; returns the first of the errors. All files are removed then.
-pub(crate) fn sync_all<const N: usize>(
-    files: Vec<StagedFile>,
-    extra: [StagedFile; N],
-    directories: &[&Directory],
-) -> Result<(Vec<DurableFile>, [DurableFile; N]), StoreError> {
-    let (many, jobs) = (files.len(), files.len() + N + directories.len());
-    let job = |number: usize| match files.get(number).or_else(|| extra.get(number - many)) {
-        Some(file) => file.sync(),
-        None => directories[number - many - N].sync(),
-    };
-    let workers = jobs.min(MAX_CONCURRENT_SYNCS);
-    let run_jobs = |worker: usize| (worker..jobs).step_by(workers).try_for_each(job);
+/// A sync fails; returns the first of the errors.
+pub(crate) fn sync_all(targets: &[SyncTarget<'_>]) -> Result<(), StoreError> {
+    let workers = targets.len().min(MAX_CONCURRENT_SYNCS);
+    let run_jobs = |worker: usize| targets.iter().skip(worker).step_by(workers).try_for_each(|target| target.sync());
     scope(|scope| {
         // This thread does the work of threads that could not be started.
         let others: Vec<_> = (1..workers)
             .map(|worker| (worker, Builder::new().spawn_scoped(scope, move || run_jobs(worker)).ok()))
             .collect();
-        let own = if jobs > 0 { run_jobs(0) } else { Ok(()) };
+        let own = if targets.is_empty() { Ok(()) } else { run_jobs(0) };
         others.into_iter().fold(own, |sofar, (worker, other)| {
             let ended = other.map_or_else(|| run_jobs(worker), join_sync);
             sofar.and(ended)
         })
-    })?;
-    Ok((files.into_iter().map(StagedFile::into_unsynced).collect(), extra.map(StagedFile::into_unsynced)))
+    })
 }
 
 fn join_sync(thread: ScopedJoinHandle<'_, Result<(), StoreError>>) -> Result<(), StoreError> {
@@ -154,15 +183,16 @@ mod tests {
         let stage = |name: &String| directory.stage(name, name.as_bytes()).expect("stages");
         let staged: Vec<StagedFile> = names.iter().map(stage).collect();
         let last = directory.stage("last", b"last").expect("stages");
-        let (durable, [last]) = sync_all(staged, [last], &[&directory]).expect("syncs");
-        assert_eq!(durable.len(), names.len());
+        let targets = staged.iter().chain([&last]).map(SyncTarget::Staged);
+        sync_all(&targets.chain([SyncTarget::Names(&directory)]).collect::<Vec<_>>()).expect("syncs");
+        let durable: Vec<DurableFile> = staged.into_iter().map(StagedFile::into_unsynced).collect();
         assert!(directory.names().expect("lists").iter().all(|name| name.ends_with(".tmp")));
         let mut durable = durable.into_iter();
         durable.next().expect("one").publish().expect("publishes");
         drop((durable, last));
         assert_eq!(directory.names().expect("lists"), names[..1]);
         assert_eq!(directory.read(&names[0], 9).expect("reads").as_deref(), Some(names[0].as_bytes()));
-        assert!(sync_all(vec![], [], &[]).expect("nothing to do").0.is_empty());
+        sync_all(&[]).expect("nothing to do");
     }
 
     #[test]
@@ -172,11 +202,10 @@ mod tests {
         let fd = fs::open(temp.path(), OFlags::PATH, Mode::empty()).expect("opens");
         let closed = Directory::from_fd(fd, "closed".to_owned());
         for (at, many) in [(0, 1), (0, 3), (2, 3), (MAX_CONCURRENT_SYNCS, MAX_CONCURRENT_SYNCS + 2), (1, 40)] {
-            let directories: Vec<&Directory> = (0..many).map(|n| if n == at { &closed } else { &directory }).collect();
-            let staged = ["a", "b"].map(|name| directory.stage(name, b"x").expect("stages"));
-            let error = sync_all(vec![], staged, &directories).expect_err("one cannot be synced");
+            let targets: Vec<SyncTarget<'_>> =
+                (0..many).map(|n| SyncTarget::Names(if n == at { &closed } else { &directory })).collect();
+            let error = sync_all(&targets).expect_err("one cannot be synced");
             assert!(error.to_string().contains("closed"), "{at} of {many}: {error}");
-            assert!(directory.names().expect("lists").is_empty());
         }
     }
 }
