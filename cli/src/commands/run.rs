@@ -25,7 +25,7 @@ use proctor_core::report::{ReportedCommit, ReportedRun};
 use proctor_core::spec::OperatorConfig;
 use proctor_runner::{
     CacheMode, ChangeHandling, Clock, CommitRef, NamedCommit, PriorRunRequest, RunRequest, RunSource, StagedCommit,
-    StagedIndex, require_whole_profile, takes_caller_env,
+    StagedIndex, require_whole_profile,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -221,10 +221,8 @@ impl<'a> CommandRuns<'a> {
         };
         let (engine, query) = (Arc::clone(engine), PriorRunRequest { repo: self.repo.clone(), commit, demands });
         // If the search fails, the run simply takes place.
-        let earlier = tokio::task::spawn_blocking(move || engine.find_prior_run(&query)).await.ok()?.ok()??;
-        // The values of environment variables are not recorded, so a run that depended on them cannot be reused.
-        let is_reusable = !takes_caller_env(&earlier.plan);
-        is_reusable.then_some(ReusedRun { run: earlier.run_id, ended: Some(earlier.ended_at) })
+        let earlier = tokio::task::spawn_blocking(move || engine.find_prior_run(&query)).await.ok()??;
+        Some(ReusedRun { run: earlier.run_id, ended: Some(earlier.ended_at) })
     }
 
     /// Checks whether cancellation was requested.

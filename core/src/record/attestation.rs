@@ -43,6 +43,10 @@ pub struct Attestation {
     /// The verified tree in git's terms; absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_tree: Option<String>,
+    /// A digest of the values of all variables that the steps take from the caller, with a secret of the state directory;
+    /// absent if they take none, or if the digest is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_env_sha256: Option<Sha256Hex>,
 }
 
 impl Subject {
@@ -55,13 +59,19 @@ impl Subject {
 impl Attestation {
     /// Creates the record of a run.
     pub fn new(subject: Subject, last_run: LastRun) -> Self {
-        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None, git_tree: None }
+        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None, git_tree: None, step_env_sha256: None }
     }
 
     /// Sets the digest of the tools that the run found.
     #[must_use]
     pub fn with_toolchain_env(self, toolchain_env_sha256: Option<Sha256Hex>) -> Self {
         Self { toolchain_env_sha256, ..self }
+    }
+
+    /// Sets the digest of the variables that the steps take from the caller.
+    #[must_use]
+    pub fn with_step_env(self, step_env_sha256: Option<Sha256Hex>) -> Self {
+        Self { step_env_sha256, ..self }
     }
 
     /// Sets the verified tree in git's terms.

@@ -19,9 +19,9 @@ use proctor_core::telemetry::{TraceContext, take_context};
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::{
-    CacheMode, ChangeHandling, CommitRef, Engine, EngineError, GateRequest, PriorRun, PriorRunRequest, RunInProgress,
-    RunRequest, RunSource, SkillSelection, TOOL_VARIABLES, TraceSettings, is_reusable, planned_commands,
-    require_whole_profile, takes_caller_env,
+    CacheMode, ChangeHandling, CommitRef, Engine, EngineError, GateRequest, PriorRunRequest, RunInProgress, RunRequest,
+    RunSource, SkillSelection, TOOL_VARIABLES, TraceSettings, is_reusable, planned_commands, require_whole_profile,
+    takes_caller_env,
 };
 
 use super::{Service, run_blocking};
@@ -187,16 +187,9 @@ impl Service {
         let _permit = self.preparation_limit.acquire(caller).await;
         let (repo, commit, demands) = (checked.repo.clone(), CommitRef::from(commit), checked.gate_demands());
         let (engine, request) = (Arc::clone(&checked.engine), PriorRunRequest { repo, commit, demands });
-        let answered = run_blocking(move || engine.find_prior_run(&request)).await.ok()?;
-        let unknown = |error: &EngineError| tracing::debug!(%error, "cannot determine whether a commit is verified");
-        let earlier = answered.inspect_err(unknown).ok()??;
+        let earlier = run_blocking(move || engine.find_prior_run(&request)).await.ok()??;
         let earlier_run = self.run(caller, &earlier.run_id).await.ok()?;
-        let is_met = checked.key.is_satisfied_by_tree(&earlier_run.view);
-        let env_is_known = !takes_caller_env(&earlier.plan) || {
-            let worktree_run = self.runs.find_last(checked.worktree_key(&earlier)).await;
-            [last, worktree_run].into_iter().flatten().any(|last| last.run == earlier.run_id)
-        };
-        (is_met && env_is_known).then_some(earlier.run_id)
+        checked.key.is_satisfied_by_tree(&earlier_run.view).then_some(earlier.run_id)
     }
 
     /// Returns the toolchain digest in the log of a run, if present.
@@ -298,7 +291,6 @@ struct CheckedRequest {
     is_reusable: bool,
     /// `true` if steps use variables of the caller.
     takes_env: bool,
-    account: Account,
     request_bytes: usize,
 }
 
@@ -341,7 +333,6 @@ impl SubmissionCheck {
             may_reuse: reuse,
             takes_env: plan.is_none_or(takes_caller_env),
             request_bytes: env_size(&self.account.env),
-            account: self.account,
             engine: self.engine,
             submission: self.submission,
             repo: self.repo,
@@ -424,16 +415,6 @@ impl CheckedRequest {
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
-        }
-    }
-
-    /// Returns the key that a request for the worktree would have if the worktree had the tree of `earlier`.
-    fn worktree_key(&self, earlier: &PriorRun) -> RunKey {
-        RunKey {
-            tree: RequestedTree::Worktree { plan_sha256: earlier.plan.digest() },
-            env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(Some(&earlier.plan), &self.account))),
-            toolchain_env: earlier.toolchain_env.clone(),
-            ..self.key.clone()
         }
     }
 

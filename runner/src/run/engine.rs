@@ -309,7 +309,8 @@ impl Engine {
         let is_strict = request.sandbox == SandboxMode::Strict;
         let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
         let git_tree = context.tree.snapshot.complete_git_tree();
-        let documents = Arc::new(documents.with_toolchain_env(tools).with_git_tree(git_tree));
+        let documents = documents.with_toolchain_env(tools).with_step_env(self.known_step_env(&plan));
+        let documents = Arc::new(documents.with_git_tree(git_tree));
         withdraw_earlier_pass(&context, &documents, &facts, &plan).await?;
         context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;

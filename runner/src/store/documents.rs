@@ -31,6 +31,8 @@ pub(crate) struct RunDocumentDir {
     changeset: Option<ChangesetId>,
     /// Digest of the tools that the run finds.
     toolchain_env: Option<Sha256Hex>,
+    /// Digest of the variables that the steps take from the caller.
+    step_env: Option<Sha256Hex>,
     /// The verified tree in git's terms, if git's tree contains every file of the snapshot.
     git_tree: Option<String>,
     /// The parent directory, if it was not synced after this directory was created.
@@ -140,6 +142,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: Some(id.clone()),
             toolchain_env: None,
+            step_env: None,
             git_tree: None,
             unsynced: None,
         };
@@ -169,6 +172,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: None,
             toolchain_env: None,
+            step_env: None,
             git_tree: None,
             unsynced: made.then_some(runs),
         })
@@ -177,6 +181,11 @@ impl RunDocumentDir {
     /// Sets the digest of the tools that the run finds.
     pub(crate) fn with_toolchain_env(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
+    }
+
+    /// Sets the digest of the variables that the steps take from the caller.
+    pub(crate) fn with_step_env(self, step_env: Option<Sha256Hex>) -> Self {
+        Self { step_env, ..self }
     }
 
     /// Sets the verified tree in git's terms, if git's tree contains every file of the snapshot.
@@ -306,6 +315,7 @@ impl RunDocumentDir {
     fn attestation(&self, last_run: &LastRun) -> Attestation {
         Attestation::new(self.subject(&last_run.profile), last_run.clone())
             .with_toolchain_env(self.toolchain_env.clone())
+            .with_step_env(self.step_env.clone())
             .with_git_tree(self.git_tree.clone())
     }
 

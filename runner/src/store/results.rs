@@ -79,24 +79,8 @@ impl StepResults {
     /// The directory cannot be read or written.
     pub(crate) fn open(state: &Directory, max_store_bytes: u64) -> Result<Self, StoreError> {
         let root = state.ensure(RESULTS_DIR, 0o700)?;
-        let max_bytes = max_store_bytes / MAX_PART_OF_STORE;
-        if let Some(secret) = read_secret(&root)? {
-            return Ok(Self { root, secret, max_bytes });
-        }
-        let mut bytes = Vec::with_capacity(SECRET_BYTES);
-        while bytes.len() < SECRET_BYTES {
-            bytes.extend_from_slice(&random_u64()?.to_le_bytes());
-        }
-        // Another process may write its own at the same time; the one that is read afterwards counts.
-        root.write(SECRET_FILE, &bytes)?;
-        match read_secret(&root)? {
-            Some(secret) => Ok(Self { root, secret, max_bytes }),
-            None => Err(StoreError::Io {
-                action: "read",
-                path: format!("{RESULTS_DIR}/{SECRET_FILE}"),
-                source: io::Error::other("it does not have the length of a secret"),
-            }),
-        }
+        let secret = ensure_secret(&root)?;
+        Ok(Self { root, secret, max_bytes: max_store_bytes / MAX_PART_OF_STORE })
     }
 
     /// Returns the secret that keys depend on.
@@ -232,6 +216,34 @@ impl StepResults {
 
 fn file_name(result: &StoredResult) -> String {
     format!("{}{SUFFIX}", result.inputs_sha256)
+}
+
+/// Returns the secret of a state directory, which makes digests of values unusable for guessing the values.
+///
+/// # Errors
+/// It cannot be read or written.
+pub(crate) fn state_secret(state: &Directory) -> Result<[u8; SECRET_BYTES], StoreError> {
+    ensure_secret(&state.ensure(RESULTS_DIR, 0o700)?)
+}
+
+fn ensure_secret(root: &Directory) -> Result<[u8; SECRET_BYTES], StoreError> {
+    if let Some(secret) = read_secret(root)? {
+        return Ok(secret);
+    }
+    let mut bytes = Vec::with_capacity(SECRET_BYTES);
+    while bytes.len() < SECRET_BYTES {
+        bytes.extend_from_slice(&random_u64()?.to_le_bytes());
+    }
+    // Another process may write its own at the same time; the one that is read afterwards counts.
+    root.write(SECRET_FILE, &bytes)?;
+    match read_secret(root)? {
+        Some(secret) => Ok(secret),
+        None => Err(StoreError::Io {
+            action: "read",
+            path: format!("{RESULTS_DIR}/{SECRET_FILE}"),
+            source: io::Error::other("it does not have the length of a secret"),
+        }),
+    }
 }
 
 fn read_secret(root: &Directory) -> Result<Option<[u8; SECRET_BYTES]>, StoreError> {

@@ -60,6 +60,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     hook_case("hooks::push_reuses_the_run_of_the_same_tree", reuses_run_of_same_tree),
     hook_case("hooks::partial_run_is_not_reused_for_a_push", partial_run_is_not_reused),
     hook_case("hooks::daemon_reuses_the_run_of_the_worktree", daemon_reuses_run_of_worktree),
+    hook_case("hooks::run_with_the_same_variables_is_reused", run_with_variables_is_reused),
     hook_case("hooks::forged_index_does_not_lead_to_reuse", forged_index_is_not_trusted),
     hook_case("hooks::blocked_push_names_what_a_commit_lacks", blocked_push_names_missing_directory),
     hook_case("hooks::interrupted_push_stops_its_run", interrupted_push_stops),
@@ -378,6 +379,24 @@ fn daemon_reuses_run_of_worktree(env: &TestEnvironment) {
     let pushed = push_to_origin(&repo, env, &["main"]).exits(0);
     assert!(!pushed.all_output().contains("verified already:"), "{pushed}");
     drop(daemon);
+}
+
+fn run_with_variables_is_reused(env: &TestEnvironment) {
+    let step = TestStep::sh("it", "test ! -e bad").with_field("env_allowlist: [WORD]");
+    let repo = env.repo(&TestSpec::from_steps([step]));
+    add_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    let push = |branch: &str, vars: &[(&str, &str)]| {
+        let name = format!("main:refs/heads/{branch}");
+        let pushed = env.finish(start_git_with(repo.path(), env, &["push", "origin", &name], vars)).exits(0);
+        pushed.all_output().contains("verified already:")
+    };
+    assert!(!push("first", &[]), "nothing has run");
+    assert!(push("second", &[]));
+    assert!(!push("third", &[("WORD", "x")]), "the variable is set now");
+    assert!(push("fourth", &[("WORD", "x")]));
+    assert!(!push("fifth", &[("WORD", "")]));
+    assert!(push("sixth", &[("WORD", ""), ("OTHER", "y")]), "no step takes the other variable");
 }
 
 /// The index claims that a bad blob equals the file in the worktree, so git considers the file clean.

@@ -5,6 +5,7 @@
 //! The tree's identity is computed from the commit's own blobs. A clean `git status` of a worktree is not enough,
 //! because an index can be manipulated to hide different content.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::status::LastRun;
 use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
+use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::protocol::{CommitRef, CommitTreeContent};
@@ -31,6 +33,7 @@ use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
 use crate::run::run_context::{HostView, RunTree};
 use crate::store::attestations::Attestations;
+use crate::store::results;
 
 /// A request for an earlier run that answers for a commit.
 #[derive(Debug, Clone)]
@@ -50,10 +53,6 @@ pub struct PriorRun {
     pub run_id: RunId,
     /// End time in UTC, RFC 3339.
     pub ended_at: String,
-    /// The plan that a run of the commit would have, which equals that of the earlier run.
-    pub plan: Plan,
-    /// Digest of the tools, which equals that of the earlier run.
-    pub toolchain_env: Sha256Hex,
 }
 
 /// A run of the worktree in progress.
@@ -72,13 +71,14 @@ pub struct RunInProgress {
 }
 
 impl Engine {
-    /// Returns the earlier run that answers for a commit, if there is one. Blocks, and runs nothing. The values of
-    /// variables that steps take from the caller are not recorded. If [`takes_caller_env`] is true for the plan, the
-    /// caller must know that these values were the same in that run.
-    ///
-    /// # Errors
-    /// The repository or the commit cannot be read, or its spec is invalid.
-    pub fn find_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
+    /// Returns the earlier run that answers for a commit, if there is one. Blocks, and runs nothing. If the search fails,
+    /// no run answers.
+    pub fn find_prior_run(&self, request: &PriorRunRequest) -> Option<PriorRun> {
+        let failed = |error: &EngineError| tracing::debug!(%error, "cannot determine whether a commit is verified");
+        self.search_prior_run(request).inspect_err(failed).ok().flatten()
+    }
+
+    fn search_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
         let repository = self.open_repository(&request.repo)?;
         let spec = RepoPath(repository.spec_path().into_bytes());
         let CommitTreeContent { tree, mut texts, .. } =
@@ -90,32 +90,41 @@ impl Engine {
         if let Some(tree) = tree
             && !Attestations::in_state(&self.state).may_answer_for(&subject, &tree)?
         {
-            return Ok(None);
+            return Ok(no_prior_run("no passed run of this profile is recorded for its tree"));
         }
         let snapshot = self.helper.content(repository.path(), &request.commit, Vec::new(), true)?.snapshot;
-        let (Some(snapshot), Some(spec)) = (snapshot, texts.pop().flatten()) else { return Ok(None) };
+        let (Some(snapshot), Some(spec)) = (snapshot, texts.pop().flatten()) else {
+            return Ok(no_prior_run("it has no spec, or its tree cannot be determined"));
+        };
         let plan = self.plan_commit(&repository, spec, request)?;
         if !is_reusable(&plan) {
-            return Ok(None);
+            return Ok(no_prior_run(
+                "a step may not be reused (`determinism: D2`, `network: allow` or `read_only: off`)",
+            ));
         }
-        let Some((run_id, ended, then)) = self.gate_passing_run(&repository, request, &plan, &snapshot)? else {
-            return Ok(None);
+        let Some((run_id, ended_at, then)) = self.gate_passing_run(&repository, request, &plan, &snapshot)? else {
+            return Ok(no_prior_run("the gate accepts no recorded run of its tree"));
         };
-        let Attestation { last_run, toolchain_env_sha256: then, .. } = then;
+        let Attestation { last_run, toolchain_env_sha256: then, step_env_sha256, .. } = then;
         if !last_run.source.is_worktree() {
             let inputs: Vec<_> = last_run.unverified_inputs.iter().flat_map(|inputs| &inputs.entries).collect();
             if !self.has_same_mounted_inputs(&repository, &plan, &inputs)? {
-                return Ok(None);
+                return Ok(no_prior_run("a path of `needs_paths` has changed"));
             }
         } else {
             let now = self.snapshots.take_without_storing(repository.path())?.now;
             if !self.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&last_run))? {
-                return Ok(None);
+                return Ok(no_prior_run("the earlier run showed other ignored files to its steps"));
             }
         }
         let now = self.commit_tools_digest(&repository, &request.commit, &plan)?;
-        let earlier = PriorRun { run_id, ended_at: ended, plan, toolchain_env: now };
-        Ok((then.as_ref() == Some(&earlier.toolchain_env)).then_some(earlier))
+        if then != Some(now) {
+            return Ok(no_prior_run("the tools, the home directory or `PATH` have changed"));
+        }
+        if takes_caller_env(&plan) && step_env_sha256 != Some(self.step_env(&plan)?) {
+            return Ok(no_prior_run("a variable that a step takes from the caller has changed"));
+        }
+        Ok(Some(PriorRun { run_id, ended_at }))
     }
 
     fn plan_commit(
@@ -253,6 +262,21 @@ impl Engine {
         search.digest(plan)
     }
 
+    /// Returns the digest of the variables that the steps of a plan take from the caller; `None` if they take none, or if
+    /// the digest cannot be computed.
+    pub(super) fn known_step_env(&self, plan: &Plan) -> Option<Sha256Hex> {
+        let failed =
+            |error: &EngineError| tracing::debug!(%error, "no later run can compare the variables of the steps");
+        takes_caller_env(plan).then(|| self.step_env(plan)).and_then(|digest| digest.inspect_err(failed).ok())
+    }
+
+    fn step_env(&self, plan: &Plan) -> Result<Sha256Hex, EngineError> {
+        let env = &self.config.caller_env;
+        let taken: BTreeMap<&str, Option<&String>> = taken_variables(plan).map(|name| (name, env.get(name))).collect();
+        let secret = results::state_secret(&self.state)?;
+        Ok(Sha256Hex::digest(&[&secret[..], &canonical::to_vec(&taken)].concat()))
+    }
+
     fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
         toolchain_env(&self.config.home, &self.config.caller_env, Some(tools))
     }
@@ -261,6 +285,12 @@ impl Engine {
         let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
         Ok((self.host_view(repository.path(), user, self.config.operator.may_miss.clone())?, user))
     }
+}
+
+/// Logs why no earlier run answers for a commit.
+fn no_prior_run(reason: &str) -> Option<PriorRun> {
+    tracing::debug!(reason, "no earlier run answers for the commit");
+    None
 }
 
 /// Runs `look`, which reads the disk, on a blocking thread.
@@ -297,7 +327,11 @@ pub fn is_reusable(plan: &Plan) -> bool {
 /// Returns whether a step of a plan takes variables from the caller. Trace variables do not count: they differ in
 /// each run, and no result depends on them.
 pub fn takes_caller_env(plan: &Plan) -> bool {
+    taken_variables(plan).next().is_some()
+}
+
+fn taken_variables(plan: &Plan) -> impl Iterator<Item = &str> {
     let preparing = plan.skills.iter().flat_map(|skill| &skill.needs_paths).filter_map(NeededPath::prepare);
-    let commands = planned_commands(plan).chain(preparing);
-    commands.flat_map(|step| &step.env_allowlist).any(|name| !is_trace_variable(name.as_str()))
+    let names = planned_commands(plan).chain(preparing).flat_map(|step| &step.env_allowlist);
+    names.map(|name| name.as_str()).filter(|name| !is_trace_variable(name))
 }
