@@ -143,17 +143,19 @@ pub(super) fn step_name(name: &str) -> String {
     name.trim_matches('-').to_owned()
 }
 
-/// Returns the lines of a script that are commands on their own. A script that changes its directory or sets variables
+/// Returns the lines of a script, or their parts between `&&`, that are commands on their own. A script that changes its directory or sets variables
 /// has none.
 fn plain_commands(script: &str) -> Vec<Vec<String>> {
     let script = script.replace("\\\n", " ");
     let changes_state =
         |line: &str| ["cd ", "export ", "pushd ", "if ", "for "].iter().any(|word| line.starts_with(word));
-    let lines: Vec<&str> = script.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    if lines.iter().any(|line| changes_state(line)) {
+    // A line with quoted `&&` splits into parts that are no commands.
+    let commands = script.lines().flat_map(|line| line.split(" && ")).map(str::trim);
+    let commands: Vec<&str> = commands.filter(|command| !command.is_empty()).collect();
+    if commands.iter().any(|command| changes_state(command)) {
         return Vec::new();
     }
-    lines.into_iter().filter_map(plain_command).collect()
+    commands.into_iter().filter_map(plain_command).collect()
 }
 
 fn plain_command(line: &str) -> Option<Vec<String>> {
@@ -273,11 +275,15 @@ jobs:
       - run: |
           cd sub
           cargo test
+      - run: npm ci && npx eslint . && sh -c "a && b"
+      - run: true && cd sub && cargo bench
 "#;
         let mut tree = RepoScan::default();
         tree.add_file(".github/workflows/ci.yml", ScannedContent::Text(workflow.to_owned()));
         tree.add_file(".github/workflows/bad.yml", ScannedContent::Text("a: [".to_owned()));
         let commands: Vec<String> = ci_commands(&tree).iter().map(|words| words.join(" ")).collect();
-        assert_eq!(commands, ["cargo test --workspace", "cargo clippy --all-targets -- -D warnings"]);
+        let expected =
+            ["cargo test --workspace", "cargo clippy --all-targets -- -D warnings", "npm ci", "npx eslint ."];
+        assert_eq!(commands, expected);
     }
 }

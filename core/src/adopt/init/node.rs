@@ -120,8 +120,15 @@ impl NodeFacts<'_> {
         }
     }
 
-    /// Returns the skill for a command of a workflow that runs a script of the package, or bun's own tests.
+    /// Returns the skill for a command of a workflow that runs a script of the package, a program of its dependencies, or
+    /// bun's own tests.
     fn workflow_skill(&self, words: &[String]) -> Option<SkillDraft> {
+        if let Some((tool, options)) = tool_call(words) {
+            let known = CHECK_TOOLS.iter().find(|known| known.program == tool && known.checks(options))?;
+            let program = self.root.depends_on(known.package).then(|| format!("node_modules/.bin/{tool}"))?;
+            let argv: Vec<&str> = std::iter::once(program.as_str()).chain(options.iter().map(String::as_str)).collect();
+            return Some(workflow_step(known.kind, step_name(tool), &argv));
+        }
         let (kind, name, argv) = match script_call(words) {
             Some((script, more)) => {
                 self.root.script(script).filter(|text| !UNSUITABLE_WORDS.iter().any(|word| text.contains(word)))?;
@@ -133,15 +140,21 @@ impl NodeFacts<'_> {
             }
             None => return None,
         };
-        let step = StepDraft::new(name, &argv).with_comment(CI_COMMENT);
-        let is_quick = matches!(kind, SkillKind::Format | SkillKind::Lint);
-        Some(SkillDraft { is_quick, ..SkillDraft::new(kind, skill_description(kind), vec![step]) })
+        Some(workflow_step(kind, name, &argv))
     }
 
     /// Returns whether a step of the project does what a command does: it runs the same script, one calls the other, or
     /// the script starts the tool of the step.
     fn repeats_step(&self, words: &[String], project: &Project) -> bool {
         let mut steps = project.skills.iter().flat_map(|skill| &skill.steps);
+        if let Some((tool, _)) = tool_call(words) {
+            let starts_tool = |text: &str| text.split_whitespace().any(|word| word == tool);
+            return steps.any(|step| {
+                let program = step.argv.first().and_then(|program| program.rsplit('/').next());
+                let script = step.argv.get(2).and_then(|script| self.root.script(script));
+                program == Some(tool) || script.is_some_and(starts_tool)
+            });
+        }
         let Some((script, _)) = script_call(words) else {
             return project.has_kind(SkillKind::Test);
         };
@@ -356,6 +369,73 @@ fn skill_description(kind: SkillKind) -> &'static str {
         SkillKind::Check => "Checks",
         SkillKind::Test => "Tests",
     }
+}
+
+fn workflow_step(kind: SkillKind, name: String, argv: &[&str]) -> SkillDraft {
+    let step = StepDraft::new(name, argv).with_comment(CI_COMMENT);
+    let is_quick = matches!(kind, SkillKind::Format | SkillKind::Lint);
+    SkillDraft { is_quick, ..SkillDraft::new(kind, skill_description(kind), vec![step]) }
+}
+
+/// A program of a package that checks something.
+struct CheckTool {
+    program: &'static str,
+    package: &'static str,
+    kind: SkillKind,
+    /// One of these words makes the program check, if there are any; without one, it changes files or does not end.
+    required: &'static [&'static str],
+}
+
+impl CheckTool {
+    const fn new(program: &'static str, package: &'static str, kind: SkillKind) -> Self {
+        Self { program, package, kind, required: &[] }
+    }
+
+    const fn requires(self, required: &'static [&'static str]) -> Self {
+        Self { required, ..self }
+    }
+
+    /// Returns whether the program with these options checks, ends, and changes no file.
+    fn checks(&self, options: &[String]) -> bool {
+        const CHANGING: [&str; 7] = ["--fix", "--write", "--watch", "-w", "--watchAll", "-u", "--update-snapshot"];
+        let has = |word: &&str| options.iter().any(|option| option == word);
+        (self.required.is_empty() || self.required.iter().any(|word| has(&word)))
+            && !CHANGING.iter().any(|word| has(&word))
+    }
+}
+
+/// The programs that workflows start by `npx` and the like.
+const CHECK_TOOLS: [CheckTool; 10] = [
+    CheckTool::new("prettier", "prettier", SkillKind::Format).requires(&["--check", "-c", "--list-different", "-l"]),
+    CheckTool::new("biome", "@biomejs/biome", SkillKind::Lint).requires(&["check", "ci", "lint"]),
+    CheckTool::new("eslint", "eslint", SkillKind::Lint),
+    CheckTool::new("stylelint", "stylelint", SkillKind::Lint),
+    CheckTool::new("xo", "xo", SkillKind::Lint),
+    CheckTool::new("tsc", "typescript", SkillKind::Types).requires(&["--noEmit", "--build", "-b"]),
+    CheckTool::new("ava", "ava", SkillKind::Test),
+    CheckTool::new("jest", "jest", SkillKind::Test),
+    CheckTool::new("mocha", "mocha", SkillKind::Test),
+    CheckTool::new("vitest", "vitest", SkillKind::Test).requires(&["run"]),
+];
+
+/// Splits a command that starts a program of an installed package: the program, and its options. `None` for all other
+/// commands, and for programs with a version, which are downloaded.
+fn tool_call(words: &[String]) -> Option<(&str, &[String])> {
+    let (program, rest) = words.split_first()?;
+    let mut call = match (program.as_str(), rest.split_first()?) {
+        ("npx" | "bunx", _) => rest,
+        ("npm" | "pnpm" | "yarn", (word, rest)) if word == "exec" => rest,
+        _ => return None,
+    };
+    while let Some((option, rest)) = call.split_first() {
+        match option.as_str() {
+            "--no-install" | "--no" | "--yes" | "-y" | "--" => call = rest,
+            _ => break,
+        }
+    }
+    let (tool, options) = call.split_first()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    (!tool.starts_with('-') && tool.chars().all(is_plain)).then_some((tool.as_str(), options))
 }
 
 /// Splits a command of a package manager that runs a script: the name of the script, and the words for it. `None` for

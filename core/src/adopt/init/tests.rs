@@ -90,6 +90,35 @@ fn commands(tree: &RepoScan) -> Vec<String> {
 }
 
 #[test]
+fn programs_of_dependencies_that_workflows_run_become_steps() {
+    let manifest = r#"{ "scripts": { "typecheck": "tsc --noEmit" }, "devDependencies": { "eslint": "9", "prettier": "3",
+        "typescript": "5", "vitest": "3", "mocha": "11" } }"#;
+    let ci = workflow(&[
+        "npm ci && npx eslint . && npx prettier --check .",
+        "npx --no-install eslint --fix .",
+        "npx prettier --write .",
+        "pnpm exec vitest run",
+        "npx vitest",
+        "npx tsc --noEmit",
+        "npx stylelint .",
+        "npx mocha@10",
+    ]);
+    let tree = scan_of(&[("package.json", manifest), ("package-lock.json", "{}"), (".github/workflows/ci.yml", &ci)]);
+    let commands = commands(&tree);
+    let mut sorted: Vec<&str> = commands.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    assert_eq!(
+        sorted,
+        [
+            "node_modules/.bin/eslint .",
+            "node_modules/.bin/prettier --check .",
+            "node_modules/.bin/vitest run",
+            "npm run typecheck"
+        ]
+    );
+}
+
+#[test]
 fn scripts_that_workflows_run_become_steps() {
     let scripts = r#"{ "scripts": { "lint": "eslint .", "lint:css": "stylelint .", "lint:fix": "eslint . --fix",
         "test": "node --test", "test-ci": "c8 npm test", "test:e2e": "playwright test", "check:ci": "run-s lint test",
