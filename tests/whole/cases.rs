@@ -34,6 +34,7 @@ mod http;
 mod human_output;
 mod import;
 mod init;
+mod inputs;
 mod interruption;
 mod launcher;
 mod limits;
@@ -165,6 +166,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::CASES,
         rerun::SERVICE_CASES,
         reuse::CASES,
+        inputs::CASES,
         reuse_traps::CASES,
         report_formats::CASES,
         prior_results::CASES,

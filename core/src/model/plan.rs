@@ -201,7 +201,7 @@ pub struct PlannedStep {
     /// The step whose findings this step fixes; absent for steps of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixes: Option<StepName>,
-    /// The files on which the result depends.
+    /// The files on which the result depends. The step sees no other file of the tree.
     pub inputs: Inputs,
     /// Report files that the step declares.
     pub reports: Vec<ReportFile>,

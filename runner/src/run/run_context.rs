@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
@@ -281,6 +282,7 @@ impl HostView {
             caches,
             tolerated: self.tolerated.clone(),
             view: false,
+            inputs: None,
         };
         (policy, environment)
     }
@@ -288,7 +290,7 @@ impl HostView {
 
 impl RunTree {
     /// Returns the paths of the tree.
-    fn paths(&self) -> TreePaths {
+    pub(crate) fn paths(&self) -> TreePaths {
         let repo = self.seen_at.clone();
         match &self.private_copy {
             None => TreePaths { repo, checkout: None, git: prepared_tree::worktree_git_dirs(&self.snapshot.git) },
@@ -425,7 +427,9 @@ impl RunContext {
             mounted.extend(self.needed_paths.mounts(&self.caches, skill)?);
         }
         let (mut policy, environment) = self.policy_with_mounts(step, mounted);
-        policy.view = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
+        policy.inputs = self.input_rules(skill, step);
+        let is_observed = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
+        policy.view = is_observed || policy.inputs.is_some();
         Ok((policy, environment))
     }
 
@@ -466,9 +470,10 @@ impl RunContext {
     }
 
     /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.
-    pub(crate) fn observed_tree(&self) -> Option<ObservedTree<'_>> {
+    /// `inputs` are the files that the step sees, if it does not see all of them.
+    pub(crate) fn observed_tree<'a>(&'a self, inputs: Option<&'a InputFilter>) -> Option<ObservedTree<'a>> {
         let copy = self.tree.private_copy.as_ref()?;
-        Some(ObservedTree { entries: &self.tree.snapshot.entries, directory: &copy.tree })
+        Some(ObservedTree { entries: &self.tree.snapshot.entries, directory: &copy.tree, inputs })
     }
 
     /// Returns the policy of one command with these mounts in the tree.

@@ -26,7 +26,7 @@ pub(crate) async fn run(
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> StepRun {
-    let mut files = match StepFiles::choose(context, stack.view(), step).await {
+    let mut files = match StepFiles::choose(context, stack.view(), (skill, step)).await {
         Ok(files) => files,
         Err(FilesNotChosen { fault, reason }) => {
             return not_started_step(context, step, &JudgedAttempt::not_started(fault, reason));
@@ -137,7 +137,11 @@ pub(crate) async fn search_result(
     let (shared, key) = (Arc::clone(context), key.clone());
     let listed = is_per_file.then(|| paths_in_tree(step, files.chosen()));
     let none = || (Vec::new(), None);
-    let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
+    let inputs = match context.input_filter(skill, step) {
+        Ok(inputs) => inputs,
+        Err(message) => return ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })),
+    };
+    let search = move || match (&shared.reuse, shared.observed_tree(inputs.as_ref()), listed) {
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
             Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {
