@@ -25,6 +25,7 @@ mod step_changes;
 pub(crate) mod step_events;
 pub(crate) mod step_reports;
 pub(crate) mod step_runner;
+pub(crate) mod stored_reports;
 pub mod timing;
 pub(crate) mod toolchain_checks;
 pub(crate) mod toolchain_version;

@@ -62,6 +62,7 @@ mod repository_locations;
 mod rerun;
 mod reuse;
 mod reuse_traps;
+mod reused_reports;
 mod revisions;
 mod run_requests;
 mod screen_snapshots;
@@ -168,6 +169,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         reuse::CASES,
         inputs::CASES,
         reuse_traps::CASES,
+        reused_reports::CASES,
         report_formats::CASES,
         prior_results::CASES,
         revisions::CASES,

@@ -207,6 +207,14 @@ pub struct PlannedStep {
     pub reports: Vec<ReportFile>,
 }
 
+impl PlannedStep {
+    /// Returns whether a pass counts for each checked file by itself. A report describes all files of an execution, so that
+    /// a step with `reports` passes for all of its files together.
+    pub fn passes_per_file(&self) -> bool {
+        self.files.as_ref().is_some_and(|rules| rules.per_file) && self.reports.is_empty()
+    }
+}
+
 /// An argument vector: at least one word, and the first is not empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]

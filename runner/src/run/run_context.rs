@@ -438,7 +438,7 @@ impl RunContext {
     /// A step that checks only some of its files has other files in almost every run, so that observing it would cost more
     /// than it saves. With `per_file`, its results count for later runs too.
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
-        let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
+        let is_part = self.files.is_some() && step.files.is_some() && !step.passes_per_file();
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
     }
 

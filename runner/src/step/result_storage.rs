@@ -178,11 +178,6 @@ pub(crate) struct StoreOutcome {
     pub(crate) must_check_all: bool,
 }
 
-/// Returns whether the result of each file of a step depends on no other of its files, according to the spec.
-pub(crate) fn is_per_file(step: &PlannedStep) -> bool {
-    step.files.as_ref().is_some_and(|rules| rules.per_file)
-}
-
 pub(crate) fn paths_in_tree<'a>(step: &PlannedStep, files: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| path_in_tree(&step.workdir, file)).collect()
 }

@@ -12,7 +12,7 @@ use crate::run::request::CacheMode;
 use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
-use crate::step::result_storage::{Recheck, StepKey, StepReuseState, is_per_file, paths_in_tree};
+use crate::step::result_storage::{Recheck, StepKey, StepReuseState, paths_in_tree};
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
@@ -109,7 +109,7 @@ pub(crate) fn reuse_key(
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step, TreeMounts::None).ok()?;
     let mounted = context.mounted_directories(skill);
-    if is_per_file(step) {
+    if step.passes_per_file() {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
             Ok(None) => return Some(StepKey { key, is_per_file: true }),

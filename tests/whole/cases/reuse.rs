@@ -96,11 +96,11 @@ impl<'e> ReuseRepo<'e> {
     }
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
-fn print_file(step: &str, file: &str) -> TestStep {
+pub(super) fn print_file(step: &str, file: &str) -> TestStep {
     TestStep::sh(step, &format!("cat {file}"))
 }
 
