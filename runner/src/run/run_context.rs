@@ -193,6 +193,14 @@ pub(crate) struct HostView {
 pub(crate) const EMPTY_DIR: &str = "empty";
 /// Runtime of a command after which a sandbox for the next one is prepared.
 const SHORT_COMMAND: Duration = Duration::from_millis(20);
+/// Returns the directories that a policy hides, besides those that every sandbox hides. A directory below one of those
+/// makes no difference, and is left out: the command line and a daemon, which hides its socket, then have the same policy.
+/// A directory in the repository stays, since nothing hides it.
+fn hidden_directories(repo: &Path, configured: &[PathBuf], is_always_hidden: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let configured = configured.iter().filter(|path| path.starts_with(repo) || !is_always_hidden(path)).cloned();
+    hidden_parent(repo).into_iter().chain(configured).collect()
+}
+
 /// Name of the user inside a step.
 const STEP_USER: &str = "step";
 
@@ -211,7 +219,8 @@ impl HostView {
         reader: Option<FsCredentials>,
         tolerated: Tolerated,
     ) -> Result<Self, EngineError> {
-        let hide: Vec<PathBuf> = hidden_parent(repo).into_iter().chain(config.hidden_dirs.iter().cloned()).collect();
+        let is_always_hidden = |path: &Path| is_hidden(path, launcher.host(), &[]);
+        let hide = hidden_directories(repo, &config.hidden_dirs, is_always_hidden);
         state.ensure(EMPTY_DIR, 0o755)?;
         let found = HostToolchains::find(&ToolchainSearch {
             home: &config.home,
@@ -531,5 +540,21 @@ impl RunContext {
     /// Returns the record of the files that steps can see and that are not part of the tree.
     pub(crate) fn unverified_inputs(&self) -> Option<UnverifiedInputs> {
         UnverifiedInputs::with_mounted(self.tree.unverified.clone(), self.needed_paths.inputs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_every_sandbox_hides_are_left_out() {
+        let hidden = |repo: &str, configured: &[&str]| {
+            let configured: Vec<PathBuf> = configured.iter().map(PathBuf::from).collect();
+            hidden_directories(Path::new(repo), &configured, |path| path.starts_with("/run"))
+        };
+        assert_eq!(hidden("/srv/r", &["/run/proctor"]), hidden("/srv/r", &[]), "as on the command line");
+        assert_eq!(hidden("/srv/r", &["/srv/socket"]), [Path::new("/srv"), Path::new("/srv/socket")]);
+        assert_eq!(hidden("/run/r", &["/run/r/socket"]), [Path::new("/run"), Path::new("/run/r/socket")]);
     }
 }
