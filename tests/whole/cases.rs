@@ -61,6 +61,7 @@ mod repository_formats;
 mod repository_locations;
 mod rerun;
 mod reuse;
+mod reuse_daemon;
 mod reuse_traps;
 mod reused_reports;
 mod revisions;
@@ -168,6 +169,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::SERVICE_CASES,
         reuse::CASES,
         inputs::CASES,
+        reuse_daemon::CASES,
         reuse_traps::CASES,
         reused_reports::CASES,
         report_formats::CASES,

@@ -346,7 +346,7 @@ impl Engine {
                 let unused = context.space.is_pristine().then(|| context.space.clone());
                 drop(context);
                 match unused {
-                    Some(unused) => spare.keep(space, unused),
+                    Some(unused) => spare.keep_unused(space, unused),
                     None => spare.prepare(&launcher, space),
                 }
             });
