@@ -74,6 +74,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),

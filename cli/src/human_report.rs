@@ -283,6 +283,7 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&format!("{} {}\n", paint(DIM, "note:"), escape_line(&message)));
         }
     }
+    text.push_str(&inputs_notes(record));
     let is_unshown = |step: &StepEvidence| !step.drift.applied.is_empty() && step.drift.fixed.is_empty();
     for (skill, step) in record.steps().filter(|(_, step)| is_unshown(step)) {
         let paths = count(step.drift.applied.len(), "changed path");
@@ -299,6 +300,15 @@ fn dependence_warnings(record: &RunRecord) -> String {
         Some(format!("{skill}/{}: {}", step.planned.name, dependence.phrase()))
     });
     warnings.map(|warning| style::warning(&escape_line(&warning))).collect()
+}
+
+/// Renders a note for each step that passed and looked for files that are not its inputs, or whose `inputs` were not
+/// enforced. The block of a step that did not pass contains it.
+fn inputs_notes(record: &RunRecord) -> String {
+    let executed = record.steps().filter(|(_, step)| step.outcome == Outcome::Passed && !step.is_cached());
+    let notes =
+        executed.filter_map(|(skill, step)| Some(format!("{skill}/{} {}", step.planned.name, step.inputs_note()?)));
+    notes.map(|note| format!("{} {}\n", paint(DIM, "note:"), escape_line(&note))).collect()
 }
 
 /// Renders a warning for each check or step that passed but left processes behind.

@@ -249,10 +249,14 @@ fn step_line(skill: &SkillName, step: &StepEvidence) -> String {
     let name = step_label(skill.as_str(), &step.planned.name);
     let word = paint(style::outcome_style(step.outcome), outcome_word(step.outcome));
     match step.outcome {
-        Outcome::Passed if step.is_cached() => format!("{word} {name} ({CACHED})"),
+        Outcome::Passed if step.is_cached() => {
+            let notes: Vec<String> = [CACHED.to_owned()].into_iter().chain(step.inputs_note()).collect();
+            format!("{word} {name} ({})", escape_line(&notes.join("; ")))
+        }
         Outcome::Passed => {
-            let files = step.files_note().map(|phrase| format!(" ({phrase})")).unwrap_or_default();
-            format!("{word} {name} in {}{files}", duration(step.duration_ms))
+            let notes = step.notes().collect::<Vec<_>>().join("; ");
+            let notes = if notes.is_empty() { notes } else { format!(" ({})", escape_line(&notes)) };
+            format!("{word} {name} in {}{notes}", duration(step.duration_ms))
         }
         Outcome::Skipped => format!("{word} {name}: {}", outcome_reason(step)),
         _ => format!("{word} {name}"),

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod file_matcher;
 pub mod gate;
 pub mod gc;
+pub mod input_filter;
 pub mod rerun;
 pub mod step_selection;
 pub mod verdict;

@@ -13,3 +13,4 @@ pub mod plan;
 pub mod run_scope;
 pub mod tier;
 pub mod trace;
+pub mod withheld;

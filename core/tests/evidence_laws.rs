@@ -98,6 +98,7 @@ fn step() -> StepEvidence {
         }],
         found_reports: vec![],
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
+use crate::owner_rights::OwnerRights;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
     ChangedFiles, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest,
@@ -366,7 +367,8 @@ impl GitHelper {
         }
     }
 
-    /// Starts the helper as the owner of `repo` if we are root, otherwise as the current user.
+    /// Starts the helper as the owner of `repo` if we are root, otherwise as the current user. If the owner cannot reach the
+    /// repository, the helper starts as root, makes it reachable, and becomes the owner.
     fn spawn(&self, repo: &Path) -> Result<Child, GitError> {
         let exe = File::open(&self.exe).map_err(|error| self.helper_error(error.to_string()))?;
         let found = std::fs::metadata(repo);
@@ -382,7 +384,10 @@ impl GitHelper {
         command.arg0("proctor-git").env_clear().current_dir("/");
         command.env("HOME", "/nonexistent").env("XDG_CONFIG_HOME", "/nonexistent");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some((uid, gid)) = owner {
+        let rights = owner.and_then(|(uid, gid)| OwnerRights::find(repo, uid, gid));
+        if let Some(rights) = &rights {
+            command.args(rights.arguments());
+        } else if let Some((uid, gid)) = owner {
             // std clears the supplementary groups when root changes its uid.
             command.gid(gid).uid(uid);
         }

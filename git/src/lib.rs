@@ -11,6 +11,7 @@ pub mod helper;
 pub mod ignore;
 pub mod index;
 pub mod object;
+pub mod owner_rights;
 pub mod program;
 pub mod protocol;
 pub mod repository;

@@ -30,7 +30,7 @@ pub use proctor_sql::quiet_stream::QuietStream;
 pub use proctor_sql::worker_pool::WorkerPool;
 pub use run::engine::{
     CommandTree, Engine, ExecutedCommand, MAX_RANGE, PriorRun, PriorRunRequest, ProfilePreview, ReusePreview,
-    RunInProgress, StepPreview, is_reusable, planned_commands, require_valid_scope, takes_caller_env,
+    RunInProgress, StepPreview, StoredPreview, is_reusable, planned_commands, require_valid_scope, takes_caller_env,
 };
 pub use run::finish::RevocablePass;
 pub use run::request::{

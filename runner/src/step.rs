@@ -2,6 +2,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod chosen_files;
+pub(crate) mod declared_inputs;
 pub(crate) mod file_selection;
 mod host_stamps;
 pub(crate) mod layer_stack;
@@ -20,9 +21,11 @@ pub(crate) mod shown_fixes;
 pub(crate) mod skill_caches;
 pub(crate) mod skill_runner;
 pub(crate) mod sql_step;
+mod step_changes;
 pub(crate) mod step_events;
 pub(crate) mod step_reports;
 pub(crate) mod step_runner;
+pub(crate) mod stored_reports;
 pub mod timing;
 pub(crate) mod toolchain_checks;
 pub(crate) mod toolchain_version;

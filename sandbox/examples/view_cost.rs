@@ -90,6 +90,7 @@ fn run(launcher: &Launcher, facts: &RepoFacts, command: &[String], view: bool) -
         caches: Vec::new(),
         tolerated: [proctor_core::model::enforcement::Control::Cgroup].into_iter().collect(),
         view,
+        inputs: None,
     };
     let (cpu_before, began) = (cpu_of_children(), Instant::now());
     let (running, _layer) = launcher.spawn(&space, &[], facts, &policy)?;

@@ -184,6 +184,7 @@ fn trial_policy(launcher: &Launcher, facts: &RepoFacts, tolerated: Tolerated) ->
         caches: Vec::new(),
         tolerated,
         view: false,
+        inputs: None,
     })
 }
 

@@ -15,6 +15,7 @@ mod leftover_processes;
 mod limit_monitor;
 pub(crate) mod masks;
 mod memory_sources;
+mod mount_table;
 mod mounts;
 mod namespace_setup;
 mod no_namespaces;

@@ -118,6 +118,7 @@ mod tests {
             tolerated: Tolerated::default(),
             limits: Limits::UNLIMITED,
             view: false,
+            inputs: None,
         }
     }
 

@@ -47,7 +47,7 @@ pub use fs_credentials::FsCredentials;
 pub use host::{Host, HostConfig, RepoFacts, StepUser};
 pub use launcher::Launcher;
 pub use policy::{AccessRights, CACHE_UPPER, CacheMount, CacheSource, GitDirs, NestedGit, Policy, ToolKind, ToolMount};
-pub use proctor_view::{observe_listing, observe_path};
+pub use proctor_view::{observe_listing, observe_path, observe_shown_listing};
 pub use run_space::{CacheForm, Layer, RunSpace, RunSpaceConfig, SandboxReuse, Sealed, Unsealed};
 pub use running_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace};
 pub use setup::{SetupOp, SetupStage, is_hidden, setup_ops};

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use proctor_core::decision::input_filter::InputRules;
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::plan::{Argv, Leaks, Limits, Network, RelPath};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,10 @@ pub struct Policy {
     /// `true` to show the host through a view that records what the command reads of it; see
     /// [`RunningSandbox::take_view_trace`](crate::RunningSandbox::take_view_trace). Such a sandbox serves one command.
     pub view: bool,
+    /// The files of the repository that the command sees, if it is not to see all of them. This needs a view, and has no
+    /// effect if the view cannot be set up; see
+    /// [`RunningSandbox::take_view_trace`](crate::RunningSandbox::take_view_trace).
+    pub inputs: Option<InputRules>,
 }
 
 impl Policy {
@@ -66,6 +71,7 @@ impl Policy {
             tolerated: self.tolerated.clone(),
             limits: self.limits,
             view: self.view,
+            inputs: self.inputs.clone(),
         }
     }
 
@@ -98,6 +104,8 @@ pub(crate) struct Frame {
     pub(crate) limits: Limits,
     /// `true` to show the host through a view.
     pub(crate) view: bool,
+    /// The files of the repository that the view shows; `None` for all.
+    pub(crate) inputs: Option<InputRules>,
 }
 
 impl Frame {

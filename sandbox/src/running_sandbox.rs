@@ -10,6 +10,7 @@ use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault};
 use proctor_core::model::trace::{AccessTrace, MAX_ENCODED_BYTES, NoTrace};
+use proctor_core::model::withheld::WithheldPaths;
 use proctor_core::record::evidence::Resources;
 use rustix::fs::{Gid, Uid};
 use rustix::net::Shutdown;
@@ -22,7 +23,7 @@ use crate::host::StepUser;
 use crate::reaper::Reaper;
 use crate::resource_report::WaitStatus;
 use crate::wait::{self, HelperProcess};
-use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMessage, ViewReport};
+use crate::wire::{self, ClaimRequest, CommandMessage, EnforcedLimits, HelperMessage, ViewMessageReport};
 
 /// An attempt. Dropping it kills it and waits for its end, for 15 seconds at most.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ struct AttemptState {
     wants_view: bool,
     /// What the command read of the host, once the command has ended.
     view_trace: Option<ViewTrace>,
+    /// The paths that the view withheld.
+    withheld: Option<WithheldPaths>,
     /// Reports received while waiting for `init`.
     pending_events: std::collections::VecDeque<SandboxEvent>,
 }
@@ -265,6 +268,12 @@ impl RunningSandbox {
         })
     }
 
+    /// Takes the paths that the view withheld from the command and that it looked for; `None` if the view did not report
+    /// them. Available after the final event.
+    pub fn take_withheld_paths(&self) -> Option<WithheldPaths> {
+        self.lock_attempt().withheld.take()
+    }
+
     /// Takes the trace of what the command read of the host, or the reason for having none. Available after the final
     /// event, if the policy requested a view. If the view failed, the final event is
     /// [`NotStarted`](SandboxEvent::NotStarted), although the command ran: its own result does not count.
@@ -315,6 +324,7 @@ impl AttemptState {
             view_server: None,
             wants_view: false,
             view_trace: None,
+            withheld: None,
             pending_events: std::collections::VecDeque::new(),
         }
     }
@@ -340,7 +350,9 @@ impl AttemptState {
                     if !self.has_final_event
                         && let HelperMessage::Exited { view, .. } = &mut message
                     {
-                        self.view_trace = self.wants_view.then(|| self.receive_trace(view.take(), fds));
+                        let report = view.take();
+                        self.withheld = report.as_ref().and_then(|report| report.withheld.clone());
+                        self.view_trace = self.wants_view.then(|| self.receive_trace(report, fds));
                         if let Some(Err(reason @ NoTrace::Failed { .. })) = &self.view_trace {
                             self.has_final_event = true;
                             let (fault, message) = (StartFault::Internal, reason.to_string());
@@ -364,10 +376,12 @@ impl AttemptState {
     }
 
     /// Returns the trace that a message of the helper contains.
-    fn receive_trace(&self, report: Option<ViewReport>, fds: Vec<OwnedFd>) -> ViewTrace {
+    fn receive_trace(&self, report: Option<ViewMessageReport>, fds: Vec<OwnedFd>) -> ViewTrace {
         match view_trace(report, fds) {
             // The server was killed together with the command.
-            Err(_) if self.is_killed => Err(NoTrace::NotDescribable { message: "the command was killed".to_owned() }),
+            Err(NoTrace::Failed { .. }) if self.is_killed => {
+                Err(NoTrace::NotDescribable { message: "the command was killed".to_owned() })
+            }
             other => other,
         }
     }
@@ -434,10 +448,10 @@ impl AttemptState {
 }
 
 /// Decodes the report of a view. `fds` are the descriptors of the message.
-fn view_trace(report: Option<ViewReport>, fds: Vec<OwnedFd>) -> ViewTrace {
+fn view_trace(report: Option<ViewMessageReport>, fds: Vec<OwnedFd>) -> ViewTrace {
     match report {
-        Some(ViewReport::Untraced(reason)) => Err(reason),
-        Some(ViewReport::Traced) => {
+        Some(ViewMessageReport { no_trace: Some(reason), .. }) => Err(reason),
+        Some(ViewMessageReport { no_trace: None, .. }) => {
             let damaged = |message| NoTrace::NotDescribable { message };
             let file = fds.into_iter().next().ok_or_else(|| damaged("the trace did not arrive".to_owned()))?;
             let bytes = read_trace(&file.into()).map_err(|error| damaged(error.to_string()))?;

@@ -7,10 +7,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use proctor_core::decision::input_filter::InputRules;
 use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault};
 use proctor_core::model::trace::NoTrace;
+use proctor_core::model::withheld::WithheldPaths;
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -254,7 +256,7 @@ pub(crate) enum HelperMessage {
         scratch: ExhaustedSpace,
         /// The result of the view, if the command was to run on one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        view: Option<ViewReport>,
+        view: Option<ViewMessageReport>,
         user_ms: u64,
         system_ms: u64,
         max_rss_kib: u64,
@@ -268,7 +270,10 @@ pub(crate) enum ViewMessage {
     /// Serve these files and directories too, in this order. Carries an `O_PATH` descriptor of each.
     Exports(Vec<ViewExportSpec>),
     /// Serve the view of this device, which the message carries.
-    Serve,
+    Serve {
+        /// Paths that show the repository, or a part of it, besides its export. They are withheld.
+        aliases: Vec<std::path::PathBuf>,
+    },
     /// The command has ended: report the trace.
     Finish,
 }
@@ -280,6 +285,8 @@ pub(crate) struct ViewExportSpec {
     pub(crate) host_path: std::path::PathBuf,
     /// The user id as which the mount shows files of root, if it maps owners.
     pub(crate) root_as: Option<u32>,
+    /// The files that are shown, if this is the tree of a command with inputs.
+    pub(crate) inputs: Option<InputRules>,
 }
 
 /// The number of exports whose descriptors fit into one message.
@@ -287,12 +294,18 @@ pub(crate) const MAX_EXPORTS: usize = MAX_FDS;
 
 /// The report of the server of a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ViewReport {
-    /// There is a trace. The message carries a memory file with it.
-    Traced,
-    /// There is none.
-    Untraced(NoTrace),
+pub(crate) struct ViewMessageReport {
+    /// Why there is no trace; `None` if there is one. The message then carries a memory file with it.
+    pub(crate) no_trace: Option<NoTrace>,
+    /// The withheld paths; `None` if the server could not report them.
+    pub(crate) withheld: Option<WithheldPaths>,
+}
+
+impl ViewMessageReport {
+    /// Creates the report of a server from which no report arrived.
+    pub(crate) fn missing(reason: NoTrace) -> Self {
+        Self { no_trace: Some(reason), withheld: None }
+    }
 }
 
 /// Returns a pair of connected packet sockets, closed on exec.

@@ -167,6 +167,15 @@ const VIEW_CHECKS: &[SandboxTestCase] = checks![
     views::namespace_contains_no_mount_of_the_host;
     views::prepared_sandbox_records_from_the_start;
     views::runs_without_a_view_if_none_is_available;
+    views::inputs::withheld_files_are_absent_and_reported;
+    views::inputs::inputs_and_their_directories_behave_as_usual;
+    views::inputs::trace_is_that_of_the_shown_files;
+    views::inputs::withheld_files_cannot_be_reached_by_other_names;
+    views::inputs::step_can_create_files_with_withheld_names;
+    views::inputs::files_of_earlier_steps_are_shown;
+    views::inputs::second_mount_of_the_tree_is_withheld;
+    views::inputs::withheld_paths_are_bounded;
+    views::inputs::inputs_have_no_effect_without_a_view;
 ];
 
 /// Checks that are specific to sandboxes without namespaces.
@@ -202,7 +211,11 @@ fn main() -> ExitCode {
         if !role.has_no_namespaces() {
             trials.extend(CHECKS.iter().filter(|(name, ..)| works_on_view(name)).map(trial(HostAccess::View)));
             // Two roles are sufficient for the slow checks of real tools.
-            let applies = |name: &str| role != UserRole::RootForeign || !name.starts_with("views::fixtures::");
+            let applies = |name: &str| match name {
+                // Only root can mount a directory a second time.
+                "views::inputs::second_mount_of_the_tree_is_withheld" => role.is_set_up_by_root(),
+                _ => role != UserRole::RootForeign || !name.starts_with("views::fixtures::"),
+            };
             let checks = VIEW_CHECKS.iter().filter(|(name, ..)| applies(name));
             trials.extend(checks.map(|check @ (name, needs, _)| match missing_program(name) {
                 Some(program) => role.trial(name, needs, &SkipReasons::for_missing_program(program), HostAccess::View),

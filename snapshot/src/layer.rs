@@ -17,6 +17,7 @@ use crate::tree_view::TreeView;
 
 pub(crate) mod layer_scan;
 mod spared_directories;
+pub(crate) mod withheld_content;
 
 /// The inputs that decide which directories of a layer are spared.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +70,16 @@ pub enum ScanError {
         path: String,
         /// The extended attribute.
         xattr: String,
+    },
+    /// The step removed or replaced a directory that contains files that it did not see.
+    #[error(
+        "the step removed or replaced the directory `{path}`, which contains `{withheld}`, a file that it did not see because it is not an input\nhint: add the files of the directory to `inputs`, or leave the directory in place"
+    )]
+    ConcealsWithheld {
+        /// The directory, in human-readable form.
+        path: String,
+        /// One of the files, in human-readable form.
+        withheld: String,
     },
     /// A file changed while it was read: a process still writes to the layer.
     #[error(
@@ -323,6 +334,6 @@ fn xattr_value(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-fn io_error(path: &[u8], source: io::Error) -> ScanError {
+pub(crate) fn io_error(path: &[u8], source: io::Error) -> ScanError {
     ScanError::Io { path: display_path(path), source }
 }

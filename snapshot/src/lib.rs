@@ -24,6 +24,7 @@ mod tree_state;
 mod tree_view;
 
 pub use crate::layer::layer_scan::{FileContent, IgnoredContent, LayerEntry, LayerScan};
+pub use crate::layer::withheld_content::{WithheldContent, keep_withheld};
 pub use crate::private_copy::mirror::Mirror;
 pub use crate::private_copy::mirror_files::{MirrorError, MirrorOwner, RECORD as MIRROR_RECORD};
 pub use crate::snapshot::git_facts::GitFacts;

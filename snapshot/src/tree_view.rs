@@ -217,6 +217,12 @@ impl TreeView {
         of_base.chain(of_layers).collect()
     }
 
+    /// Returns the covered paths below `path` that no layer has touched, in unspecified order.
+    pub(crate) fn untouched_below(&self, path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+        let of_base = self.base.entries.below(path).map(|(path, _)| path);
+        of_base.filter(|path| !self.touched.contains_key(path) && !self.is_hidden(path))
+    }
+
     /// Returns the regular files that git sees: tracked files, and untracked files that are not ignored. The order
     /// is unspecified.
     pub fn files(&self) -> impl Iterator<Item = Vec<u8>> {

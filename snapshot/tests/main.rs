@@ -18,6 +18,7 @@ mod report;
 mod repository;
 mod snapshot;
 mod view;
+mod withheld;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -45,6 +46,7 @@ fn main() {
         view::CASES,
         overlay::CASES,
         drift::CASES,
+        withheld::CASES,
         apply::CASES,
         incremental::CASES,
         incremental::mapped_files::CASES,

@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
+use proctor_core::decision::input_filter::{InputFilter, InputRules};
 use proctor_core::model::drift::{ChangeKind, StepDrift};
 use proctor_core::model::plan::{ReadOnly, RelPath};
 use proctor_git::helper::{GitHelper, IgnoreQuery};
-use proctor_snapshot::{DriftInput, LayerScan, ScanBounds, Snapshot, SnapshotError, TreeView, find_drift, scan_layer};
+use proctor_snapshot::{
+    DriftInput, LayerScan, ScanBounds, ScanError, Snapshot, SnapshotError, TreeView, WithheldContent, find_drift,
+    keep_withheld, scan_layer,
+};
 use tempfile::TempDir;
 
 /// Runs `git` in `dir`, isolated from the config of the machine and the user.
@@ -207,6 +211,27 @@ impl FixtureRepo {
     /// Returns the drift of one layer on the tree, computed from a given scan.
     pub(crate) fn drift_from_scan(&self, layer: &FixtureLayer, scan: &LayerScan, mode: ReadOnly) -> StepDrift {
         self.find_drift_of(&self.view(), layer, scan, &[], mode)
+    }
+
+    /// Returns the scan of the layer of a step that saw only the files that match `glob`.
+    pub(crate) fn scan_with_inputs(
+        &self,
+        layer: &FixtureLayer,
+        below: &[&FixtureLayer],
+        glob: &str,
+    ) -> Result<LayerScan, ScanError> {
+        let path = |text| RelPath::new(text).expect("a path");
+        let rules = InputRules { globs: vec![glob.to_owned()], shown: vec![path("cache")], workdir: path(".") };
+        let (inputs, mut scan) = (InputFilter::new(&rules).expect("a glob"), layer.scan());
+        let view = below
+            .iter()
+            .fold(self.view(), |view, layer| view.with_layer(&layer.scan(), &self.rules()).expect("ignore rules"));
+        let (top, upper) = (open(&self.top), layer.open());
+        let below: Vec<OwnedFd> = below.iter().map(|layer| layer.open()).collect();
+        let below: Vec<BorrowedFd<'_>> = below.iter().map(|fd| fd.as_fd()).collect();
+        let (repo, upper) = (top.as_fd(), upper.as_fd());
+        keep_withheld(&mut scan, WithheldContent { inputs: &inputs, view: &view, repo, upper, lower_uppers: &below })?;
+        Ok(scan)
     }
 
     fn find_drift_of(

@@ -273,6 +273,7 @@ fn policy(
         caches: Vec::new(),
         tolerated: tolerated.clone(),
         view: false,
+        inputs: None,
     })
 }
 

@@ -509,6 +509,7 @@ impl WorkerPool {
             caches: Vec::new(),
             tolerated: self.config.tolerated.clone(),
             view: false,
+            inputs: None,
         })
     }
 }
@@ -587,8 +588,7 @@ fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let left = until.saturating_duration_since(Instant::now());
     let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
-    let mut fds = [PollFd::new(running, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&left)), Ok(ready) if ready > 0)
+    matches!(poll(&mut [PollFd::new(running, PollFlags::IN)], Some(&left)), Ok(ready) if ready > 0)
 }
 
 /// Runs blocking work on a thread of the runtime for blocking tasks.

@@ -34,6 +34,7 @@ mod http;
 mod human_output;
 mod import;
 mod init;
+mod inputs;
 mod interruption;
 mod launcher;
 mod limits;
@@ -60,7 +61,9 @@ mod repository_formats;
 mod repository_locations;
 mod rerun;
 mod reuse;
+mod reuse_daemon;
 mod reuse_traps;
+mod reused_reports;
 mod revisions;
 mod run_requests;
 mod screen_snapshots;
@@ -165,7 +168,10 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::CASES,
         rerun::SERVICE_CASES,
         reuse::CASES,
+        inputs::CASES,
+        reuse_daemon::CASES,
         reuse_traps::CASES,
+        reused_reports::CASES,
         report_formats::CASES,
         prior_results::CASES,
         revisions::CASES,

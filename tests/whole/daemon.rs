@@ -122,6 +122,11 @@ impl<'e> TestDaemon<'e> {
         panic!("run {id} does not end");
     }
 
+    /// Waits until the daemon has logged a message.
+    pub(crate) fn wait_for_log(&mut self, message: &str) {
+        self.process.wait_for_stderr(message);
+    }
+
     /// Sends SIGTERM to the daemon, and waits until it has exited.
     pub(crate) fn stop(self) -> FinishedProcess {
         self.process.signal(Signal::TERM);

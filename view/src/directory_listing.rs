@@ -49,6 +49,11 @@ impl DirectoryListing {
         Self { entries: vec![entry(b"."), entry(b"..")] }
     }
 
+    /// Removes the entries that are not shown.
+    pub(crate) fn retain(&mut self, shows: impl Fn(&[u8], EntryKind) -> bool) {
+        self.entries.retain(|entry| matches!(&*entry.name, b"." | b"..") || shows(&entry.name, entry.kind));
+    }
+
     pub(crate) fn digest(&self) -> ListingDigest {
         ListingDigest::from_entries(self.entries.iter().map(|entry| (&*entry.name, entry.kind)).collect())
     }
@@ -132,6 +137,18 @@ mod tests {
         assert!(listing.entries.is_sorted_by(|a, b| a.name < b.name));
         let same = ["c", "a", "b"].map(|name| (name.as_bytes(), EntryKind::File)).to_vec();
         assert_eq!(listing.digest(), ListingDigest::from_entries(same));
+    }
+
+    #[test]
+    fn entries_that_are_not_shown_do_not_count() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["a", "b"] {
+            std::fs::write(dir.path().join(name), "").expect("written");
+        }
+        let mut listing = read_directory(std::fs::File::open(dir.path()).expect("open")).expect("read");
+        listing.retain(|name, kind| kind == EntryKind::File && name == b"b");
+        assert_eq!(listing.entries.len(), 3, "`.` and `..` stay");
+        assert_eq!(listing.digest(), ListingDigest::from_entries(vec![("b", EntryKind::File)]));
     }
 
     #[test]

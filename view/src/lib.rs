@@ -29,7 +29,7 @@ mod view_export;
 mod view_server;
 
 pub use file_meta::{IdRange, OwnerMap};
-pub use observation::{observe_listing, observe_path};
+pub use observation::{observe_listing, observe_path, observe_shown_listing};
 pub use protocol::MIN_MINOR_VERSION;
 pub use view_export::ViewExport;
 pub use view_server::{HIDDEN_MOUNT_POINT, ViewEnd, ViewServer};

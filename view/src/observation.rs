@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use proctor_core::model::trace::{FileStamp, ListingDigest, PathState};
+use proctor_core::model::trace::{EntryKind, FileStamp, ListingDigest, PathState};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -29,16 +29,24 @@ pub fn observe_path(path: &Path) -> std::io::Result<(PathState, Option<FileStamp
 /// # Errors
 /// The path is no directory, or cannot be read.
 pub fn observe_listing(path: &Path) -> std::io::Result<ListingDigest> {
+    observe_shown_listing(path, |_, _| true)
+}
+
+/// Returns the digest that a view would record now for a listing of a directory, if it shows only some of the entries.
+///
+/// # Errors
+/// The path is no directory, or cannot be read.
+pub fn observe_shown_listing(path: &Path, shows: impl Fn(&[u8], EntryKind) -> bool) -> std::io::Result<ListingDigest> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty())?;
-    Ok(DirectoryListing::read(std::os::fd::AsFd::as_fd(&dir))?.digest())
+    let mut listing = DirectoryListing::read(std::os::fd::AsFd::as_fd(&dir))?;
+    listing.retain(shows);
+    Ok(listing.digest())
 }
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "files of a test")]
 mod tests {
-    use proctor_core::model::trace::EntryKind;
-
     use super::*;
 
     #[test]

@@ -5,14 +5,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use proctor_core::model::drift::display_path;
-use proctor_core::model::trace::{AccessTrace, NoTrace, PathState};
+use proctor_core::model::trace::{AccessTrace, EntryKind, NoTrace, PathState};
+use proctor_core::model::withheld::{WithheldCollector, WithheldPaths};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::directory_listing::{DirectoryListing, KeptListings, read_directory};
 use crate::file_meta::{FileMeta, ProcessIds};
-use crate::host_files::{HostFiles, examine, examine_at};
+use crate::host_files::{HostFiles, examine, examine_at, path_below};
 use crate::node_table::{Node, NodeTable};
 use crate::protocol::{self, AnswerBody, Operation, REQUEST_BUFFER, ROOT_NODE, Request};
 use crate::recorder::{Recorder, is_unchanged};
@@ -46,6 +47,9 @@ pub struct ViewServer {
     /// The optional features of the kernel, as in its INIT request.
     kernel_flags: u32,
     recorder: Recorder,
+    /// Host paths that show the tree of a step with `inputs`, or a part of it, besides its export. They are withheld.
+    aliases: Vec<Vec<u8>>,
+    withheld: WithheldCollector,
     /// The user whose rights the server has.
     ids: ProcessIds,
 }
@@ -55,8 +59,8 @@ type Answer = Result<AnswerBody, Errno>;
 
 impl ViewServer {
     /// Creates the server of a view that was mounted with `device`, a non-blocking descriptor of `/dev/fuse`. The server
-    /// accesses the host with the rights of this process.
-    pub fn new(device: OwnedFd, exports: Vec<ViewExport>) -> Self {
+    /// accesses the host with the rights of this process. `aliases` are paths that it withholds.
+    pub fn new(device: OwnedFd, exports: Vec<ViewExport>, aliases: Vec<Vec<u8>>) -> Self {
         let base_devices =
             exports.iter().map(|export| rustix::fs::fstat(&export.base).map_or(0, |stat| stat.st_dev)).collect();
         Self {
@@ -68,6 +72,8 @@ impl ViewServer {
             listings: KeptListings::default(),
             kernel_flags: 0,
             recorder: Recorder::default(),
+            aliases,
+            withheld: WithheldCollector::default(),
             ids: ProcessIds::of_this_process(),
         }
     }
@@ -109,10 +115,18 @@ impl ViewServer {
         self.recorder.into_trace()
     }
 
+    /// Returns the paths that the command looked for and that were withheld.
+    pub fn withheld(&self) -> WithheldPaths {
+        self.withheld.paths()
+    }
+
     fn find_change(&self) -> Option<NoTrace> {
         self.recorder.records().iter().find_map(|record| {
             let export = &self.exports[record.export];
             let is_same = match examine(export, &record.path) {
+                Ok((meta, _)) if !self.shows(record.export, &record.path, meta.is_directory()) => {
+                    record.state == PathState::Absent
+                }
                 Ok((meta, target)) => {
                     let state = meta.state(&export.owners, target.as_deref());
                     is_unchanged(record, &state, Some(&meta.stamp())) && self.has_same_listing(record)
@@ -128,7 +142,32 @@ impl ViewServer {
         let Some(expected) = record.listing else { return true };
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
         let opened = crate::host_files::open_below(&self.exports[record.export], &record.path, flags);
-        opened.and_then(read_directory).is_ok_and(|listing| listing.digest() == expected)
+        opened.and_then(read_directory).is_ok_and(|mut listing| {
+            self.remove_withheld(record.export, &record.path, &mut listing);
+            listing.digest() == expected
+        })
+    }
+
+    /// Returns whether the view shows a path of the host that exists.
+    fn shows(&self, export: usize, path: &[u8], is_directory: bool) -> bool {
+        match &self.exports[export] {
+            tree @ ViewExport { inputs: Some(inputs), .. } => inputs.shows(path_below(tree, path), is_directory),
+            _ => !self.aliases.iter().any(|alias| alias == path),
+        }
+    }
+
+    fn remove_withheld(&self, export: usize, directory: &[u8], listing: &mut DirectoryListing) {
+        if self.exports[export].inputs.is_some() || !self.aliases.is_empty() {
+            listing.retain(|name, kind| self.shows(export, &join(directory, name), kind == EntryKind::Directory));
+        }
+    }
+
+    /// Answers the lookup of a path that exists and is withheld: it is absent for the command.
+    fn withhold(&mut self, export: usize, path: &Rc<[u8]>) -> AnswerBody {
+        let tree = &self.exports[export];
+        self.withheld.add(if tree.inputs.is_some() { path_below(tree, path) } else { path });
+        self.recorder.record_lookup(export, path, PathState::Absent, None);
+        AnswerBody::absent_entry()
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), Errno> {
@@ -225,6 +264,7 @@ impl ViewServer {
             Err(errno) => return Err(self.refused_access("open", &dir, errno)),
         };
         match examine_at(&*opened, name) {
+            Ok((meta, _)) if !self.shows(export, &path, meta.is_directory()) => Ok(self.withhold(export, &path)),
             Ok((meta, target)) => Ok(self.enter(export, path, meta, target)),
             Err(Errno::NOENT) => {
                 self.recorder.record_lookup(export, &path, PathState::Absent, None);
@@ -358,7 +398,8 @@ impl ViewServer {
         }
         let opened = self.host.directory(key, &node, &self.exports[node.export]);
         match opened.and_then(|dir| read_directory(&*dir)) {
-            Ok(listing) => {
+            Ok(mut listing) => {
+                self.remove_withheld(node.export, &node.path, &mut listing);
                 self.recorder.record_listing(node.record, listing.digest());
                 let answer = listing.answer(offset, size);
                 self.listings.keep(key, listing);

@@ -43,8 +43,8 @@ pub(crate) fn render_step(name: &str, step: &StepEvidence, command: &str, view: 
         let lines = view.layout.fit_line(&escape_line(&format!("  {}", source.phrase())));
         text.push_str(&format!("{}\n", paint(DIM, lines)));
     }
-    if let Some(phrase) = step.files_note() {
-        text.push_str(&format!("{}\n", paint(DIM, view.layout.fit_line(&format!("  {phrase}")))));
+    for note in step.notes() {
+        text.push_str(&format!("{}\n", paint(DIM, view.layout.fit_line(&escape_line(&format!("  {note}"))))));
     }
     text.push_str(&drift_block(step, view.layout));
     text.push_str(&streams(step, command, view));

@@ -54,6 +54,8 @@ pub enum StartFault {
     Sandbox,
     /// The working directory does not exist.
     Workdir,
+    /// A file that the step checks is not among its `inputs`.
+    NotAnInput,
     /// An internal error of Proctor.
     Internal,
 }

@@ -201,10 +201,18 @@ pub struct PlannedStep {
     /// The step whose findings this step fixes; absent for steps of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixes: Option<StepName>,
-    /// The files on which the result depends.
+    /// The files on which the result depends. The step sees no other file of the tree.
     pub inputs: Inputs,
     /// Report files that the step declares.
     pub reports: Vec<ReportFile>,
+}
+
+impl PlannedStep {
+    /// Returns whether a pass counts for each checked file by itself. A report describes all files of an execution, so that
+    /// a step with `reports` passes for all of its files together.
+    pub fn passes_per_file(&self) -> bool {
+        self.files.as_ref().is_some_and(|rules| rules.per_file) && self.reports.is_empty()
+    }
 }
 
 /// An argument vector: at least one word, and the first is not empty.

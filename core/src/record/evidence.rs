@@ -6,6 +6,7 @@
 
 mod checked_files;
 mod declared_reports;
+mod input_enforcement;
 mod measured;
 mod reuse_source;
 mod scope_coverage;
@@ -16,6 +17,7 @@ mod tree_source;
 pub use crate::text::escape::escape_output;
 pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
+pub use input_enforcement::InputEnforcement;
 pub use measured::Measured;
 pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
 pub use scope_coverage::covered_scope;
@@ -172,6 +174,9 @@ pub struct StepEvidence {
     /// The files that the step checked; absent if the step has no `files`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked_files: Option<CheckedFiles>,
+    /// Whether the step saw only its `inputs`; absent if it declares none, or did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_enforcement: Option<InputEnforcement>,
     /// Names of the environment variables of the step, without the trace context of the run.
     pub env_names: BTreeSet<String>,
     /// Resource usage.
@@ -465,9 +470,9 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
-/// `cached_from`, each `duration_ms`, `resources`, `leaked` and `reused`, the same of `checked_files`, and `mechanism`,
-/// `reason` and `hint` of controls. If the determinism class allows different output, it also excludes the fields about
-/// output and reports.
+/// `cached_from`, each `duration_ms`, `resources`, `leaked`, `reused` and `input_enforcement`, the same of
+/// `checked_files`, and `mechanism`, `reason` and `hint` of controls. If the determinism class allows different output,
+/// it also excludes the fields about output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
     let mut json = Json::from_serializable(document);
     if let Some(members) = json.as_object_mut() {
@@ -487,10 +492,12 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
     json
 }
 
+/// The measured fields of a step.
+const MEASURED_FIELDS: [&str; 5] = ["duration_ms", "resources", "leaked", "reused", "input_enforcement"];
+
 fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";
-    let is_removed =
-        |key: &str| matches!(key, "duration_ms" | "resources" | "leaked" | "reused") || !outputs && is_output(key);
+    let is_removed = |key: &str| MEASURED_FIELDS.contains(&key) || !outputs && is_output(key);
     remove_keys(step, is_removed);
     if let Some(files) = step.as_object_mut().and_then(|s| s.get_mut("checked_files")) {
         remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at" | "dependence"));

@@ -303,6 +303,14 @@ impl RunRecord {
         })
     }
 
+    /// Returns a sentence for each step that looked for files that are not its inputs, or whose `inputs` were not enforced.
+    pub fn inputs_sentences(&self) -> impl Iterator<Item = String> {
+        let steps = self.steps();
+        steps.filter_map(|(skill, step)| {
+            Some(format!("{} {}", step_path(skill, &step.planned.name), step.inputs_note()?))
+        })
+    }
+
     /// Returns the step or toolchain check that started last; `None` before the first one and after the end of the run.
     pub fn latest_start(&self) -> Option<(&SkillName, &StepName)> {
         self.latest_start.as_ref().map(|(skill, step)| (skill, step))

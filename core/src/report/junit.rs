@@ -140,6 +140,9 @@ fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
     if let Some(phrase) = step.files_note() {
         case.add_property(("checked_files", phrase.as_str()));
     }
+    if let Some(phrase) = step.inputs_note() {
+        case.add_property(("inputs", xml_attribute(&phrase).as_str()));
+    }
     case
 }
 

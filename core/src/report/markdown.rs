@@ -230,8 +230,8 @@ fn step_row(skill: &SkillRecord, step: &StepEvidence) -> String {
         Outcome::Skipped | Outcome::NoFiles => "➖",
         Outcome::Cancelled | Outcome::Inconclusive => "⚠️",
     };
-    let has_files_note = step.files_note().is_some();
-    let reason = (is_problem(step) || step.flaky || step.is_cached() || has_files_note).then(|| outcome_reason(step));
+    let has_note = step.notes().next().is_some();
+    let reason = (is_problem(step) || step.flaky || step.is_cached() || has_note).then(|| outcome_reason(step));
     let reasons: Vec<String> = reason.into_iter().chain(leak_warning(step)).collect();
     let why = if reasons.is_empty() {
         String::new()

@@ -41,14 +41,17 @@ pub(super) fn outcome_text(outcome: Outcome) -> &'static str {
 
 /// Returns the reason for a step's outcome, on one line.
 pub(super) fn outcome_reason(step: &StepEvidence) -> String {
-    let checked = step.files_note();
-    let end = [Some(termination_text(step)), checked].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    let one_line = |note: String| neutralize_lines(&single_line(&note));
+    let end = [termination_text(step)].into_iter().chain(step.notes().map(one_line)).collect::<Vec<_>>().join("; ");
     match step.outcome {
         Outcome::Drifted => format!("changed files that it must not change: {}; {end}", changed_paths(step)),
         Outcome::Passed if step.flaky => {
             format!("{end}, on attempt {} only", step.earlier_attempts.len() + 1)
         }
-        Outcome::Passed if step.is_cached() => step.reused.as_ref().map_or(end, ReuseSource::phrase),
+        Outcome::Passed if step.is_cached() => {
+            let source = step.reused.as_ref().map(ReuseSource::phrase);
+            source.into_iter().chain(step.inputs_note().map(one_line)).collect::<Vec<_>>().join("; ")
+        }
         _ => match step.forbidden_leak() {
             Some(leaked) => {
                 format!(

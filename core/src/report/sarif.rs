@@ -179,7 +179,9 @@ fn invocation(run: &ReportedRun) -> Value {
             let cached = record.cached_sentence().map(|sentence| notification("note", "cached-steps", &sentence));
             let files = record.files_sentences().take(MAX_NOTICES);
             let files = files.map(|sentence| notification("note", "checked-files", &sentence));
-            doubts.chain(partial).chain(leaks).chain(cached).chain(files).collect()
+            let inputs = record.inputs_sentences().take(MAX_NOTICES);
+            let inputs = inputs.map(|sentence| notification("note", "inputs", &sentence));
+            doubts.chain(partial).chain(leaks).chain(cached).chain(files).chain(inputs).collect()
         }
         RunResult::Refused(ReportedRefusal { message, .. }) => vec![notification("error", "no-run", message)],
     };

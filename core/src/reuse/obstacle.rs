@@ -5,7 +5,7 @@ use std::fmt;
 use crate::model::enforcement::Tolerated;
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly, RelPath};
-use crate::record::evidence::StepEvidence;
+use crate::record::evidence::{ReportFault, ReportState, StepEvidence};
 use crate::text::humanize::size;
 
 /// The reason why the result of a step is not stored, or why no stored result is used.
@@ -27,8 +27,6 @@ pub enum ReuseObstacle {
         /// The paths.
         paths: Vec<RelPath>,
     },
-    /// The step declares report files.
-    Reports,
     /// The step judges SQL.
     Sql,
     /// The steps of the run see the worktree itself, not a private copy.
@@ -43,6 +41,8 @@ pub enum ReuseObstacle {
     LeftProcesses,
     /// The output of the step is incomplete.
     IncompleteOutput,
+    /// A report of the step could not be read or stored.
+    UnreadReport,
     /// A control of the sandbox was not enforced.
     MissingControl,
     /// The result is larger than the store permits.
@@ -76,7 +76,6 @@ impl fmt::Display for ReuseObstacle {
                 let paths = paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
                 return write!(f, "a step of its skill changed {paths} of `needs_paths`");
             }
-            Self::Reports => "it declares `reports`",
             Self::Sql => "it judges SQL",
             Self::SharedTree => "steps see the worktree itself, not a private copy",
             Self::NotPassed => "it did not pass",
@@ -84,6 +83,7 @@ impl fmt::Display for ReuseObstacle {
             Self::LimitHit => "it reached a limit",
             Self::LeftProcesses => "it left processes behind",
             Self::IncompleteOutput => "its output is incomplete",
+            Self::UnreadReport => "one of its reports could not be read or stored",
             Self::MissingControl => "a control of the sandbox was not enforced",
             Self::TooLarge { bytes, max_bytes } => {
                 let (bytes, most) = (size(*bytes), size(*max_bytes));
@@ -103,7 +103,6 @@ pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseOb
         (skill.determinism == Determinism::D2, ReuseObstacle::Nondeterministic),
         (step.network == Network::Allow, ReuseObstacle::Network),
         (step.read_only == ReadOnly::Off || step.fixes.is_some(), ReuseObstacle::ChangesWorktree),
-        (!step.reports.is_empty(), ReuseObstacle::Reports),
         (step.sql.is_some(), ReuseObstacle::Sql),
     ];
     let cache = skill.caches.iter().find(|cache| !skill.transparent_caches.contains(cache));
@@ -121,10 +120,25 @@ pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
         (!evidence.resources.limits_hit.is_empty(), ReuseObstacle::LimitHit),
         (evidence.leaked.is_some(), ReuseObstacle::LeftProcesses),
         (!(evidence.stdout.complete && evidence.stderr.complete), ReuseObstacle::IncompleteOutput),
+        (!has_definite_reports(evidence), ReuseObstacle::UnreadReport),
         (!evidence.was_started() || has_gaps(evidence), ReuseObstacle::MissingControl),
         (!evidence.drift.found.is_empty() || !evidence.drift.applied.is_empty(), ReuseObstacle::NotPassed),
     ];
     rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
+}
+
+/// Returns whether another execution would find the same reports: each is stored, was not written, or is refused for a
+/// property of the file itself.
+fn has_definite_reports(evidence: &StepEvidence) -> bool {
+    let is_definite = |state: &ReportState| match state {
+        ReportState::Read { .. } | ReportState::Missing => true,
+        ReportState::Refused { reason } => match reason {
+            ReportFault::SymbolicLink | ReportFault::NoRegularFile | ReportFault::TooLarge | ReportFault::InGit => true,
+            ReportFault::Unreadable | ReportFault::Changing | ReportFault::NotKept => false,
+        },
+    };
+    evidence.found_reports.len() == evidence.planned.reports.len()
+        && evidence.found_reports.iter().all(|report| is_definite(&report.state))
 }
 
 fn has_gaps(evidence: &StepEvidence) -> bool {
@@ -158,6 +172,17 @@ mod tests {
         assert_eq!(obstacle("caches: [target],"), cache("target"));
         assert_eq!(obstacle("caches: [{ path: target, transparent: false }],"), cache("target"));
         assert_eq!(obstacle("caches: [{ path: a, transparent: true }, { path: b }],"), cache("b"));
+    }
+
+    #[test]
+    fn reports_do_not_prevent_reuse() {
+        let text =
+            "version: 1\nskills:\n  a: { determinism: D1, steps: [{ name: s, cmd: lint, reports: { junit: x } }] }\n";
+        let spec = spec::parse(text.as_bytes()).expect("a spec").spec;
+        let profile = ProfileName::new("pr").expect("a name");
+        let plan = spec::resolve(&spec, &profile, &OperatorConfig::default(), Sha256Hex::digest(b""), 1);
+        let skill = plan.expect("a plan").plan.skills.remove(0);
+        assert_eq!(plan_obstacle(&skill, &skill.steps[0]), None);
     }
 
     #[test]

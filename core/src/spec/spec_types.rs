@@ -214,7 +214,7 @@ pub struct Step {
     pub per_file: Option<Spanned<bool>>,
     /// The command that fixes what the step reports, for `proctor run --fix`.
     pub fix: Option<Spanned<SpecCommand>>,
-    /// Globs of the files on which the result depends. Default: the whole tree.
+    /// Globs of the files on which the result depends. The step sees no other file. Default: the whole tree.
     #[schemars(length(min = 1))]
     pub inputs: Option<Spanned<Vec<Spanned<SpecText>>>>,
     /// Directories that git ignores and that the step needs. All steps of the skill see them.

@@ -192,6 +192,7 @@ fn add_step_facts(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, det
         facts.push(format!("{named} passed only on a later attempt: it is flaky"));
     }
     facts.extend(step.reused.as_ref().map(|source| format!("{named} is {}", source.phrase())));
+    details.extend(step.inputs_note().map(|note| format!("{named} {note}")));
     if let Some(leaked) = &step.leaked {
         facts.push(format!("{named} left {} running, which the sandbox killed", leaked.count_phrase()));
         facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::LEAK_HINT)));

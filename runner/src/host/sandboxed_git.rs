@@ -218,6 +218,7 @@ impl SandboxedGit {
             caches: Vec::new(),
             tolerated: sight.tolerated,
             view: false,
+            inputs: None,
         })
     }
 }

@@ -20,7 +20,7 @@ mod warm_run_spaces;
 pub use exec::{CommandTree, ExecutedCommand};
 pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
-pub use reuse_preview::{ProfilePreview, ReusePreview, StepPreview};
+pub use reuse_preview::{ProfilePreview, ReusePreview, StepPreview, StoredPreview};
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -348,7 +348,7 @@ impl Engine {
                 let unused = context.space.is_pristine().then(|| context.space.clone());
                 drop(context);
                 match unused {
-                    Some(unused) => spare.keep(space, unused),
+                    Some(unused) => spare.keep_unused(space, unused),
                     None => spare.prepare(&launcher, space),
                 }
             });

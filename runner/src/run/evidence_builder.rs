@@ -92,6 +92,7 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
         earlier_attempts: vec![],
         found_reports: vec![],
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
@@ -195,6 +196,14 @@ pub(crate) struct HostView {
 pub(crate) const EMPTY_DIR: &str = "empty";
 /// Runtime of a command after which a sandbox for the next one is prepared.
 const SHORT_COMMAND: Duration = Duration::from_millis(20);
+/// Returns the directories that a policy hides, besides those that every sandbox hides. A directory below one of those
+/// makes no difference, and is left out: the command line and a daemon, which hides its socket, then have the same policy.
+/// A directory in the repository stays, since nothing hides it.
+fn hidden_directories(repo: &Path, configured: &[PathBuf], is_always_hidden: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let configured = configured.iter().filter(|path| path.starts_with(repo) || !is_always_hidden(path)).cloned();
+    hidden_parent(repo).into_iter().chain(configured).collect()
+}
+
 /// Name of the user inside a step.
 const STEP_USER: &str = "step";
 
@@ -213,7 +222,8 @@ impl HostView {
         reader: Option<FsCredentials>,
         tolerated: Tolerated,
     ) -> Result<Self, EngineError> {
-        let hide: Vec<PathBuf> = hidden_parent(repo).into_iter().chain(config.hidden_dirs.iter().cloned()).collect();
+        let is_always_hidden = |path: &Path| is_hidden(path, launcher.host(), &[]);
+        let hide = hidden_directories(repo, &config.hidden_dirs, is_always_hidden);
         state.ensure(EMPTY_DIR, 0o755)?;
         let found = HostToolchains::find(&ToolchainSearch {
             home: &config.home,
@@ -284,6 +294,7 @@ impl HostView {
             caches,
             tolerated: self.tolerated.clone(),
             view: false,
+            inputs: None,
         };
         (policy, environment)
     }
@@ -291,7 +302,7 @@ impl HostView {
 
 impl RunTree {
     /// Returns the paths of the tree.
-    fn paths(&self) -> TreePaths {
+    pub(crate) fn paths(&self) -> TreePaths {
         let repo = self.seen_at.clone();
         match &self.private_copy {
             None => TreePaths { repo, checkout: None, git: prepared_tree::worktree_git_dirs(&self.snapshot.git) },
@@ -428,7 +439,9 @@ impl RunContext {
             mounted.extend(self.needed_paths.mounts(&self.caches, skill)?);
         }
         let (mut policy, environment) = self.policy_with_mounts(step, mounted);
-        policy.view = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
+        policy.inputs = self.input_rules(skill, step);
+        let is_observed = skill.is_some_and(|skill| self.step_reuse(skill, step).is_some());
+        policy.view = is_observed || policy.inputs.is_some();
         Ok((policy, environment))
     }
 
@@ -437,7 +450,7 @@ impl RunContext {
     /// A step that checks only some of its files has other files in almost every run, so that observing it would cost more
     /// than it saves. With `per_file`, its results count for later runs too.
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
-        let is_part = self.files.is_some() && step.files.as_ref().is_some_and(|rules| !rules.per_file);
+        let is_part = self.files.is_some() && step.files.is_some() && !step.passes_per_file();
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
     }
 
@@ -487,9 +500,10 @@ impl RunContext {
     }
 
     /// Returns the tree for the comparison of inputs; `None` if steps see the worktree itself.
-    pub(crate) fn observed_tree(&self) -> Option<ObservedTree<'_>> {
+    /// `inputs` are the files that the step sees, if it does not see all of them.
+    pub(crate) fn observed_tree<'a>(&'a self, inputs: Option<&'a InputFilter>) -> Option<ObservedTree<'a>> {
         let copy = self.tree.private_copy.as_ref()?;
-        Some(ObservedTree { entries: &self.tree.snapshot.entries, directory: &copy.tree })
+        Some(ObservedTree { entries: &self.tree.snapshot.entries, directory: &copy.tree, inputs })
     }
 
     /// Returns the policy of one command with these mounts in the tree.
@@ -547,5 +561,21 @@ impl RunContext {
     /// Returns the record of the files that steps can see and that are not part of the tree.
     pub(crate) fn unverified_inputs(&self) -> Option<UnverifiedInputs> {
         UnverifiedInputs::with_mounted(self.tree.unverified.clone(), self.needed_paths.inputs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_every_sandbox_hides_are_left_out() {
+        let hidden = |repo: &str, configured: &[&str]| {
+            let configured: Vec<PathBuf> = configured.iter().map(PathBuf::from).collect();
+            hidden_directories(Path::new(repo), &configured, |path| path.starts_with("/run"))
+        };
+        assert_eq!(hidden("/srv/r", &["/run/proctor"]), hidden("/srv/r", &[]), "as on the command line");
+        assert_eq!(hidden("/srv/r", &["/srv/socket"]), [Path::new("/srv"), Path::new("/srv/socket")]);
+        assert_eq!(hidden("/run/r", &["/run/r/socket"]), [Path::new("/run"), Path::new("/run/r/socket")]);
     }
 }

@@ -12,6 +12,7 @@ use proctor_core::model::event::EndReason;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault, Termination};
 use proctor_core::model::plan::{Leaks, PlannedStep};
+use proctor_core::model::withheld::WithheldPaths;
 use proctor_core::record::evidence::{Resources, StreamEvidence};
 use proctor_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace, WaitStatus};
 use tokio::io::Interest;
@@ -54,6 +55,8 @@ pub(crate) struct AttemptResult {
     pub sandbox: Option<RunningSandbox>,
     /// What the command read of the host; `None` if it did not run on a view.
     pub view: Option<ViewTrace>,
+    /// The paths that the view withheld from the command; `None` if it reported none.
+    pub withheld: Option<WithheldPaths>,
 }
 
 impl AttemptResult {
@@ -70,6 +73,7 @@ impl AttemptResult {
             processes_ended: true,
             sandbox: None,
             view: None,
+            withheld: None,
         }
     }
 }
@@ -149,18 +153,18 @@ pub(crate) async fn supervise(
     let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
     let stdout = tokio::spawn(output::drain(out, keep, outputs.clone(), live_out, stop.clone()));
     let stderr = tokio::spawn(output::drain(err, keep, outputs.clone(), live_err, stop.clone()));
-    let (observed, duration, sandbox, view) = match AttemptChannel::new(running) {
+    let (observed, duration, sandbox, (view, withheld)) = match AttemptChannel::new(running) {
         Ok(control) => {
             let observed = observe_until_end(&control, step, cancel, notify, timer).await;
             // Taken before `control` is dropped: releasing an attempt that does not end takes a while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
-            let view = control.running.take_view_trace();
+            let view = (control.running.take_view_trace(), control.running.take_withheld_paths());
             let sandbox = observed.ended_by_itself().then_some(control.running).filter(RunningSandbox::is_reusable);
             (observed, duration, sandbox, view)
         }
         Err(error) => {
             let reason = format!("the sandbox's control channel cannot be monitored: {error}");
-            (AttemptObservations::internal_failure(reason), Duration::ZERO, None, None)
+            (AttemptObservations::internal_failure(reason), Duration::ZERO, None, (None, None))
         }
     };
     timer.finish_stage("let_go");
@@ -177,6 +181,7 @@ pub(crate) async fn supervise(
         processes_ended: observed.processes_ended,
         sandbox,
         view,
+        withheld,
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use proctor_core::decision::file_matcher::{FileCandidate, FileMatch, FileMatcher};
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::StartFault;
-use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedStep, RelPath};
-use proctor_core::record::evidence::{CheckedFiles, FileDependence};
+use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::record::evidence::{CheckedFiles, FileDependence, escape_output};
 use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{FileBatches, Policy};
@@ -55,14 +56,14 @@ impl StepFiles {
     pub(crate) async fn choose(
         context: &Arc<RunContext>,
         view: &TreeView,
-        step: &PlannedStep,
+        (skill, step): (&PlannedSkill, &PlannedStep),
     ) -> Result<Self, FilesNotChosen> {
         let Some(rules) = step.files.clone() else {
             return Ok(Self::new(None, false, 1));
         };
         let not_chosen = |fault, reason| FilesNotChosen { fault, reason, checked_files: None };
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
-        let (parallel, context, view) = (rules.parallel, Arc::clone(context), view.clone());
+        let (parallel, shared, context, view) = (rules.parallel, context, Arc::clone(context), view.clone());
         let workdir = step.workdir.clone();
         let chosen = tokio::task::spawn_blocking(move || {
             let (tree, scope) = (context.tree.repository.path(), context.files.as_deref());
@@ -81,7 +82,13 @@ impl StepFiles {
             Ok::<_, FileSelectionError>((chosen, has_deleted))
         });
         match chosen.await {
-            Ok(Ok((chosen, has_deleted))) if !chosen.chosen().is_empty() || has_deleted => Ok(chosen),
+            Ok(Ok((chosen, has_deleted))) if !chosen.chosen().is_empty() || has_deleted => {
+                let inputs = shared.input_filter(skill, step);
+                if let Some(inputs) = inputs.map_err(|reason| not_chosen(StartFault::Internal, reason))? {
+                    require_inputs(&inputs, &step.workdir, chosen.chosen().iter().map(Vec::as_slice))?;
+                }
+                Ok(chosen)
+            }
             Ok(Ok((chosen, _))) => Err(chosen.no_files()),
             Ok(Err(error)) => Err(not_chosen(StartFault::Internal, error.to_string())),
             Err(error) => Err(not_chosen(StartFault::Internal, format!("its files cannot be chosen: {error}"))),
@@ -225,6 +232,25 @@ pub(crate) struct FilesNotChosen {
     pub(crate) checked_files: Option<CheckedFiles>,
 }
 
+/// Refuses a file that a step is to check and that it does not see. Otherwise, the step would check another set of files
+/// than the record states.
+///
+/// # Errors
+/// One of the files, which are relative to the work directory, is no input.
+pub(crate) fn require_inputs<'a>(
+    inputs: &InputFilter,
+    workdir: &RelPath,
+    files: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(), FilesNotChosen> {
+    let mut paths = files.into_iter().map(|file| path_in_tree(workdir, file));
+    let Some(other) = paths.find(|path| !inputs.shows(path, false)) else { return Ok(()) };
+    let reason = format!(
+        "it checks `{}`, which is none of its `inputs`; add the file to `inputs`, or exclude it in `files`",
+        escape_output(&other)
+    );
+    Err(FilesNotChosen { fault: StartFault::NotAnInput, reason, checked_files: None })
+}
+
 /// Returns whether the rules would choose a file that was deleted. Its content is not known, so a rule that depends on it
 /// counts as met.
 fn lacks_chosen_file(
@@ -253,4 +279,24 @@ pub(crate) fn paths_digest<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> 
         listed.push(0);
     }
     Sha256Hex::digest(&listed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::decision::input_filter::InputRules;
+
+    use super::*;
+
+    #[test]
+    fn refuses_a_file_to_check_that_is_no_input() {
+        let rules = InputRules {
+            globs: vec!["svc/*.py".to_owned()],
+            shown: Vec::new(),
+            workdir: RelPath::new("svc").expect("a path"),
+        };
+        let filter = InputFilter::new(&rules).expect("globs");
+        assert!(require_inputs(&filter, &rules.workdir, [&b"a.py"[..], b"b.py"]).is_ok());
+        let refused = require_inputs(&filter, &rules.workdir, [&b"a.py"[..], b"deep/b.py"]).expect_err("refused");
+        assert!(refused.fault == StartFault::NotAnInput && refused.reason.contains("`svc/deep/b.py`"));
+    }
 }

@@ -112,9 +112,11 @@ pub(crate) async fn store_result(
     let step = &evidence.planned;
     let listed =
         is_per_file.then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
+    let inputs = context.input_filter(skill, step);
     let store = move || {
-        let none = StoreOutcome::default();
-        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree()) else { return none };
+        let none = StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
+        let Ok(inputs) = &inputs else { return none };
+        let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree(inputs.as_ref())) else { return none };
         let stored = match &listed {
             None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle),
             Some((checked, all, earlier)) => {
@@ -122,16 +124,16 @@ pub(crate) async fn store_result(
             }
         };
         match stored {
-            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), ..none },
+            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), ..StoreOutcome::default() },
             Err(FilesNotStored::Obstacle(obstacle)) => {
                 tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
                 // Without a record, nothing shows that the files are independent.
-                StoreOutcome { must_check_all: is_partial, ..none }
+                none
             }
             Err(FilesNotStored::Dependence(dependence)) => {
                 tracing::debug!(step = %evidence.planned.name, "{}", dependence.phrase());
                 reuse.refute_per_file(&key, &dependence);
-                StoreOutcome { must_check_all: is_partial, ..none }
+                none
             }
         }
     };
@@ -174,11 +176,6 @@ pub(crate) struct StoreOutcome {
     pub(crate) doubt: Option<InconclusiveDetail>,
     /// True if earlier results of other files do not count, so that all files have to be checked.
     pub(crate) must_check_all: bool,
-}
-
-/// Returns whether the result of each file of a step depends on no other of its files, according to the spec.
-pub(crate) fn is_per_file(step: &PlannedStep) -> bool {
-    step.files.as_ref().is_some_and(|rules| rules.per_file)
 }
 
 pub(crate) fn paths_in_tree<'a>(step: &PlannedStep, files: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Vec<u8>> {

@@ -12,7 +12,7 @@ use crate::run::request::CacheMode;
 use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
-use crate::step::result_storage::{Recheck, StepKey, StepReuseState, is_per_file, paths_in_tree};
+use crate::step::result_storage::{Recheck, StepKey, StepReuseState, paths_in_tree};
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
@@ -26,7 +26,7 @@ pub(crate) async fn run(
     skill: &PlannedSkill,
     step: &PlannedStep,
 ) -> StepRun {
-    let mut files = match StepFiles::choose(context, stack.view(), step).await {
+    let mut files = match StepFiles::choose(context, stack.view(), (skill, step)).await {
         Ok(files) => files,
         Err(not_chosen) => return unchosen_step(context, step, not_chosen),
     };
@@ -153,7 +153,7 @@ pub(crate) fn reuse_key(
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step, TreeMounts::None).ok()?;
     let mounted = context.mounted_directories(skill);
-    if is_per_file(step) {
+    if step.passes_per_file() {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
             Ok(None) => return Some(StepKey { key, is_per_file: true }),
@@ -181,7 +181,11 @@ pub(crate) async fn search_result(
     let (shared, key) = (Arc::clone(context), key.clone());
     let listed = is_per_file.then(|| paths_in_tree(step, files.chosen()));
     let none = || (Vec::new(), None);
-    let search = move || match (&shared.reuse, shared.observed_tree(), listed) {
+    let inputs = match context.input_filter(skill, step) {
+        Ok(inputs) => inputs,
+        Err(message) => return ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })),
+    };
+    let search = move || match (&shared.reuse, shared.observed_tree(inputs.as_ref()), listed) {
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
             Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {

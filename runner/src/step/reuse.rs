@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::step::host_stamps::{require_reliable_stamp, require_settled};
 use crate::step::process_facts::{inherited_attributes, machine_facts};
+use crate::step::stored_reports::StoredReports;
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
@@ -45,6 +46,7 @@ const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 #[derive(Debug)]
 pub(crate) struct StepReuse {
     results: StepResults,
+    reports: StoredReports,
     settings: ReuseSettings,
     request: ReuseRequest,
     proctor: String,
@@ -155,6 +157,8 @@ pub(crate) enum NoResult {
     Changed(ChangedInput),
     /// All results are too old.
     TooOld,
+    /// This report of the execution has been removed.
+    ReportRemoved(String),
     /// A check found a wrong result.
     Distrusted(String),
     /// A result holds, and the step is executed to check it.
@@ -181,6 +185,7 @@ impl fmt::Display for NoResult {
             Self::Unprepared(text) => f.write_str(text),
             Self::Changed(change) => change.fmt(f),
             Self::TooOld => write!(f, "every stored result is older than {} days", MAX_AGE.as_secs() / SECONDS_PER_DAY),
+            Self::ReportRemoved(path) => write!(f, "its report `{path}` is no longer stored"),
             Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
             Self::Recheck => f.write_str("a stored result holds, and this execution checks it"),
             Self::Unreadable(error) => write!(f, "the stored results cannot be read: {error}"),
@@ -197,6 +202,7 @@ impl StepReuse {
         let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         Ok(Self {
             results: StepResults::open(state, config.max_store_bytes)?,
+            reports: StoredReports::open(state)?,
             settings: config.settings,
             request: config.request.clone(),
             proctor: format!("{} {helper} {itself}", env!("CARGO_PKG_VERSION")),
@@ -301,10 +307,12 @@ impl StepReuse {
         let (mut holding, mut miss) = (Vec::new(), NoResult::NotStored);
         for result in self.results.candidates(key)? {
             let result = result?;
-            let reason = match (self.is_dated(&result), result.inputs.first_change(&inputs)) {
-                (true, _) => NoResult::TooOld,
-                (false, Some(change)) => NoResult::Changed(change),
-                (false, None) => {
+            let change = || result.inputs.first_change(&inputs).map(NoResult::Changed);
+            let lost_report = || self.reports.first_missing(&result.evidence).map(NoResult::ReportRemoved);
+            let dated = self.is_dated(&result).then_some(NoResult::TooOld);
+            let reason = match dated.or_else(change).or_else(lost_report) {
+                Some(reason) => reason,
+                None => {
                     let ends = are_enough(&result);
                     holding.push(result);
                     if ends {
@@ -430,7 +438,8 @@ impl StepReuse {
     /// Records that results are used, so that results which are used less are removed first. A preview uses no result.
     fn mark_used(&self, results: &[StoredResult]) {
         for result in results.iter().filter(|_| !self.request.is_preview) {
-            if let Err(error) = self.results.mark_used(result) {
+            let marked = self.results.mark_used(result).and_then(|()| self.reports.mark_used(&result.evidence));
+            if let Err(error) = marked {
                 tracing::debug!(%error, "the use of a stored result cannot be recorded");
             }
         }

@@ -26,11 +26,11 @@ pub(crate) async fn predict_reuse(
     if let Some(obstacle) = StepReuse::obstacle(skill, step) {
         return nothing(NoResult::Obstacle(obstacle));
     }
-    let mut files = match StepFiles::choose(context, stack.view(), step).await {
+    let mut files = match StepFiles::choose(context, stack.view(), (skill, step)).await {
         Ok(files) => files,
         Err(not_chosen) => return unsearched(Err(not_chosen)),
     };
-    if context.observed_tree().is_none() {
+    if context.observed_tree(None).is_none() {
         return nothing(NoResult::Obstacle(ReuseObstacle::SharedTree));
     }
     if let Some(reason) = context.needed_paths.problem_of(skill) {

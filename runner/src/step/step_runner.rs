@@ -2,36 +2,30 @@
 //! layer after each attempt, and computes the outcome.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
-use proctor_core::model::enforcement::{Control, Enforcement};
+use proctor_core::model::enforcement::Control;
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
+use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_sandbox::helper::copy_changes::drift_method_for;
 use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
-use proctor_snapshot::{
-    ApplyError, ApplyInput, DriftError, DriftInput, IgnoredContent, ScanBounds, ScanError, SparingRules, apply_back,
-    find_drift, scan_layer_sparing,
-};
 use proctor_sql::check::CheckError;
-use tokio::task::JoinError;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext, TreeMounts};
 use crate::step::attempt::{self, AttemptResult};
-use crate::step::file_selection::{FilesNotChosen, StepFiles};
+use crate::step::file_selection::{FilesNotChosen, StepFiles, require_inputs};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
 use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
+use crate::step::step_changes::{apply_layer, drift_method, read_layer};
 use crate::step::step_events::{emit_terminating, step_retrying_event, step_started_event};
 use crate::step::step_reports::ExpectedReports;
 use crate::step::timing::StageTimer;
@@ -72,29 +66,21 @@ enum StepCommandError {
     /// The files to check cannot be arguments.
     #[error(transparent)]
     Argv(#[from] BadArgv),
+    /// The files that the step sees are not known.
+    #[error("{0}")]
+    Inputs(String),
+    /// A file to check is not among the files that the step sees.
+    #[error("{0}")]
+    NotAnInput(String),
 }
 
-/// The reason why the changes of a step cannot be judged or applied.
-#[derive(Debug, thiserror::Error)]
-enum StepChangesError {
-    /// The layer cannot be read.
-    #[error(transparent)]
-    Scan(#[from] ScanError),
-    /// The layer cannot be compared with the tree.
-    #[error(transparent)]
-    Drift(#[from] DriftError),
-    /// The file system of the layer is not known.
-    #[error("the method of the scan is unknown: {0}")]
-    Method(#[source] io::Error),
-    /// The task that reads the layer panicked.
-    #[error("reading the layer failed unexpectedly: {0}")]
-    ReadTask(#[source] JoinError),
-    /// The changes cannot be written to the worktree.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// The task that applies the changes panicked.
-    #[error("applying ended badly: {0}")]
-    ApplyTask(#[source] JoinError),
+impl StepCommandError {
+    fn fault(&self) -> StartFault {
+        match self {
+            Self::NotAnInput(_) => StartFault::NotAnInput,
+            Self::Check(_) | Self::Argv(_) | Self::Inputs(_) => StartFault::Internal,
+        }
+    }
 }
 
 /// One attempt, with the content of its layer.
@@ -138,7 +124,7 @@ pub(crate) async fn execute(
     step: &PlannedStep,
     purpose: Execution,
 ) -> StepRun {
-    match StepFiles::choose(context, stack.view(), step).await {
+    match StepFiles::choose(context, stack.view(), (skill, step)).await {
         Ok(files) => execute_with_files(context, stack, skill, step, (&files, None, purpose)).await,
         Err(FilesNotChosen { fault, reason, .. }) => {
             not_started_step(context, step, &JudgedAttempt::not_started(fault, reason))
@@ -156,7 +142,8 @@ pub(crate) async fn execute_with_files(
     let mut earlier = Vec::new();
     let mut env_names = Default::default();
     let is_shown = purpose == Execution::Verifying;
-    let mut uses_view = state.is_some();
+    // The reason why the step must run without a view.
+    let mut failed_view: Option<String> = None;
     let mounts = state.as_ref().map_or(TreeMounts::All, StepReuseState::mounts);
     context.open_caches(skill, mounts).await;
     loop {
@@ -164,7 +151,7 @@ pub(crate) async fn execute_with_files(
         // Comes before the event, so that a reader of the event finds the outputs.
         let live = context.live.get().filter(|_| is_shown);
         let live = live.map(|live| live.begin_attempt(&skill.name, &step.name, attempt));
-        if is_shown && uses_view == state.is_some() {
+        if is_shown && failed_view.is_none() {
             context.emit(step_started_event(context, skill, step, attempt)).await;
         }
         let mut timer = StageTimer::start();
@@ -176,17 +163,18 @@ pub(crate) async fn execute_with_files(
                 // Building the policy opens the caches, which may contain the reports.
                 expected = ExpectedReports::capture_before(context, skill, step);
                 timer.finish_stage("policy");
-                match argv_with_sql_files(&policy.argv, step, stack) {
+                match argv_with_sql_files(context, &policy.argv, (skill, step), stack) {
                     Ok(argv) => {
                         policy.argv = argv;
                         policy.files = files.batches(&policy);
                         // Only a first attempt is observed: a later pass is never stored.
-                        policy.view &= uses_view && earlier.is_empty();
+                        let needs_view = policy.inputs.is_some() || (state.is_some() && earlier.is_empty());
+                        policy.view &= needs_view && failed_view.is_none();
                         let judged = run_attempt(context, stack, skill, step, &policy, live, timer).await;
                         used_policy = Some(policy);
                         judged
                     }
-                    Err(error) => JudgedAttempt::not_started(StartFault::Internal, error.to_string()),
+                    Err(error) => JudgedAttempt::not_started(error.fault(), error.to_string()),
                 }
             }
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
@@ -197,10 +185,11 @@ pub(crate) async fn execute_with_files(
             && !context.cancel.is_cancelled()
         {
             tracing::debug!(step = %step.name, %reason, "the step is executed without a view");
+            failed_view = Some(reason.to_string());
             discard_layer(judged.layer.take()).await;
-            uses_view = false;
             continue;
         }
+        context.explain_withheld_program((skill, step), stack.view(), &mut judged.result.termination);
         context.host_view.explain_missing_program(&step.cmd, &mut judged.result.termination);
         if can_retry(&judged, step, attempt) && !context.cancel.is_cancelled() {
             context.emit(step_retrying_event(skill, step, attempt, judged.outcome)).await;
@@ -219,6 +208,12 @@ pub(crate) async fn execute_with_files(
         let mut evidence = StepEvidence {
             found_reports,
             checked_files: files.evidence(used_policy.as_ref()),
+            input_enforcement: context.input_enforcement(
+                used_policy.as_ref(),
+                step,
+                &judged.result,
+                failed_view.as_deref(),
+            ),
             ..step_evidence(step, &judged, earlier, flaky, env_names, &applied)
         };
         evidence.drift.fixed = fixed;
@@ -283,11 +278,20 @@ fn return_sandbox(
 }
 
 /// Returns the command; for a step that judges SQL, with the files that it checks as arguments.
-fn argv_with_sql_files(argv: &Argv, step: &PlannedStep, stack: &LayerStack) -> Result<Argv, StepCommandError> {
+fn argv_with_sql_files(
+    context: &RunContext,
+    argv: &Argv,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    stack: &LayerStack,
+) -> Result<Argv, StepCommandError> {
     if step.sql.is_none() {
         return Ok(argv.clone());
     }
     let files = SqlProgram::checked_files(step, stack.view())?;
+    if let Some(inputs) = context.input_filter(skill, step).map_err(StepCommandError::Inputs)? {
+        let checked = require_inputs(&inputs, &step.workdir, files.iter().map(String::as_bytes));
+        checked.map_err(|refused| StepCommandError::NotAnInput(refused.reason))?;
+    }
     Ok(Argv::new(argv.words().iter().cloned().chain(files).collect())?)
 }
 
@@ -410,7 +414,9 @@ async fn judge_step_attempt(
     }
     let in_doubt = judged.outcome == Outcome::Inconclusive;
     let method = drift_method(&upper, &judged.result.enforcement);
-    match read_layer(context, stack, skill, step, upper).await.and_then(|read| Ok((read, method?))) {
+    let shows_inputs_only = !matches!(judged.result.view, None | Some(Err(NoTrace::Unavailable { .. })));
+    match read_layer(context, stack, skill, step, (upper, shows_inputs_only)).await.and_then(|read| Ok((read, method?)))
+    {
         Ok(((layer, drift), method)) => {
             if !drift.is_empty() || !in_doubt {
                 let violations = Violations { drifted: !drift.is_empty(), leaked };
@@ -437,57 +443,6 @@ fn judge(step: &PlannedStep, termination: &Termination, violations: Violations) 
     judge(termination, &step.expect_exit, violations)
 }
 
-/// Returns how the step's changes got into its layer: through the kernel's overlay or, without an overlay, through
-/// the sandbox, which uses the same function to choose how it finds changes of the copy.
-fn drift_method(layer: &Layer<Sealed>, enforcement: &Enforcement) -> Result<DriftMethod, StepChangesError> {
-    if enforcement.is_enforced(Control::Layer) {
-        return Ok(DriftMethod::Layer);
-    }
-    drift_method_for(layer.upper()).map_err(StepChangesError::Method)
-}
-
-/// Reads and hashes the step's writes, on a blocking thread unless the layer is empty.
-async fn read_layer(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-    layer: Layer<Sealed>,
-) -> Result<(Arc<StackedLayer>, StepDrift), StepChangesError> {
-    let (context, stack) = (Arc::clone(context), stack.clone());
-    let (caches, mode, reports) = (context.mounted_paths(skill), step.read_only, step.reports.clone());
-    let content = context.ignored_content.get().copied().unwrap_or_else(|| ignored_content(mode));
-    let is_empty = layer.is_empty();
-    let work = move || {
-        let spare = SparingRules { view: stack.view(), ignored: &context.tree.ignored, content };
-        let mut scan = scan_layer_sparing(layer.upper(), ScanBounds::default(), spare)?;
-        scan.exclude_reports(reports.iter().map(|report| &report.path), stack.view());
-        let drift = find_drift(DriftInput {
-            view: stack.view(),
-            scan: &scan,
-            mode,
-            ignored: &context.tree.ignored,
-            repo: context.tree.repository.as_fd(),
-            upper: layer.upper(),
-            lower_uppers: &stack.uppers(),
-            caches: &caches,
-        })?;
-        Ok((Arc::new(StackedLayer { layer, scan }), drift))
-    };
-    if is_empty {
-        return work();
-    }
-    tokio::task::spawn_blocking(work).await.map_err(StepChangesError::ReadTask)?
-}
-
-/// Returns how much to read of ignored directories for a single command, which has no later steps.
-fn ignored_content(mode: ReadOnly) -> IgnoredContent {
-    match mode {
-        ReadOnly::Tracked => IgnoredContent::Skipped,
-        ReadOnly::Off | ReadOnly::Strict => IgnoredContent::Hashed,
-    }
-}
-
 /// Applies the changes of a passed `read_only: off` step to the worktree. Returns the paths.
 async fn apply_changes(
     context: &Arc<RunContext>,
@@ -502,20 +457,7 @@ async fn apply_changes(
     if context.changes == ChangeMode::KeepInLayers {
         return vec![];
     }
-    let caches = context.mounted_paths(skill);
-    let (context, stack) = (Arc::clone(context), stack.clone());
-    let work = tokio::task::spawn_blocking(move || {
-        let upper: BorrowedFd<'_> = layer.layer.upper();
-        Ok(apply_back(ApplyInput {
-            repo: context.tree.worktree.as_fd(),
-            view: stack.view(),
-            scan: &layer.scan,
-            upper,
-            ignored: &context.tree.ignored,
-            caches: &caches,
-        })?)
-    });
-    match work.await.unwrap_or_else(|error| Err(StepChangesError::ApplyTask(error))) {
+    match apply_layer(context, stack, skill, layer).await {
         Ok(applied) => applied,
         Err(error) => {
             let path = step_path(&skill.name, &step.name);
@@ -556,6 +498,7 @@ fn step_evidence(
         earlier_attempts,
         found_reports: vec![],
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         env_names,
         resources: report.resources.clone(),

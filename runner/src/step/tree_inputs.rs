@@ -6,13 +6,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::{Entry, EntryKind};
-use proctor_core::model::trace::{AccessedPath, ListingDigest, PathState};
+use proctor_core::model::trace::{AccessedPath, EntryKind as FileKind, ListingDigest, PathState};
 use proctor_core::record::evidence::escape_output;
 use proctor_core::reuse::{ContentPin, CurrentInputs, InputArea, PassedFile, PathNow};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
-use proctor_sandbox::{observe_listing, observe_path};
+use proctor_sandbox::{observe_path, observe_shown_listing};
 use proctor_snapshot::EntryTree;
 use rustix::fs::{Mode, OFlags};
 
@@ -26,6 +27,8 @@ pub(crate) struct ObservedTree<'a> {
     pub(crate) entries: &'a EntryTree,
     /// The directory of the private copy.
     pub(crate) directory: &'a Path,
+    /// The files that the step sees; `None` for all.
+    pub(crate) inputs: Option<&'a InputFilter>,
 }
 
 /// Looks up the inputs of a step as they are now.
@@ -66,6 +69,10 @@ impl TreeInputs<'_> {
         .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
     }
 
+    fn shows(&self, path: &[u8], is_directory: bool) -> bool {
+        self.0.inputs.is_none_or(|inputs| inputs.shows(path, is_directory))
+    }
+
     fn host_path(&self, area: InputArea, path: &[u8]) -> PathBuf {
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
         match area {
@@ -77,15 +84,22 @@ impl TreeInputs<'_> {
 
 impl CurrentInputs for TreeInputs<'_> {
     fn covered(&self, path: &[u8]) -> Option<Entry> {
-        self.0.entries.get(path)
+        self.0.entries.get(path).filter(|_| self.shows(path, false))
     }
 
     fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
-        observe_path(&self.host_path(area, path)).ok()
+        let (state, stamp) = observe_path(&self.host_path(area, path)).ok()?;
+        let is_directory = matches!(state, PathState::Directory { .. });
+        let is_shown = area == InputArea::Host || self.shows(path, is_directory);
+        Some(if is_shown { (state, stamp) } else { (PathState::Absent, None) })
     }
 
     fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
-        observe_listing(&self.host_path(area, path)).ok()
+        let shows = |name: &[u8], kind| {
+            let separator: &[u8] = if path.is_empty() { b"" } else { b"/" };
+            area == InputArea::Host || self.shows(&[path, separator, name].concat(), kind == FileKind::Directory)
+        };
+        observe_shown_listing(&self.host_path(area, path), shows).ok()
     }
 
     fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {

@@ -124,6 +124,18 @@ impl Objects {
         self.with_decompressed(sha256, form, |mut kept| io::copy(&mut kept, &mut io::sink()))
     }
 
+    /// Sets the time of an object to now, if it exists. The oldest objects are removed first.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub(crate) fn touch(&self, sha256: &Sha256Hex, form: StoredForm) -> Result<(), StoreError> {
+        let (shard, rest) = sha256.as_str().split_at(2);
+        match self.root.descend(shard) {
+            Ok(directory) => directory.touch(&format!("{rest}.{}", form.suffix())),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Applies `read` to the decompressed content of an object.
     fn with_decompressed<T>(
         &self,

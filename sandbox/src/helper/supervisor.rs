@@ -1,6 +1,7 @@
 //! Runs one sandbox in the helper: sets it up, starts PID 1, prepares the tree for the command, and then waits for
 //! PID 1 to end or for the daemon to close its side. The helper is the last process to end.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use crate::resource_report::{ExhaustedSpace, WaitStatus};
 use crate::setup::{SetupOp, SetupStage};
 use crate::sys::{self, ForkResult};
 use crate::wire::{
-    self, CgroupEntry, CommandMessage, HelperMessage, InitInstructions, MountedTree, SandboxRequest, ViewReport,
+    self, CgroupEntry, CommandMessage, HelperMessage, InitInstructions, MountedTree, SandboxRequest, ViewMessageReport,
 };
 
 pub(super) fn run_sandbox(
@@ -96,7 +97,12 @@ fn start_view(request: &SandboxRequest, null: &OwnedFd, control: &mut OwnedFd, f
         return SandboxView::None;
     }
     let inherited = fds.iter_mut().chain([control]).collect();
-    match ViewProcess::start(request.user, null, inherited) {
+    // The helper will join another namespace, whose table of mounts can be older.
+    let host_mounts = match request.frame.inputs {
+        Some(_) => fs::read("/proc/self/mountinfo"),
+        None => Ok(Vec::new()),
+    };
+    match host_mounts.and_then(|table| ViewProcess::start(request.user, null, inherited, table)) {
         Ok(process) => SandboxView::Starting(process),
         Err(error) => {
             SandboxView::Unavailable(NoTrace::Unavailable { message: format!("cannot start its server: {error}") })
@@ -202,7 +208,7 @@ fn with_view_report(mut message: HelperMessage, ended: SandboxView) -> (HelperMe
     let HelperMessage::Exited { view, .. } = &mut message else { return (message, None) };
     let (report, trace) = match ended {
         SandboxView::None => return (message, None),
-        SandboxView::Unavailable(reason) => (ViewReport::Untraced(reason), None),
+        SandboxView::Unavailable(reason) => (ViewMessageReport::missing(reason), None),
         // The server is the last process that uses the view, and nothing can change what it has recorded.
         SandboxView::Starting(process) | SandboxView::Mounted(process, _) | SandboxView::Serving(process) => {
             process.finish()

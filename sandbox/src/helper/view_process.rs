@@ -4,10 +4,12 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::trace::{AccessTrace, NoTrace};
+use proctor_core::model::withheld::WithheldPaths;
 use proctor_view::{IdRange, OwnerMap, ViewEnd, ViewExport, ViewServer};
 use rustix::fs::MemfdFlags;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions};
@@ -17,7 +19,7 @@ use super::mounts;
 use crate::host::{MAPPED_BASE, MAPPED_COUNT, StepUser};
 use crate::sys::{self, ForkResult};
 use crate::wait::{self, EXIT_TIMEOUT};
-use crate::wire::{self, MAX_EXPORTS, ViewExportSpec, ViewMessage, ViewReport};
+use crate::wire::{self, MAX_EXPORTS, ViewExportSpec, ViewMessage, ViewMessageReport};
 
 /// Timeout for the trace after the command has ended. The server examines each path of the trace once more.
 const REPORT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -31,12 +33,19 @@ pub(super) struct ViewProcess {
     socket: OwnedFd,
     /// The process that started the server. PID 1 is forked from it, and drops its copy of this value.
     parent: Pid,
+    /// The table of mounts of the namespace in which the server runs.
+    host_mounts: Vec<u8>,
 }
 
 impl ViewProcess {
     /// Starts the process. `inherited` are all descriptors of the helper except the standard streams; the process
-    /// closes its copies.
-    pub(super) fn start(user: StepUser, null: &OwnedFd, inherited: Vec<&mut OwnedFd>) -> io::Result<Self> {
+    /// closes its copies. `host_mounts` is the table of mounts, if it will be needed.
+    pub(super) fn start(
+        user: StepUser,
+        null: &OwnedFd,
+        inherited: Vec<&mut OwnedFd>,
+        host_mounts: Vec<u8>,
+    ) -> io::Result<Self> {
         let (ours, theirs) = wire::socket_pair()?;
         match sys::fork()? {
             ForkResult::Child => {
@@ -44,18 +53,23 @@ impl ViewProcess {
                 // The helper sees the end of the socket and reports it.
                 let closed = close_inherited(null, inherited);
                 let report = closed.and_then(|()| restrict_to_step(user)).map(|()| serve(&theirs));
-                let report = report.unwrap_or_else(|error| Some(Err(unavailable("start the server", &error))));
-                if let Some(report) = report {
-                    drop(send_report(&theirs, report));
+                let failed = |error| Some((Err(unavailable("start the server", &error)), None));
+                if let Some((trace, withheld)) = report.unwrap_or_else(failed) {
+                    drop(send_report(&theirs, trace, withheld));
                 }
                 std::process::exit(0)
             }
             ForkResult::Parent(pid) => {
                 let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
                 let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-                Ok(Self { pid, pidfd, socket: ours, parent: rustix::process::getpid() })
+                Ok(Self { pid, pidfd, socket: ours, parent: rustix::process::getpid(), host_mounts })
             }
         }
+    }
+
+    /// Returns the table of mounts of the namespace in which the server runs, in the format of `/proc/self/mountinfo`.
+    pub(super) fn host_mounts(&self) -> &[u8] {
+        &self.host_mounts
     }
 
     /// Returns a descriptor that becomes readable when the process ends.
@@ -68,34 +82,35 @@ impl ViewProcess {
         &self,
         exports: Vec<(ViewExportSpec, BorrowedFd<'_>)>,
         device: BorrowedFd<'_>,
+        aliases: Vec<PathBuf>,
     ) -> io::Result<()> {
         let (mut specs, fds): (Vec<_>, Vec<_>) = exports.into_iter().unzip();
         for fds in fds.chunks(MAX_EXPORTS) {
             let part = specs.drain(..fds.len()).collect();
             wire::send_document(self.socket.as_fd(), &ViewMessage::Exports(part), fds)?;
         }
-        wire::send_document(self.socket.as_fd(), &ViewMessage::Serve, &[device])
+        wire::send_document(self.socket.as_fd(), &ViewMessage::Serve { aliases }, &[device])
     }
 
     /// Returns the reason for which the process has ended by itself, if it reported one.
     pub(super) fn failure(&self) -> Option<NoTrace> {
         wait::wait_readable(self.socket.as_fd(), EXIT_TIMEOUT).ok()?;
         match wire::recv_document(self.socket.as_fd()) {
-            Ok(Some((ViewReport::Untraced(reason), _))) => Some(reason),
+            Ok(Some((ViewMessageReport { no_trace, .. }, _))) => no_trace,
             _ => None,
         }
     }
 
     /// Requests the trace, and waits for it. All processes of the step must have ended.
-    pub(super) fn finish(self) -> (ViewReport, Option<OwnedFd>) {
+    pub(super) fn finish(self) -> (ViewMessageReport, Option<OwnedFd>) {
         // A server that has failed has sent its report already, and closed its side.
         drop(wire::send_document(self.socket.as_fd(), &ViewMessage::Finish, &[]));
-        let untraced = |reason| (ViewReport::Untraced(reason), None);
+        let untraced = |reason| (ViewMessageReport::missing(reason), None);
         if wait::wait_readable(self.socket.as_fd(), REPORT_TIMEOUT).is_err() {
             let seconds = REPORT_TIMEOUT.as_secs();
             return untraced(NoTrace::NotDescribable { message: format!("no trace within {seconds} s") });
         }
-        match wire::recv_document::<ViewReport>(self.socket.as_fd()) {
+        match wire::recv_document::<ViewMessageReport>(self.socket.as_fd()) {
             Ok(Some((report, fds))) => (report, fds.into_iter().next()),
             Ok(None) => untraced(failed("its server was killed")),
             Err(error) => untraced(failed(format!("its server sent no report: {error}"))),
@@ -166,30 +181,35 @@ fn raise_descriptor_limit() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit })?)
 }
 
+/// The trace of a view, and the paths that it withheld.
+type ServerReport = (Result<AccessTrace, NoTrace>, Option<WithheldPaths>);
+
 /// Serves the view until the command has ended; returns `None` if the helper needs no report.
-fn serve(socket: &OwnedFd) -> Option<Result<AccessTrace, NoTrace>> {
-    let (device, exports) = match receive_exports(socket) {
+fn serve(socket: &OwnedFd) -> Option<ServerReport> {
+    let mut server = match receive_exports(socket) {
         Ok(received) => received?,
-        Err(error) => return Some(Err(unavailable("open what the view shows", &error))),
+        Err(error) => return Some((Err(unavailable("open what the view shows", &error)), None)),
     };
-    let mut server = ViewServer::new(device, exports);
-    match server.serve(socket.as_fd()) {
+    let end = server.serve(socket.as_fd());
+    let withheld = Some(server.withheld());
+    match end {
         // The helper and all processes of the step have ended.
         Ok(ViewEnd::Unmounted) => None,
         Ok(ViewEnd::Stopped) => match wire::recv_document(socket.as_fd()) {
-            Ok(Some((ViewMessage::Finish, _))) => Some(server.into_trace()),
+            Ok(Some((ViewMessage::Finish, _))) => Some((server.into_trace(), withheld)),
             _ => None,
         },
-        Err(errno) => Some(match server.into_trace() {
-            Err(reason @ NoTrace::Failed { .. }) => Err(reason),
-            _ => Err(failed(errno.to_string())),
-        }),
+        Err(errno) => match server.into_trace() {
+            Err(reason @ NoTrace::Failed { .. }) => Some((Err(reason), withheld)),
+            _ => Some((Err(failed(errno.to_string())), withheld)),
+        },
     }
 }
 
-/// Receives what is to be served; `None` if the helper has ended.
-fn receive_exports(socket: &OwnedFd) -> io::Result<Option<(OwnedFd, Vec<ViewExport>)>> {
-    let root = ViewExport { host_path: b"/".to_vec(), base: mounts::open_root()?, owners: OwnerMap::default() };
+/// Creates the server of what is received; `None` if the helper has ended.
+fn receive_exports(socket: &OwnedFd) -> io::Result<Option<ViewServer>> {
+    let (base, owners) = (mounts::open_root()?, OwnerMap::default());
+    let root = ViewExport { host_path: b"/".to_vec(), base, owners, inputs: None };
     let mut exports = vec![root];
     loop {
         match wire::recv_document(socket.as_fd())? {
@@ -197,37 +217,50 @@ fn receive_exports(socket: &OwnedFd) -> io::Result<Option<(OwnedFd, Vec<ViewExpo
                 if specs.len() != fds.len() {
                     return Err(io::Error::other("an export was received without its descriptor"));
                 }
-                exports.extend(specs.into_iter().zip(fds).map(|(spec, base)| export(&spec, base)));
+                for (spec, base) in specs.into_iter().zip(fds) {
+                    exports.push(export(&spec, base)?);
+                }
             }
-            Some((ViewMessage::Serve, fds)) => {
-                let device = fds.into_iter().next();
-                return device.map(|device| Some((device, exports))).ok_or_else(|| io::Error::other("no device"));
+            Some((ViewMessage::Serve { aliases }, fds)) => {
+                let device = fds.into_iter().next().ok_or_else(|| io::Error::other("no device"))?;
+                let aliases = aliases.into_iter().map(|path| path.into_os_string().into_vec()).collect();
+                return Ok(Some(ViewServer::new(device, exports, aliases)));
             }
             Some((ViewMessage::Finish, _)) | None => return Ok(None),
         }
     }
 }
 
-fn export(spec: &ViewExportSpec, base: OwnedFd) -> ViewExport {
+fn export(spec: &ViewExportSpec, base: OwnedFd) -> io::Result<ViewExport> {
     let ranges = |shown| {
         let root = IdRange { on_disk: 0, shown, count: 1 };
         vec![root, IdRange { on_disk: 1, shown: MAPPED_BASE + 1, count: MAPPED_COUNT - 1 }]
     };
     let host_path: &Path = &spec.host_path;
-    ViewExport {
+    let inputs = spec.inputs.as_ref().map(InputFilter::new).transpose();
+    Ok(ViewExport {
         host_path: host_path.as_os_str().as_bytes().to_vec(),
         base,
         owners: OwnerMap(spec.root_as.map(ranges).unwrap_or_default()),
-    }
+        inputs: inputs.map_err(|error| io::Error::other(format!("a pattern of `inputs` is no glob: {error}")))?,
+    })
 }
 
-fn send_report(socket: &OwnedFd, result: Result<AccessTrace, NoTrace>) -> io::Result<()> {
-    match result {
+fn send_report(
+    socket: &OwnedFd,
+    trace: Result<AccessTrace, NoTrace>,
+    withheld: Option<WithheldPaths>,
+) -> io::Result<()> {
+    match trace {
         Ok(trace) => {
             let mut memory = File::from(rustix::fs::memfd_create("proctor-trace", MemfdFlags::CLOEXEC)?);
             memory.write_all(&trace.encode())?;
-            wire::send_document(socket.as_fd(), &ViewReport::Traced, &[memory.as_fd()])
+            let report = ViewMessageReport { no_trace: None, withheld };
+            wire::send_document(socket.as_fd(), &report, &[memory.as_fd()])
         }
-        Err(reason) => wire::send_document(socket.as_fd(), &ViewReport::Untraced(reason), &[]),
+        Err(reason) => {
+            let report = ViewMessageReport { no_trace: Some(reason), withheld };
+            wire::send_document(socket.as_fd(), &report, &[])
+        }
     }
 }

@@ -38,7 +38,7 @@ fn exited_message(code: u8) -> HelperMessage {
     exited_on_view(code, None)
 }
 
-fn exited_on_view(code: u8, view: Option<ViewReport>) -> HelperMessage {
+fn exited_on_view(code: u8, view: Option<ViewMessageReport>) -> HelperMessage {
     HelperMessage::Exited {
         status: WaitStatus::Code(code),
         limit: None,
@@ -73,7 +73,7 @@ fn first_final_message_wins() {
 }
 
 /// Returns the event and the trace of a command that exited with 0 on a view with this report.
-fn end_on_view(view: Option<ViewReport>, fds: &[BorrowedFd<'_>], is_killed: bool) -> (SandboxEvent, ViewTrace) {
+fn end_on_view(view: Option<ViewMessageReport>, fds: &[BorrowedFd<'_>], is_killed: bool) -> (SandboxEvent, ViewTrace) {
     let (mut state, ours, theirs) = test_attempt();
     state.wants_view = true;
     wire::send(theirs.as_fd(), &exited_on_view(0, view), fds).expect("sent");
@@ -91,12 +91,12 @@ fn end_on_view(view: Option<ViewReport>, fds: &[BorrowedFd<'_>], is_killed: bool
 #[test]
 fn failed_view_replaces_exit_code() {
     let failed = NoTrace::Failed { message: "gone".to_owned() };
-    let (event, trace) = end_on_view(Some(ViewReport::Untraced(failed.clone())), &[], false);
+    let (event, trace) = end_on_view(Some(ViewMessageReport::missing(failed.clone())), &[], false);
     let fault = StartFault::Internal;
     assert_eq!(event, SandboxEvent::NotStarted { fault, message: "the view failed: gone".to_owned() });
     assert_eq!(trace, Err(failed.clone()));
     // The daemon itself has killed the server.
-    let (event, trace) = end_on_view(Some(ViewReport::Untraced(failed)), &[], true);
+    let (event, trace) = end_on_view(Some(ViewMessageReport::missing(failed)), &[], true);
     assert!(matches!(event, SandboxEvent::Exited { .. }) && !trace.expect_err("killed").invalidates_result());
 }
 
@@ -108,11 +108,12 @@ fn missing_or_damaged_trace_keeps_exit_code() {
         fd
     };
     let whole = memory(&AccessTrace::default().encode());
-    let (event, trace) = end_on_view(Some(ViewReport::Traced), &[whole.as_fd()], false);
+    let (event, trace) =
+        end_on_view(Some(ViewMessageReport { no_trace: None, withheld: None }), &[whole.as_fd()], false);
     assert!(matches!(event, SandboxEvent::Exited { .. }));
     assert_eq!(trace, Ok(AccessTrace::default()));
     for fds in [&[][..], &[memory(b"damaged").as_fd()]] {
-        let (event, trace) = end_on_view(Some(ViewReport::Traced), fds, false);
+        let (event, trace) = end_on_view(Some(ViewMessageReport { no_trace: None, withheld: None }), fds, false);
         assert!(matches!(event, SandboxEvent::Exited { .. }));
         assert!(matches!(trace, Err(NoTrace::NotDescribable { .. })), "{trace:?}");
     }

@@ -50,6 +50,7 @@ fn policy() -> Policy {
         }],
         tolerated: proctor_core::model::enforcement::Tolerated::default(),
         view: false,
+        inputs: None,
     }
 }
 

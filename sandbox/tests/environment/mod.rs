@@ -370,6 +370,7 @@ pub(crate) struct TestOutcome {
     pub(crate) stderr: String,
     pub(crate) layer: Layer<Sealed>,
     pub(crate) trace: Option<ViewTrace>,
+    pub(crate) withheld: Option<proctor_core::model::withheld::WithheldPaths>,
 }
 
 impl TestOutcome {
@@ -456,6 +457,7 @@ impl SandboxTestEnv {
             caches: step.caches.clone(),
             tolerated: self.role.tolerated(),
             view: step.view,
+            inputs: None,
         })
     }
 
@@ -485,12 +487,12 @@ impl SandboxTestEnv {
         let (running, layer) = self.launcher.spawn(&self.space, lowers, &self.facts, policy)?;
         let reports = collect_events(&running)?;
         let (stdout, stderr) = (read_to_end(&running.stdout)?, read_to_end(&running.stderr)?);
-        let trace = running.take_view_trace();
+        let (trace, withheld) = (running.take_view_trace(), running.take_withheld_paths());
         drop(running);
         if let Some(Err(reason @ (NoTrace::Unavailable { .. } | NoTrace::Failed { .. }))) = &trace {
             return Err(format!("{reason}: {reports:?}").into());
         }
-        Ok(TestOutcome { reports, stdout, stderr, layer: layer.seal(), trace })
+        Ok(TestOutcome { reports, stdout, stderr, layer: layer.seal(), trace, withheld })
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod completeness;
 pub(crate) mod fixtures;
+pub(crate) mod inputs;
 pub(crate) mod traps;
 
 use std::collections::BTreeSet;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, NEEDS_GIT, Needs, case};
-use crate::test_spec::TestSpec;
+use crate::test_spec::{TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("repository_locations::in_the_home_directory", in_home_directory).needs(NEEDS_GIT),
@@ -30,6 +30,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("repository_locations::with_files_readable_only_by_their_owner", files_readable_only_by_owner),
     case("", files_readable_only_by_owner)
         .unprivileged("repository_locations::with_files_readable_only_by_their_owner_as_a_user"),
+    case("repository_locations::state_directory_below_one_that_only_root_can_search", state_below_closed_directory)
+        .needs(&[Needs::Sandbox, Needs::Root]),
     case("repository_locations::beside_another_repository", beside_another_repository),
 ];
 
@@ -196,4 +198,29 @@ fn beside_another_repository(env: &TestEnvironment) {
     let repo = env.repo_at("work/this", &TestSpec::from_script(&script));
     repo.run().exits(0);
     assert_eq!(repo.step("it")["stdout_preview"], "this\n");
+}
+
+/// The private copy has an owner of its own, and that owner cannot reach the copy by its path.
+fn state_below_closed_directory(env: &TestEnvironment) {
+    let closed = env.root().join("closed");
+    let mode = rustix::fs::Mode::from_raw_mode;
+    rustix::fs::mkdir(&closed, mode(0o700)).expect("creates");
+    let state = closed.join("deep/state");
+    rustix::fs::mkdir(closed.join("deep"), mode(0o755)).expect("creates");
+    let steps = [
+        TestStep::sh("leave", "mkdir -p target/x; echo built > target/x/y; echo log > new.log"),
+        TestStep::sh("use", "cat target/x/y new.log; git status --porcelain"),
+    ];
+    let repo = env.repo(&TestSpec::from_steps(steps));
+    repo.write(".gitignore", "target\n*.log\n");
+    repo.commit();
+    let run = ["--color", "never", "run", "--profile", "pr", "--changeset", CHANGESET, "--no-daemon", "--state-dir"];
+    let run = [&run[..], &[state.to_str().expect("UTF-8")]].concat();
+    for arguments in [&[][..], &["--rev", "HEAD"]] {
+        repo.proctor(&[&run[..], arguments].concat()).exits(0);
+        assert_eq!(repo.step("use")["stdout_preview"], "built\nlog\n", "{arguments:?}");
+    }
+    repo.write("tracked.txt", "untracked, and not ignored\n");
+    repo.proctor(&run).exits(0);
+    assert_eq!(repo.step("use")["stdout_preview"], "built\nlog\n?? tracked.txt\n");
 }

@@ -59,7 +59,7 @@ impl<'e> ReuseRepo<'e> {
         Self::with_spec(env, &TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")]))
     }
 
-    fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
+    pub(super) fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
         Self { env, repo: env.repo(spec) }
     }
 
@@ -97,11 +97,11 @@ impl<'e> ReuseRepo<'e> {
     }
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
-fn print_file(step: &str, file: &str) -> TestStep {
+pub(super) fn print_file(step: &str, file: &str) -> TestStep {
     TestStep::sh(step, &format!("cat {file}"))
 }
 
@@ -216,7 +216,7 @@ fn no_cache_executes_everything(env: &TestEnvironment) {
 }
 
 /// Replaces the device of views for one command.
-const WITHOUT_FUSE: [&str; 5] =
+pub(super) const WITHOUT_FUSE: [&str; 5] =
     ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\""];
 
 fn executes_steps_without_view(env: &TestEnvironment) {

@@ -18,8 +18,9 @@ use proctor_core::model::plan::{
 };
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
-    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, FileDependence, Measured, ReportEvidence,
-    ReportFault, ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary, TrackedDrift,
+    self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, FileDependence, InputEnforcement, Measured,
+    ReportEvidence, ReportFault, ReportState, Resources, ReuseSource, StepEvidence, StreamEvidence, Summary,
+    TrackedDrift,
 };
 use proctor_core::record::run_reuse::{ReuseMode, RunReuse};
 use proctor_core::record::unverified_inputs::{
@@ -153,6 +154,7 @@ fn step() -> StepEvidence {
         flaky: true,
         earlier_attempts: vec![failed],
         found_reports: found_reports(),
+        input_enforcement: Some(InputEnforcement::enforced(None)),
         checked_files: Some(CheckedFiles {
             count: 1,
             sha256: Sha256Hex::digest(b"src/a\0"),
@@ -197,6 +199,7 @@ fn skipped() -> StepEvidence {
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         leaked: None,
         ..step()
@@ -379,7 +382,7 @@ fn toolchain_evidence_matches_schema() {
     let value = assert_valid("toolchain-evidence", &document);
     // Older documents lack `found_reports`, a step without `files` lacks these, a step that left no process behind lacks
     // `leaked`, and a step that was executed lacks `reused`.
-    let optional = ["found_reports", "leaked", "files", "checked_files", "reused"];
+    let optional = ["found_reports", "leaked", "files", "checked_files", "input_enforcement", "reused"];
     let may_lack = |key: &&String| optional.contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);

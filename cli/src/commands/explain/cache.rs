@@ -1,8 +1,7 @@
 //! Renders whether a run would use the stored results of steps, and why.
 
 use proctor_core::record::evidence::{CACHED, ReuseSource};
-use proctor_core::reuse::ObservedInputs;
-use proctor_runner::{ProfilePreview, ReusePreview, StepPreview};
+use proctor_runner::{ProfilePreview, ReusePreview, StepPreview, StoredPreview};
 
 use crate::style::{DIM, GOOD, STRONG, UNSURE, paint};
 use crate::text::escape_line;
@@ -30,9 +29,10 @@ fn mode_line(preview: &ProfilePreview) -> String {
 fn render_step(preview: &StepPreview, verbose: bool) -> String {
     let path = paint(STRONG, escape_line(&preview.path));
     let mut text = match &preview.reuse {
-        ReusePreview::Reused { source, inputs } => {
+        ReusePreview::Reused(result) => {
             let word = paint(GOOD, format!("would be {CACHED}"));
-            format!("{path} {word}\n  {}\n{}", escape_line(&source.phrase()), input_lines(inputs, verbose))
+            let source = escape_line(&result.source.phrase());
+            format!("{path} {word}\n  {source}\n{}", input_lines(result, verbose))
         }
         ReusePreview::NothingToCheck { reason } => {
             format!("{path} would not run: {}\n", escape_line(reason))
@@ -43,9 +43,9 @@ fn render_step(preview: &StepPreview, verbose: bool) -> String {
             if let Some(reason) = not_stored {
                 text.push_str(&format!("  the last execution was not stored: {}\n", escape_line(reason)));
             }
-            if let Some((source, inputs)) = newest {
-                text.push_str(&format!("  the newest stored result is {}\n", origin(source)));
-                text.push_str(&input_lines(inputs, verbose));
+            if let Some(result) = newest {
+                text.push_str(&format!("  the newest stored result is {}\n", origin(&result.source)));
+                text.push_str(&input_lines(result, verbose));
             }
             if !identity.is_empty() {
                 text.push_str("  a result is stored for all of these together:\n");
@@ -71,14 +71,17 @@ fn origin(source: &ReuseSource) -> String {
     format!("of run {}, executed {}", source.run_id, escape_line(&source.executed_at))
 }
 
-fn input_lines(inputs: &ObservedInputs, verbose: bool) -> String {
+/// Renders which files the step looked for although they are no inputs and, if `verbose`, what it read.
+fn input_lines(StoredPreview { inputs, inputs_note, .. }: &StoredPreview, verbose: bool) -> String {
+    let note = inputs_note.as_ref().map(|note| format!("  it {}\n", escape_line(note))).unwrap_or_default();
     if !verbose {
-        return String::new();
+        return note;
     }
     let shown = inputs.displayed().take(MAX_LISTED_INPUTS);
     let line =
         |access: String, path: &str| format!("    {} {}\n", paint(DIM, format!("{access:<6}")), escape_line(path));
-    let mut text: String = shown.map(|input| line(input.access.to_string(), &input.path)).collect();
+    let lines = shown.map(|input| line(input.access.to_string(), &input.path));
+    let mut text: String = [note].into_iter().chain(lines).collect();
     let hidden = inputs.path_count().saturating_sub(MAX_LISTED_INPUTS);
     if hidden > 0 {
         text.push_str(&format!("    and {hidden} more\n"));
@@ -91,6 +94,7 @@ mod tests {
     use proctor_core::model::names::RunId;
     use proctor_core::model::trace::{AccessTrace, AccessedPath, PathState};
     use proctor_core::record::run_reuse::ReuseMode;
+    use proctor_core::reuse::ObservedInputs;
     use proctor_core::text::digest::Sha256Hex;
 
     use super::*;
@@ -120,6 +124,10 @@ mod tests {
         ObservedInputs::new(AccessTrace::default(), Vec::new(), host).expect("inputs")
     }
 
+    fn stored(counted: u64, listed: usize) -> StoredPreview {
+        StoredPreview { source: source(counted), inputs: inputs(listed), inputs_note: None }
+    }
+
     fn preview(path: &str, reuse: ReusePreview) -> StepPreview {
         StepPreview { path: path.to_owned(), reuse, note: None, executed_before: Vec::new() }
     }
@@ -142,7 +150,7 @@ mod tests {
 
     #[test]
     fn names_the_source_of_a_usable_result() {
-        let reused = preview("a/s", ReusePreview::Reused { source: source(2), inputs: inputs(2) });
+        let reused = preview("a/s", ReusePreview::Reused(stored(2, 2)));
         let other = preview("a/t", ReusePreview::NothingToCheck { reason: "no file".to_owned() });
         let rendered =
             |verbose| strip_colours(&render(&observed(&[reused.clone(), other.clone()]), Some("a/s"), verbose));
@@ -160,7 +168,10 @@ mod tests {
         let reuse = ReusePreview::Executed {
             reason: "`x` now exists".to_owned(),
             identity: &[],
-            newest: Some((source(1), inputs(MAX_LISTED_INPUTS + 2))),
+            newest: Some(StoredPreview {
+                inputs_note: Some("looked for 1 path that is not an input: a".to_owned()),
+                ..stored(1, MAX_LISTED_INPUTS + 2)
+            }),
             not_stored: Some("it did not pass".to_owned()),
         };
         let executed = StepPreview {
@@ -172,7 +183,7 @@ mod tests {
         assert_eq!(
             text,
             "a/s would be executed: `x` now exists\n  the last execution was not stored: it did not pass\n  the newest \
-             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  `per_file` is wrong\n  provided that these steps, which would be \
+             stored result is of run r1, executed 2026-01-02T03:04:05.678Z\n  it looked for 1 path that is not an input: a\n  `per_file` is wrong\n  provided that these steps, which would be \
              executed before, leave no files: b/t\n"
         );
         let long = strip_colours(&render(&observed(&[executed]), None, true));

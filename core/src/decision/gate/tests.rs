@@ -87,6 +87,7 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
         earlier_attempts: vec![],
         found_reports: Vec::new(),
         checked_files: None,
+        input_enforcement: None,
         reused: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),

@@ -1,4 +1,4 @@
-//! Describes how far the result of a step comes from earlier executions.
+//! Describes how far the result of a step comes from earlier executions, and what is to be known about its files.
 
 use super::{CACHED, StepEvidence};
 use crate::text::humanize::duration;
@@ -21,6 +21,18 @@ impl StepEvidence {
     /// as a phrase; `None` if there is neither.
     pub fn files_note(&self) -> Option<String> {
         self.checked_files.as_ref()?.note()
+    }
+
+    /// Returns the paths that the step looked for although they are no inputs, or the reason why its `inputs` were not
+    /// enforced, as a phrase; `None` if there is neither.
+    pub fn inputs_note(&self) -> Option<String> {
+        self.input_enforcement.as_ref()?.note()
+    }
+
+    /// Returns what is to be known about the files of the step: those that it checked, and those that it looked for
+    /// although they are no inputs.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        self.files_note().into_iter().chain(self.inputs_note())
     }
 
     /// Returns the duration of the step; [`CACHED`] if it was not executed.

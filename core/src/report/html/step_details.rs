@@ -45,8 +45,8 @@ fn write_summary(html: &mut Html, shown: &ShownStep<'_>) {
         if let Some(source) = &step.reused {
             html.leaf("span", "soft", &source.phrase());
         }
-        if let Some(phrase) = step.files_note() {
-            html.leaf("span", "soft", &phrase);
+        for note in step.notes() {
+            html.leaf("span", "soft", &page_text::truncated_sentence(&note));
         }
         if step.outcome != Outcome::Passed {
             html.leaf("span", "why", &page_text::truncated_sentence(&outcome_reason::step_reason(step)));

@@ -15,7 +15,7 @@ use crate::model::event::RunEvent;
 use crate::model::leak::LeakedProcesses;
 use crate::model::outcome::Termination;
 use crate::model::plan::{Argv, PlannedStep};
-use crate::record::evidence::{AttemptEvidence, DriftEvidence, FileDependence, StepEvidence};
+use crate::record::evidence::{AttemptEvidence, DriftEvidence, FileDependence, InputEnforcement, StepEvidence};
 use crate::spec::Diagnostic;
 
 /// Length at which the kernel cuts the name of a process, in bytes (`TASK_COMM_LEN` without the NUL).
@@ -49,6 +49,7 @@ impl Redactor {
             earlier_attempts,
             found_reports: _,
             checked_files,
+            input_enforcement,
             env_names: _,
             resources: _,
             leaked,
@@ -66,6 +67,13 @@ impl Redactor {
         {
             self.redact_all(checked);
             self.redact_in_place(read);
+        }
+        match input_enforcement {
+            Some(InputEnforcement::Enforced { withheld, withheld_count: _, incomplete: _ }) => {
+                self.redact_all(withheld);
+            }
+            Some(InputEnforcement::NotEnforced { reason }) => self.redact_in_place(reason),
+            None => {}
         }
         for attempt in earlier_attempts {
             let AttemptEvidence { outcome: _, termination, duration_ms: _, stdout_sha256: _, stderr_sha256: _, leaked } =
@@ -205,6 +213,7 @@ mod tests {
     use crate::model::enforcement::Control;
     use crate::model::leak::LeakedProcess;
     use crate::model::outcome::{Outcome, StartFault};
+    use crate::model::withheld::WithheldPaths;
     use crate::spec::{Code, Span};
     use crate::text::canonical;
     use crate::text::digest::Sha256Hex;
@@ -250,6 +259,8 @@ mod tests {
             leaked: step.leaked.clone(),
         });
         step.drift.applied.push(SECRET.into());
+        let withheld = WithheldPaths { listed: vec![format!("{SECRET}.txt")], count: 1 };
+        step.input_enforcement = Some(InputEnforcement::enforced(Some(withheld)));
         for diff in [
             Diff::Whole { text: format!("+{SECRET}\n") },
             Diff::Truncated { text: format!("+{SECRET}\n"), omitted_lines: 1 },
@@ -260,7 +271,7 @@ mod tests {
             step.drift.found.changes.push(Change { path, kind, before: None, after: None, diff });
         }
         redactor().redact_step(&mut step);
-        assert_eq!(count_marks(&step), 19);
+        assert_eq!(count_marks(&step), 20);
     }
 
     #[test]

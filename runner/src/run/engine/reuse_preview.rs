@@ -9,7 +9,7 @@ use proctor_core::model::names::ProfileName;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{ReuseSource, step_path};
 use proctor_core::record::run_reuse::ReuseMode;
-use proctor_core::reuse::{IDENTITY_PARTS, ObservedInputs};
+use proctor_core::reuse::{IDENTITY_PARTS, ObservedInputs, StoredResult};
 use proctor_core::spec::ReuseSettings;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -55,12 +55,7 @@ pub struct StepPreview {
 #[derive(Debug, Clone)]
 pub enum ReusePreview {
     /// The step would not be executed.
-    Reused {
-        /// The source of the result.
-        source: ReuseSource,
-        /// The inputs, all of which are the same now.
-        inputs: ObservedInputs,
-    },
+    Reused(StoredPreview),
     /// The step would be executed.
     Executed {
         /// The reason.
@@ -68,7 +63,7 @@ pub enum ReusePreview {
         /// The parts of the step's identity, if no result is stored for it.
         identity: &'static [&'static str],
         /// The newest stored result, if there is one.
-        newest: Option<(ReuseSource, ObservedInputs)>,
+        newest: Option<StoredPreview>,
         /// The reason why the result of the last execution was not stored.
         not_stored: Option<String>,
     },
@@ -77,6 +72,23 @@ pub enum ReusePreview {
         /// The reason.
         reason: String,
     },
+}
+
+/// A stored result, for display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPreview {
+    /// The source of the result.
+    pub source: ReuseSource,
+    /// Everything that the step read. If the result is usable, all of it is the same now.
+    pub inputs: ObservedInputs,
+    /// The paths that the step looked for although they are no inputs, as a phrase; `None` if there are none.
+    pub inputs_note: Option<String>,
+}
+
+impl StoredPreview {
+    fn new(result: StoredResult) -> Self {
+        Self { source: result.source(), inputs_note: result.evidence.inputs_note(), inputs: result.inputs }
+    }
 }
 
 /// The state of the walk through the plan, for one skill.
@@ -185,7 +197,7 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
     let reason = match prediction.search {
         Err(not_chosen) => return ReusePreview::NothingToCheck { reason: not_chosen.reason },
         Ok(ReuseSearch::Found(result)) => {
-            return ReusePreview::Reused { source: result.source(), inputs: result.inputs };
+            return ReusePreview::Reused(StoredPreview::new(*result));
         }
         Ok(ReuseSearch::Nothing(_)) if !settings.enabled => {
             let reason = DISABLED_BY_OPERATOR.to_owned();
@@ -207,7 +219,7 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
         last.inspect_err(|error| tracing::warn!(%error, "the stored results cannot be read")).ok()
     });
     let (newest, not_stored) = last.map_or((None, None), |last| (last.newest, last.not_stored));
-    let newest = newest.map(|result| (result.source(), result.inputs));
+    let newest = newest.map(StoredPreview::new);
     ReusePreview::Executed { reason: reason.to_string(), identity, newest, not_stored }
 }
 

@@ -20,13 +20,21 @@ impl SpareRunSpace {
             return;
         }
         match RunSpace::create(launcher, config.clone()) {
-            Ok(space) => self.keep(config, space),
+            Ok(space) => {
+                tracing::debug!("a new run space is prepared for the next run");
+                self.keep(config, space);
+            }
             Err(error) => tracing::debug!(%error, "no run space could be prepared for the next run"),
         }
     }
 
-    /// Keeps a run space with these settings in which no layer was ever made.
-    pub(super) fn keep(&self, config: RunSpaceConfig, space: RunSpace) {
+    /// Keeps the run space of a run in which no layer was ever made.
+    pub(super) fn keep_unused(&self, config: RunSpaceConfig, space: RunSpace) {
+        tracing::debug!("the unused run space is kept for the next run");
+        self.keep(config, space);
+    }
+
+    fn keep(&self, config: RunSpaceConfig, space: RunSpace) {
         // On disk, an unused run space would remain after a kill.
         if space.is_in_memory() {
             let other = self.lock().replace((config, space));

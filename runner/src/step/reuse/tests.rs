@@ -48,7 +48,7 @@ impl TestStore {
     }
 
     fn observed(&self) -> ObservedTree<'_> {
-        ObservedTree { entries: &self.entries, directory: self.tree.path() }
+        ObservedTree { entries: &self.entries, directory: self.tree.path(), inputs: None }
     }
 }
 

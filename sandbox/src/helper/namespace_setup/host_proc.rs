@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::enforcement::Control;
@@ -12,6 +11,7 @@ use rustix::fs::Mode;
 
 use super::{HelperOpResult, HostProcFiles, NamespaceSetup};
 use crate::helper::masks::{self, HostSockets, SysView};
+use crate::helper::mount_table::unescape;
 use crate::helper::mounts::{self, NODEV, NOSUID, RDONLY};
 use crate::helper::setup_failure::{SetupFailure, internal, refuse, refused};
 
@@ -100,36 +100,5 @@ fn refuse_mounts_below(repo: &Path, table: &[u8]) -> HelperOpResult {
             format!("another file system is mounted in the repository, at `{}`", point.display()),
             format!("unmount it (`umount {}`), or verify a clone of the repository", point.display()),
         )),
-    }
-}
-
-/// Decodes a path of mountinfo, in which blanks and backslashes are written as three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let octal = || std::str::from_utf8(tail.get(..3)?).ok().and_then(|text| u8::from_str_radix(text, 8).ok());
-        match (first, octal()) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decodes_escaped_mount_points() {
-        assert_eq!(unescape(b"/a\\040b\\134c"), Path::new("/a b\\c"));
-        assert_eq!(unescape(b"/a\\"), Path::new("/a\\"));
     }
 }

@@ -13,6 +13,7 @@ use rustix::mount::{
 };
 
 use super::{HelperOpResult, NamespaceSetup};
+use crate::helper::mount_table;
 use crate::helper::mounts::{self, NODEV, NOSUID, RDONLY};
 use crate::helper::setup_failure::internal;
 use crate::helper::view_process::ViewProcess;
@@ -93,7 +94,7 @@ impl NamespaceSetup<'_> {
 
     fn try_mount_view(&mut self, process: &ViewProcess) -> io::Result<OwnedFd> {
         let sources = self.view_sources()?;
-        let view = mount_fuse(process, self.export_specs(&sources))?;
+        let view = mount_fuse(process, self.export_specs(&sources), self.tree_aliases(process))?;
         let shown = |number: usize| {
             let mount = mounts::clone_beneath(view.as_fd(), &number.to_string())?;
             mounts::set_attributes(mount.as_fd(), RDONLY | NOSUID | NODEV)?;
@@ -141,8 +142,18 @@ impl NamespaceSetup<'_> {
         let spec = |source: &ViewSource| ViewExportSpec {
             host_path: source.host_path.clone(),
             root_as: is_mapped(source).then_some(owner),
+            inputs: self.request.frame.inputs.clone().filter(|_| matches!(source.part, ViewPart::Tree)),
         };
         sources.iter().map(|source| (spec(source), source.mount.as_fd())).collect()
+    }
+
+    /// Returns the paths at which the host shows the tree of a command with inputs a second time.
+    fn tree_aliases(&self, process: &ViewProcess) -> Vec<PathBuf> {
+        let frame = &self.request.frame;
+        match frame.inputs {
+            Some(_) => mount_table::find_aliases(process.host_mounts(), &[&frame.repo, frame.tree()]),
+            None => Vec::new(),
+        }
     }
 
     /// Returns another mount of the run space. The mount that the helper has opened will be unmounted.
@@ -193,7 +204,11 @@ impl NamespaceSetup<'_> {
 }
 
 /// Mounts a file system that `process` serves, and sends the process what to serve.
-fn mount_fuse(process: &ViewProcess, exports: Vec<(ViewExportSpec, BorrowedFd<'_>)>) -> io::Result<OwnedFd> {
+fn mount_fuse(
+    process: &ViewProcess,
+    exports: Vec<(ViewExportSpec, BorrowedFd<'_>)>,
+    aliases: Vec<PathBuf>,
+) -> io::Result<OwnedFd> {
     let (flags, no_mode) = (OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
     let device = rustix::fs::open("/dev/fuse", flags, no_mode).map_err(device_error)?;
     let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -216,7 +231,7 @@ fn mount_fuse(process: &ViewProcess, exports: Vec<(ViewExportSpec, BorrowedFd<'_
         MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let mount = mounts::create_mount(&fs, attributes)?;
     // The process gets the only other descriptor of the device: if it ends, the kernel ends all requests.
-    process.send_exports(exports, device.as_fd())?;
+    process.send_exports(exports, device.as_fd(), aliases)?;
     Ok(mount)
 }
 
