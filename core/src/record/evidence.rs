@@ -6,6 +6,7 @@
 
 mod checked_files;
 mod declared_reports;
+mod exit_code_field;
 mod input_enforcement;
 mod measured;
 mod reuse_source;
@@ -413,24 +414,6 @@ pub struct CheckEvidence {
     pub step: StepEvidence,
 }
 
-/// Serializes an exit code: `None` is written as -1; -1 and `null` are read as `None`.
-mod exit_code_field {
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde demands this signature")]
-    pub(crate) fn serialize<S: Serializer>(code: &Option<u8>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i16(code.map_or(-1, i16::from))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
-        match Option::<i16>::deserialize(deserializer)? {
-            None | Some(-1) => Ok(None),
-            Some(code) => u8::try_from(code).map(Some).map_err(|_| D::Error::custom("an exit code is from -1 to 255")),
-        }
-    }
-}
-
 /// A document that contains the hash of its stable part.
 pub trait Document: Serialize {
     /// Returns whether the outputs of the commands belong to the stable part.
@@ -571,23 +554,6 @@ mod tests {
     fn escapes_terminal_control_sequences() {
         assert_eq!(escape_output(b"a\x1b[31m\r\n\xff\x07\tb"), "a\\x1b[31m\\x0d\n\\xff\\x07\tb");
         assert_eq!(escape_output("\u{202e}x\u{9b}".as_bytes()), "\\u{202e}x\\x9b");
-    }
-
-    #[test]
-    fn serializes_missing_exit_code_as_minus_one() {
-        #[derive(Debug, PartialEq, Serialize, Deserialize)]
-        struct ExitCodeWrapper(#[serde(with = "exit_code_field")] Option<u8>);
-        for (code, text) in [(Some(0), "0"), (Some(255), "255"), (None, "-1")] {
-            assert_eq!(serde_json::to_string(&ExitCodeWrapper(code)).expect("serialises"), text);
-            assert_eq!(serde_json::from_str::<ExitCodeWrapper>(text).expect("deserialises"), ExitCodeWrapper(code));
-        }
-        assert_eq!(
-            serde_json::from_str::<ExitCodeWrapper>("null").expect("earlier versions wrote it"),
-            ExitCodeWrapper(None)
-        );
-        for bad in ["-2", "256", "\"0\"", "1.5"] {
-            assert!(serde_json::from_str::<ExitCodeWrapper>(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]
