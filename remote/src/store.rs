@@ -1,0 +1,8 @@
+//! The content store and the action cache of a server.
+
+mod action_cache;
+mod batches;
+mod byte_stream;
+mod capabilities;
+
+pub use capabilities::Capabilities;
