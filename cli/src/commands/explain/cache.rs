@@ -105,6 +105,7 @@ mod tests {
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
             transparent_caches: Vec::new(),
+            origin: None,
         }
     }
 

@@ -24,6 +24,7 @@ fn executed_at(time: &str) -> ReuseSource {
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
         transparent_caches: Vec::new(),
+        origin: None,
     }
 }
 
