@@ -3,7 +3,7 @@
 pub(crate) mod attempt;
 pub(crate) mod chosen_files;
 pub(crate) mod file_selection;
-mod host_stamps;
+pub(crate) mod host_stamps;
 pub(crate) mod layer_stack;
 pub(crate) mod live_output;
 pub(crate) mod needed_paths;

@@ -193,6 +193,19 @@ pub enum MachineFact {
     Processors,
     /// The model of the processor, with its instruction set extensions.
     ProcessorModel,
+    /// The resource limits that steps inherit. Some of their defaults depend on the size of the memory.
+    ResourceLimits,
+}
+
+impl InheritedAttributes {
+    /// Returns the attributes without those that do not matter.
+    #[must_use]
+    pub fn without(mut self, ignored: &[MachineFact]) -> Self {
+        if ignored.contains(&MachineFact::ResourceLimits) {
+            self.limits.clear();
+        }
+        self
+    }
 }
 
 impl MachineFacts {
@@ -204,6 +217,8 @@ impl MachineFacts {
                 MachineFact::Kernel => self.kernel.clear(),
                 MachineFact::Processors => self.processors = 0,
                 MachineFact::ProcessorModel => self.processor_model.clear(),
+                // Not a fact of the machine alone.
+                MachineFact::ResourceLimits => {}
             }
         }
         self

@@ -99,6 +99,11 @@ impl StepResults {
         }
     }
 
+    /// Returns the directory of all results.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.root
+    }
+
     /// Returns the secret that keys depend on.
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
@@ -381,6 +386,7 @@ pub(crate) mod tests {
             inputs,
             files: Vec::new(),
             transparent_caches: Vec::new(),
+            origin: None,
         }
     }
 

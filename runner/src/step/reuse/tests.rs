@@ -43,8 +43,9 @@ impl TestStore {
             helper: Path::new(OWN_PROGRAM),
             user: (0, 0),
             clock: Clock::from_fn(now),
+            shared: None,
         };
-        StepReuse::open(&Directory::open(self.state.path()).expect("opens"), self.state.path(), &config).expect("opens")
+        StepReuse::open(&Directory::open(self.state.path()).expect("opens"), self.state.path(), config).expect("opens")
     }
 
     fn observed(&self) -> ObservedTree<'_> {
