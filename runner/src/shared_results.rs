@@ -10,5 +10,5 @@ mod keys;
 mod shared_run;
 
 pub(crate) use content_hashes::{ContentHashes, stamp_of};
-pub(crate) use exchange::{SharedDraft, SharedResults};
+pub(crate) use exchange::{SharedDraft, SharedResults, SharedResultsError, create_client};
 pub(crate) use shared_run::{PortableIdentity, SharedRun};

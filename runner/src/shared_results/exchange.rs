@@ -63,6 +63,28 @@ impl From<KeyError> for SharedResultsError {
     }
 }
 
+/// Returns a client of the server. It connects when it is first used.
+///
+/// # Errors
+/// The address is not valid, or a file of the settings cannot be used.
+pub(crate) fn create_client(settings: &RemoteCacheSettings) -> Result<Client, SharedResultsError> {
+    let credentials = match (&settings.token_file, &settings.credential_helper) {
+        (Some(file), _) => Credentials::TokenFile(file.clone()),
+        (None, Some(program)) => Credentials::Helper(program.clone()),
+        (None, None) => Credentials::None,
+    };
+    let limit = Duration::from_millis(settings.timeout_ms);
+    let config = ClientConfig {
+        instance: settings.instance.clone(),
+        tls: TlsFiles { roots: settings.tls_roots.clone(), client: settings.tls_client.clone() },
+        credentials,
+        retry: RETRY,
+        timeouts: Timeouts { connect: limit, call: limit, idle: limit },
+        ..ClientConfig::new(settings.endpoint.parse()?)
+    };
+    Ok(Client::new(config)?)
+}
+
 /// The exchange of results with one server.
 #[derive(Debug)]
 pub(crate) struct SharedResults {
@@ -83,28 +105,14 @@ pub(crate) struct SharedDraft {
 pub(crate) type Verified<T> = Result<T, String>;
 
 impl SharedResults {
-    /// Reads the keys, and prepares the connection.
+    /// Reads the keys. They are read for each run, so that a key that is no longer trusted has no effect.
     ///
     /// # Errors
-    /// A file of the settings cannot be used.
-    pub(crate) fn open(settings: &RemoteCacheSettings) -> Result<Self, SharedResultsError> {
-        let credentials = match (&settings.token_file, &settings.credential_helper) {
-            (Some(file), _) => Credentials::TokenFile(file.clone()),
-            (None, Some(program)) => Credentials::Helper(program.clone()),
-            (None, None) => Credentials::None,
-        };
-        let limit = Duration::from_millis(settings.timeout_ms);
-        let config = ClientConfig {
-            instance: settings.instance.clone(),
-            tls: TlsFiles { roots: settings.tls_roots.clone(), client: settings.tls_client.clone() },
-            credentials,
-            retry: RETRY,
-            timeouts: Timeouts { connect: limit, call: limit, idle: limit },
-            ..ClientConfig::new(settings.endpoint.parse()?)
-        };
+    /// A key cannot be used.
+    pub(crate) fn open(settings: &RemoteCacheSettings, client: Client) -> Result<Self, SharedResultsError> {
         let signing_key: Option<&PathBuf> = settings.signing_key.as_ref().filter(|_| settings.write);
         Ok(Self {
-            client: Client::new(config)?,
+            client,
             settings: settings.clone(),
             trusted: TrustedKeys::read(&settings.trusted_keys)?,
             signer: signing_key.map(|file| SigningKey::read(file)).transpose()?,

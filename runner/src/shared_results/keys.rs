@@ -171,7 +171,10 @@ pub(super) mod tests {
         let private = file(directory.path(), "private", PRIVATE);
         let public = file(directory.path(), "public", PUBLIC);
         assert!(matches!(SigningKey::read(&public), Err(KeyError::OtherKey { kind: "private", .. })));
-        assert!(matches!(TrustedKeys::read(&[private.clone()]), Err(KeyError::OtherKey { kind: "public", .. })));
+        assert!(matches!(
+            TrustedKeys::read(std::slice::from_ref(&private)),
+            Err(KeyError::OtherKey { kind: "public", .. })
+        ));
         assert!(matches!(SigningKey::read(&directory.path().join("absent")), Err(KeyError::Unreadable { .. })));
         fs::set_permissions(&private, fs::Permissions::from_mode(0o644)).expect("readable");
         assert!(matches!(SigningKey::read(&private), Err(KeyError::Exposed(_))));

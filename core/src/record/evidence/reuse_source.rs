@@ -48,7 +48,7 @@ pub struct ReuseSource {
 }
 
 /// Another machine whose result a step has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultOrigin {
     /// The key that signed the result: the sha256 of the public key.

@@ -4,15 +4,19 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use proctor_core::api::RemoteCacheCheck;
 use proctor_core::reuse::ReuseObstacle;
 use proctor_core::spec::RemoteCacheSettings;
 use proctor_core::text::digest::Sha256Hex;
+use proctor_remote::Client;
 use proctor_sandbox::StepUser;
 
 use super::Engine;
 use crate::clock::Clock;
 use crate::error::one_line;
-use crate::shared_results::{ContentHashes, PortableIdentity, SharedResults, SharedRun, stamp_of};
+use crate::shared_results::{
+    ContentHashes, PortableIdentity, SharedResults, SharedResultsError, SharedRun, create_client, stamp_of,
+};
 use crate::step::reuse::{OWN_PROGRAM, ReuseConfig, ReuseRequest, StepReuse};
 use crate::store::directory::Directory;
 use crate::store::results::RESULTS_DIR;
@@ -59,6 +63,21 @@ impl Engine {
         })
     }
 
+    /// Checks the server of the remote cache and its keys; `None` without a remote cache.
+    pub async fn check_remote_cache(&self) -> Option<RemoteCacheCheck> {
+        let settings = self.config.operator.remote_cache.as_ref()?;
+        let opened = self.shared_results.open(settings);
+        let (signing_key, trusted_keys) = opened.as_ref().map_or_else(
+            |_| (None, Vec::new()),
+            |results| (results.signing_key().cloned(), results.trusted_keys().cloned().collect()),
+        );
+        let problem = match opened {
+            Ok(results) => results.check().await.err().map(|error| error.to_string()),
+            Err(problem) => Some(problem),
+        };
+        Some(RemoteCacheCheck { endpoint: settings.endpoint.clone(), signing_key, trusted_keys, problem })
+    }
+
     /// Returns the exchange of results with other machines for a run; `None` without a remote cache.
     fn open_shared(&self) -> Option<SharedRun> {
         let settings = self.config.operator.remote_cache.as_ref()?;
@@ -76,8 +95,8 @@ impl Engine {
 /// The exchange of results, which all runs of a process share: the connection, and the digests of files.
 #[derive(Debug, Default)]
 pub(super) struct SharedResultsCache {
-    /// The exchange for the last settings.
-    opened: Mutex<Option<Arc<SharedResults>>>,
+    /// The client for the last settings.
+    client: Mutex<Option<(RemoteCacheSettings, Client)>>,
     hashes: OnceLock<Arc<ContentHashes>>,
 }
 
@@ -92,13 +111,18 @@ impl SharedResultsCache {
     }
 
     fn open(&self, settings: &RemoteCacheSettings) -> Result<Arc<SharedResults>, String> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = opened.as_ref().filter(|known| known.settings == *settings) {
-            return Ok(Arc::clone(known));
+        let opened = self.client(settings).and_then(|client| SharedResults::open(settings, client));
+        opened.map(Arc::new).map_err(|error| one_line(&error))
+    }
+
+    fn client(&self, settings: &RemoteCacheSettings) -> Result<Client, SharedResultsError> {
+        let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = known.as_ref().filter(|(known, _)| known == settings) {
+            return Ok(client.clone());
         }
-        let results = SharedResults::open(settings).map(Arc::new).map_err(|error| one_line(&error))?;
-        *opened = Some(Arc::clone(&results));
-        Ok(results)
+        let client = create_client(settings)?;
+        *known = Some((settings.clone(), client.clone()));
+        Ok(client)
     }
 }
 

@@ -149,10 +149,11 @@ impl StepReuse {
             transparent_caches: record.transparent_caches,
             origin: Some(ResultOrigin { key_id, host: record.host }),
         };
-        if is_storable && !self.request.is_preview {
-            if let Err(obstacle) = self.store(&result) {
-                tracing::debug!(%obstacle, "a result of another machine is not stored here");
-            }
+        if is_storable
+            && !self.request.is_preview
+            && let Err(obstacle) = self.store(&result)
+        {
+            tracing::debug!(%obstacle, "a result of another machine is not stored here");
         }
         if let Some(shared) = self.shared.as_ref().filter(|_| !self.request.is_preview) {
             shared.note_hit();
