@@ -1,4 +1,4 @@
-//! Digests of blobs, and where the bytes of a blob come from.
+//! Digests of blobs, and the sources of their bytes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ impl fmt::Display for BlobDigest {
     }
 }
 
-/// Where the bytes of a blob come from.
+/// The source of the bytes of a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlobSource {
     /// Memory.

@@ -12,12 +12,12 @@ use tonic::client::Grpc;
 use tonic::{Code, Extensions, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::capabilities::Capabilities;
 use crate::connection::{
     Channel, CredentialCache, Credentials, Endpoint, RequestHeaders, TlsFiles, client_config, connect,
 };
 use crate::error::RemoteError;
 use crate::retry::{RetryPolicy, RetryState};
-use crate::store::Capabilities;
 
 /// Maximum size of a message of a server, in bytes. Servers send at most 4 MiB by default.
 const MAX_MESSAGE: usize = 8 << 20;

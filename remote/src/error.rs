@@ -150,7 +150,7 @@ impl RemoteError {
     /// Maps a status. `secrets` are removed from its message, because a server can repeat them.
     pub(crate) fn from_status(endpoint: &str, method: &'static str, status: &Status, secrets: &[String]) -> Self {
         let message = displayed_message(status.message(), secrets);
-        // hyper reports a broken connection as a status without a code of its own.
+        // hyper reports a broken connection as a status with a source.
         let is_transport = std::error::Error::source(status).is_some();
         if is_transport && matches!(status.code(), Code::Unknown | Code::Unavailable | Code::Internal | Code::Cancelled)
         {

@@ -7,6 +7,7 @@
 //! buffers.
 
 mod blob;
+mod capabilities;
 mod client;
 mod connection;
 mod error;
@@ -17,10 +18,10 @@ mod retry;
 mod store;
 
 pub use blob::{BadDigest, BlobDigest, BlobSource};
+pub use capabilities::Capabilities;
 pub use client::{Client, ClientConfig, Timeouts};
 pub use connection::{BadEndpoint, Credentials, Endpoint, TlsFiles};
 pub use error::RemoteError;
 pub use execution::{ExecutionLimits, ExecutionRequest};
 pub use merkle::{MAX_ENTRIES, MerkleError, MerkleTree};
 pub use retry::RetryPolicy;
-pub use store::Capabilities;

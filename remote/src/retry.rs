@@ -76,7 +76,7 @@ impl RetryState {
         }
     }
 
-    /// Returns the pause before another attempt; `None` if there is none. `attempt` is the number of attempts so far, and
+    /// Returns the pause before another attempt; `None` if no attempt is permitted. `attempt` is the number of attempts so far, and
     /// `random` a random number.
     pub(crate) fn pause(&mut self, attempt: u32, random: u64) -> Option<Duration> {
         if attempt >= self.policy.max_attempts

@@ -4,5 +4,3 @@ mod action_cache;
 mod batches;
 mod byte_stream;
 mod capabilities;
-
-pub use capabilities::Capabilities;

@@ -9,7 +9,7 @@ pub(crate) mod live_output;
 pub(crate) mod needed_paths;
 pub(crate) mod output;
 pub(crate) mod path_preparation;
-mod process_facts;
+pub(crate) mod process_facts;
 pub(crate) mod result_storage;
 pub(crate) mod reusable_step;
 pub(crate) mod reuse;

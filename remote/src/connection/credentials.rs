@@ -27,10 +27,10 @@ const MAX_ANSWER: u64 = 256 << 10;
 /// Maximum number of headers that a helper may set.
 const MAX_HEADERS: usize = 32;
 
-/// Where the credentials of requests come from.
+/// The source of the credentials of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// There are none, or the client certificate is enough.
+    /// No credentials, or only the client certificate.
     #[default]
     None,
     /// A file that contains a bearer token.

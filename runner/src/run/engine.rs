@@ -12,6 +12,7 @@ mod resource_needs;
 mod reuse_preview;
 mod run_caches;
 mod run_events;
+mod shared_results_cache;
 mod spare_run_space;
 mod stored_results;
 mod tree_preparation;
@@ -77,8 +78,8 @@ use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_r
 use file_scope::ScopedPlan;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
+use shared_results_cache::SharedResultsCache;
 use spare_run_space::SpareRunSpace;
-use stored_results::SharedResultsCache;
 use warm_run_spaces::WarmRunSpaces;
 
 /// The engine: one per process.

@@ -8,9 +8,7 @@ mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
@@ -31,15 +29,13 @@ use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::shared_results::SharedRun;
 use crate::step::host_stamps::{require_reliable_stamp, require_settled};
-use crate::step::process_facts::{inherited_attributes, machine_facts};
+use crate::step::process_facts::{OWN_PROGRAM, inherited_attributes, machine_facts, program_identity};
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
 use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 
-/// The program that this process executes. The link works after the file was replaced by an upgrade, too.
-pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -580,19 +576,6 @@ impl StepReuse {
             None => Ok(observed),
         }
     }
-}
-
-/// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
-/// path, so that the command line and a daemon that execute the same file have the same identity.
-///
-/// # Errors
-/// The file cannot be examined.
-fn program_identity(program: &Path) -> Result<String, EngineError> {
-    let file = fs::metadata(program)
-        .map_err(|error| EngineError::Internal(format!("`{}` cannot be examined: {error}", program.display())))?;
-    let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
-    let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
-    Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

@@ -10,7 +10,7 @@ use prost::Message as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::environment::{Repo, TestEnvironment, release_step, wait_for_step, waiting_step};
+use crate::environment::{Repo, TestEnvironment, release_step, wait_for_step};
 use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::{FinishedProcess, RunningProcess};
@@ -34,7 +34,12 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_cache::forged_path_set_is_refused", forged_path_set_is_refused),
     remote_case("remote_cache::server_that_is_away_costs_one_notice", absent_server_costs_notice),
     remote_case("remote_cache::silent_server_has_a_deadline", silent_server_has_deadline),
-    remote_case("remote_cache::server_that_ends_during_a_run_costs_one_notice", ending_server_costs_notice),
+    case("remote_cache::server_that_ends_during_a_run_costs_one_notice", ending_server_costs_notice).needs(&[
+        Needs::Sandbox,
+        Needs::Views,
+        Needs::Client(&[CASD, "--version"]),
+        Needs::Program("python3"),
+    ]),
     remote_case("remote_cache::doctor_names_server_and_keys", doctor_names_server),
 ];
 
@@ -91,38 +96,39 @@ impl<'e> Machines<'e> {
         ));
     }
 
-    fn start(&self, machine: &str) -> RunningProcess {
+    fn start(&self, name: &str) -> RunningProcess {
+        machine::write(&self.repo.file("changes").join(name).join("00-meta.json"), "{}\n");
         let mut command = self.env.command(self.repo.path());
-        command.args(["run", "--profile", "pr", "--changeset", machine, "--verbose", "--no-daemon", "--state-dir"]);
-        command.arg(self.state_dir(machine));
+        command.args(["run", "--profile", "pr", "--changeset", name, "--verbose", "--no-daemon", "--state-dir"]);
+        command.arg(self.state_dir(name));
         RunningProcess::start(command)
     }
 
-    fn state_dir(&self, machine: &str) -> PathBuf {
-        self.env.root().join("machines").join(machine)
+    fn state_dir(&self, name: &str) -> PathBuf {
+        self.env.root().join("machines").join(name)
     }
 
-    fn run(&self, machine: &str) -> FinishedProcess {
-        self.env.finish(self.start(machine))
+    fn run(&self, name: &str) -> FinishedProcess {
+        self.env.finish(self.start(name))
     }
 
-    fn evidence(&self, machine: &str) -> Vec<Value> {
-        let path = self.repo.file("changes").join(machine).join("verify/verify.it.json");
+    fn evidence(&self, name: &str) -> Vec<Value> {
+        let path = self.repo.file("changes").join(name).join("verify/verify.it.json");
         let evidence: Value = serde_json::from_slice(&std::fs::read(path).expect("evidence")).expect("JSON");
         evidence["steps"].as_array().expect("steps").clone()
     }
 
     /// Checks that a machine executes every step, and passes. Returns what it prints.
-    fn executes(&self, machine: &str) -> String {
-        let run = self.run(machine).exits(0);
-        assert!(self.evidence(machine).iter().all(|step| step.get("reused").is_none()), "{run}");
+    fn executes(&self, name: &str) -> String {
+        let run = self.run(name).exits(0);
+        assert!(self.evidence(name).iter().all(|step| step.get("reused").is_none()), "{run}");
         run.all_output()
     }
 
     /// Checks that a machine uses results of another one for every step.
-    fn uses_results(&self, machine: &str) -> String {
-        let run = self.run(machine).exits(0);
-        for step in self.evidence(machine) {
+    fn uses_results(&self, name: &str) -> String {
+        let run = self.run(name).exits(0);
+        for step in self.evidence(name) {
             let key =
                 step["reused"]["origin"]["key_id"].as_str().unwrap_or_else(|| panic!("executed: {step:#}\n{run}"));
             assert!(key.starts_with(KEY_ID), "{key}");
@@ -342,7 +348,7 @@ fn wrong_blob_is_refused(env: &TestEnvironment) {
         machine::write(&blob, content);
     }
     let second = machines.executes("second");
-    let notice = "warning: the remote cache was not used, and steps were executed here:";
+    let notice = "warning: the remote cache does not work, and the run did without it:";
     assert!(second.contains(notice) && second.contains("returned wrong bytes"), "{second}");
 }
 
@@ -361,9 +367,9 @@ fn forged_path_set_is_refused(env: &TestEnvironment) {
 }
 
 /// Checks that a machine executes its step after one notice.
-fn costs_one_notice(machines: &Machines<'_>, machine: &str, reason: &str) {
-    let output = machines.executes(machine);
-    let notices = output.matches("warning: the remote cache was not used").count();
+fn costs_one_notice(machines: &Machines<'_>, name: &str, reason: &str) {
+    let output = machines.executes(name);
+    let notices = output.matches("warning: the remote cache does not work").count();
     assert!(notices == 1 && output.contains(reason), "{output}");
 }
 
@@ -383,13 +389,17 @@ fn silent_server_has_deadline(env: &TestEnvironment) {
 }
 
 fn ending_server_costs_notice(env: &TestEnvironment) {
-    let machines = Machines::new(env, [waiting_step(env, "waits")]);
+    // The step must leave no process behind, or its result is not stored.
+    let marker = env.marker();
+    let sleeper = format!("python3 -c 'import time; time.sleep(300)' {marker}-ready");
+    let script = format!("trap 'kill $sleeper; wait $sleeper; exit 0' USR1; {sleeper} & sleeper=$!; wait");
+    let machines = Machines::new(env, [TestStep::argv("waits", &["sh", "-c", &script, &format!("{marker}-main")])]);
     let mut running = machines.start("first");
     let step = wait_for_step(env, &mut running);
     machines.server.signal(Signal::KILL);
     release_step(&step);
     let output = env.finish(running).exits(0).all_output();
-    assert_eq!(output.matches("warning: the remote cache was not used").count(), 1, "{output}");
+    assert_eq!(output.matches("warning: the remote cache does not work").count(), 1, "{output}");
 }
 
 fn doctor_names_server(env: &TestEnvironment) {

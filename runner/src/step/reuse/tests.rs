@@ -1,5 +1,6 @@
 //! Tests of the age of results, and of the identity of programs.
 
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::model::enforcement::{Control, Tolerated};
