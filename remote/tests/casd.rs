@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 type Test = fn(&Path) -> Result<(), Failed>;
 
-const TESTS: [(&str, Test); 7] = [
+const TESTS: [(&str, Test); 8] = [
     ("reads_capabilities", reads_capabilities),
     ("transfers_blobs_of_every_size", transfers_blobs_of_every_size),
     ("uploads_only_what_changed", uploads_only_what_changed),
@@ -27,11 +27,18 @@ const TESTS: [(&str, Test); 7] = [
     ("reports_missing_blobs", reports_missing_blobs),
     ("reconnects_to_a_restarted_server", reconnects_to_a_restarted_server),
     ("names_the_refusal_of_an_execution", names_the_refusal_of_an_execution),
+    (EXECUTES, executes_an_action),
 ];
+/// The test whose server executes actions, with bubblewrap.
+const EXECUTES: &str = "executes_an_action";
 
 fn main() {
     let program = program();
+    let bubblewrap = Path::new("/usr/bin/bwrap");
     let trial = |(name, test): (&str, Test)| match program.clone() {
+        Some(_) if name == EXECUTES && !bubblewrap.is_file() => {
+            Trial::test(format!("{name} (skipped: needs bubblewrap)"), || Ok(())).with_ignored_flag(true)
+        }
         Some(program) => Trial::test(name, move || test(&program)),
         None => Trial::test(format!("{name} (skipped: needs buildbox-casd)"), || Ok(())).with_ignored_flag(true),
     };
@@ -64,14 +71,26 @@ impl Drop for Casd {
 impl Casd {
     fn start(program: &Path) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        Self { process: start_process(program, directory.path()), directory }
+        Self { process: start_process(program, directory.path(), &[]), directory }
+    }
+
+    /// Starts a server that executes actions over the directories of the system.
+    fn start_executing(program: &Path) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        // The installed program is a link; the other program is next to its target.
+        let runner = program.canonicalize().expect("a program").with_file_name("buildbox-run");
+        let mut arguments = vec![format!("--buildbox-run={}", runner.display()), "--cache-failures=false".to_owned()];
+        for mount in ["/usr:/usr", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64"] {
+            arguments.push(format!("--runner-arg=--ro-bind-mount={mount}"));
+        }
+        Self { process: start_process(program, directory.path(), &arguments), directory }
     }
 
     fn restart(&mut self, program: &Path) {
         self.process.kill().expect("killed");
         self.process.wait().expect("ended");
         std::fs::remove_file(self.directory.path().join("sock")).expect("removed");
-        self.process = start_process(program, self.directory.path());
+        self.process = start_process(program, self.directory.path(), &[]);
     }
 
     fn client(&self) -> Client {
@@ -81,11 +100,12 @@ impl Casd {
 }
 
 /// Starts the server, and waits until its socket exists.
-fn start_process(program: &Path, directory: &Path) -> Child {
+fn start_process(program: &Path, directory: &Path, arguments: &[String]) -> Child {
     let socket = directory.join("sock");
     let mut process = Command::new(program)
         .arg(format!("--bind=unix:{}", socket.display()))
         .args(["--quota-high=500M", "--reserved=0"])
+        .args(arguments)
         .arg(directory.join("store"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -247,6 +267,42 @@ fn names_the_refusal_of_an_execution(program: &Path) -> Result<(), Failed> {
         let request = ExecutionRequest { action, skip_cache: true, limits };
         let error = client.execute(&request, pending()).await.expect_err("refused");
         assert!(matches!(error, RemoteError::Status { method: "Execute", .. }), "{error}");
+        Ok(())
+    })
+}
+
+fn executes_an_action(program: &Path) -> Result<(), Failed> {
+    let casd = Casd::start_executing(program);
+    let tree = tempfile::tempdir()?;
+    std::fs::create_dir(tree.path().join("tree"))?;
+    std::fs::write(tree.path().join("tree/input"), "from the input")?;
+    block_on(async {
+        let client = casd.client();
+        assert!(client.capabilities().await?.executes);
+        let tree = MerkleTree::read(tree.path())?;
+        client.upload(&tree.blobs).await?;
+        let command = messages::Command {
+            arguments: ["sh", "-c", "cat input > output; exit 3"].map(str::to_owned).to_vec(),
+            environment_variables: vec![messages::NamedValue { name: "PATH".to_owned(), value: "/usr/bin".to_owned() }],
+            working_directory: "tree".to_owned(),
+            output_paths: vec!["output".to_owned()],
+            ..messages::Command::default()
+        };
+        let command = command.encode_to_vec();
+        let action = messages::Action {
+            command_digest: Some(BlobDigest::for_bytes(&command).to_message()),
+            input_root_digest: Some(tree.root.to_message()),
+            ..messages::Action::default()
+        };
+        let action = action.encode_to_vec();
+        let digest = BlobDigest::for_bytes(&action);
+        client.upload(&blobs(&[command, action])).await?;
+        let limits = ExecutionLimits { queue: Duration::from_secs(60), run: Duration::from_secs(60) };
+        let request = ExecutionRequest { action: digest, skip_cache: true, limits };
+        let result = client.execute(&request, pending()).await?.result.expect("a result");
+        assert_eq!(result.exit_code, 3, "{result:?}");
+        let output = BlobDigest::from_message(result.output_files[0].digest.as_ref())?;
+        assert_eq!(client.read_blob(&output).await?, "from the input");
         Ok(())
     })
 }

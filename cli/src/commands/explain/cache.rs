@@ -68,7 +68,9 @@ fn render_step(preview: &StepPreview, verbose: bool) -> String {
 }
 
 fn origin(source: &ReuseSource) -> String {
-    format!("of run {}, executed {}", source.run_id, escape_line(&source.executed_at))
+    let machine = source.origin.as_ref().map(|origin| format!(" of `{}` (key {})", origin.host, origin.short_key()));
+    let machine = escape_line(&machine.unwrap_or_default());
+    format!("of run {}{machine}, executed {}", source.run_id, escape_line(&source.executed_at))
 }
 
 fn input_lines(inputs: &ObservedInputs, verbose: bool) -> String {
