@@ -378,7 +378,8 @@ fn facts_block(record: &DoctorRecord) -> String {
             )
         }
     };
-    let remote_cache = record.remote_cache.as_ref().map_or_else(|| "none".to_owned(), RemoteCacheCheck::phrase);
+    let remote_cache = record.remote_cache.as_ref().map(RemoteCacheCheck::phrase);
+    let remote_cache = remote_cache.as_deref().map(|check| ("remote cache", check));
     let rows = [
         ("we are", account),
         ("steps run as", &user),
@@ -387,10 +388,10 @@ fn facts_block(record: &DoctorRecord) -> String {
         ("groups", groups),
         ("views", &views),
         ("reuse", &reuse),
-        ("remote cache", &remote_cache),
         ("reach", record.reach.description()),
     ];
-    rows.iter()
+    rows.into_iter()
+        .chain(remote_cache)
         .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), escape_line(value)))
         .collect()
 }
