@@ -8,12 +8,15 @@ use proctor_core::reuse::{MachineFact, PathSet, SharedRecord};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_remote::RemoteError;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::content_hashes::ContentHashes;
 use super::exchange::{SharedDraft, SharedResults, Verified};
 
 /// Maximum number of results that are stored at the same time.
 const MAX_PENDING: usize = 64;
+/// A run waits for a server at most this many times as long as a step does, all of its steps together.
+const MAX_WAITS: u32 = 6;
 
 /// The exchange of results in one run.
 #[derive(Debug)]
@@ -22,8 +25,16 @@ pub(crate) struct SharedRun {
     pub(crate) hashes: Arc<ContentHashes>,
     /// The identity of Proctor's programs: their content.
     pub(crate) identity: PortableIdentity,
-    state: Arc<Mutex<RemoteReuse>>,
+    state: Arc<Mutex<RunState>>,
     pending: tokio::sync::Mutex<JoinSet<()>>,
+}
+
+/// The exchange so far.
+#[derive(Debug)]
+struct RunState {
+    report: RemoteReuse,
+    /// The time that steps have waited for answers.
+    waited: Duration,
 }
 
 /// The parts of a step's identity that replace those that differ between machines.
@@ -42,25 +53,18 @@ impl SharedRun {
         hashes: Arc<ContentHashes>,
         identity: PortableIdentity,
     ) -> Self {
-        let state = RemoteReuse {
-            endpoint: endpoint.to_owned(),
-            hits: 0,
-            stored: 0,
-            refused: 0,
-            refusal: None,
-            problem: results.as_ref().err().cloned(),
-        };
+        let state = RunState::new(endpoint, results.as_ref().err().cloned());
         Self { results, hashes, identity, state: Arc::new(Mutex::new(state)), pending: tokio::sync::Mutex::default() }
     }
 
     /// Returns the exchange so far.
     pub(crate) fn report(&self) -> RemoteReuse {
-        self.update(|state| state.clone())
+        self.update(|state| state.report.clone())
     }
 
     /// Returns the server, unless it failed in this run.
     pub(crate) fn server(&self) -> Option<Arc<SharedResults>> {
-        let has_failed = self.update(|state| state.problem.is_some());
+        let has_failed = self.update(|state| state.report.problem.is_some());
         self.results.as_ref().ok().filter(|_| !has_failed).cloned()
     }
 
@@ -100,7 +104,7 @@ impl SharedRun {
 
     /// Counts a result that is used.
     pub(crate) fn note_hit(&self) {
-        self.update(|state| state.hits += 1);
+        self.update(|state| state.report.hits += 1);
     }
 
     /// Stores an execution in the background.
@@ -116,7 +120,7 @@ impl SharedRun {
         pending.spawn(async move {
             let published = watch(&state, Self::limit(&results), results.publish(&draft)).await;
             if published == Some(true) {
-                update(&state, |state| state.stored += 1);
+                update(&state, |state| state.report.stored += 1);
             }
         });
     }
@@ -137,38 +141,39 @@ impl SharedRun {
             .inspect_err(|refusal| {
                 tracing::debug!(%refusal, "refused");
                 self.update(|state| {
-                    state.refused += 1;
-                    state.refusal.get_or_insert_with(|| refusal.clone());
+                    state.report.refused += 1;
+                    state.report.refusal.get_or_insert_with(|| refusal.clone());
                 });
             })
             .ok()
     }
 
+    /// Waits for an answer, and counts the time.
     async fn watch<T>(&self, limit: Duration, work: impl Future<Output = Result<T, RemoteError>>) -> Option<T> {
-        watch(&self.state, limit, work).await
+        watch_and_count(&self.state, limit, work).await
     }
 
     fn note_problem(&self, problem: String) {
         note_problem(&self.state, problem);
     }
 
-    fn update<T>(&self, change: impl FnOnce(&mut RemoteReuse) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut RunState) -> T) -> T {
         update(&self.state, change)
     }
 }
 
-fn update<T>(state: &Mutex<RemoteReuse>, change: impl FnOnce(&mut RemoteReuse) -> T) -> T {
+fn update<T>(state: &Mutex<RunState>, change: impl FnOnce(&mut RunState) -> T) -> T {
     change(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn note_problem(state: &Mutex<RemoteReuse>, problem: String) {
+fn note_problem(state: &Mutex<RunState>, problem: String) {
     tracing::warn!(%problem, "the remote cache does not work");
-    update(state, |state| state.problem.get_or_insert(problem).len());
+    update(state, |state| state.report.problem.get_or_insert(problem).len());
 }
 
 /// Waits for the server up to a deadline. The first failure is the last request of the run.
 async fn watch<T>(
-    state: &Mutex<RemoteReuse>,
+    state: &Mutex<RunState>,
     limit: Duration,
     work: impl Future<Output = Result<T, RemoteError>>,
 ) -> Option<T> {
@@ -176,10 +181,76 @@ async fn watch<T>(
         Ok(Ok(found)) => return Some(found),
         Ok(Err(error)) => error.to_string(),
         Err(_) => {
-            let endpoint = update(state, |state| state.endpoint.clone());
+            let endpoint = update(state, |state| state.report.endpoint.clone());
             format!("`{endpoint}` did not answer within {} ms", limit.as_millis())
         }
     };
     note_problem(state, problem);
     None
+}
+
+/// Waits for an answer that a step needs. If all steps together have waited for too long, the server is not asked again.
+async fn watch_and_count<T>(
+    state: &Mutex<RunState>,
+    limit: Duration,
+    work: impl Future<Output = Result<T, RemoteError>>,
+) -> Option<T> {
+    let began = Instant::now();
+    let found = watch(state, limit, work).await;
+    let (waited, endpoint) = update(state, |state| {
+        state.waited += began.elapsed();
+        (state.waited, state.report.endpoint.clone())
+    });
+    if waited > limit * MAX_WAITS {
+        note_problem(
+            state,
+            format!("`{endpoint}` is too slow: steps have waited for it for {} ms", waited.as_millis()),
+        );
+    }
+    found
+}
+
+impl RunState {
+    fn new(endpoint: &str, problem: Option<String>) -> Self {
+        let endpoint = endpoint.to_owned();
+        let report = RemoteReuse { endpoint, hits: 0, stored: 0, refused: 0, refusal: None, problem };
+        Self { report, waited: Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    async fn answer_after(state: &Mutex<RunState>, time: Duration) -> Option<u32> {
+        let work = async {
+            tokio::time::sleep(time).await;
+            Ok(7)
+        };
+        watch_and_count(state, LIMIT, work).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_server_has_a_deadline() {
+        let state = Mutex::new(RunState::new("unix:/s", None));
+        assert_eq!(answer_after(&state, LIMIT / 2).await, Some(7));
+        assert_eq!(answer_after(&state, LIMIT * 2).await, None);
+        let problem = update(&state, |state| state.report.problem.clone());
+        assert_eq!(problem.as_deref(), Some("`unix:/s` did not answer within 1000 ms"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_server_is_asked_for_a_limited_time() {
+        let state = Mutex::new(RunState::new("unix:/s", None));
+        let mut answers = 0;
+        while update(&state, |state| state.report.problem.is_none()) {
+            assert_eq!(answer_after(&state, LIMIT * 9 / 10).await, Some(7));
+            answers += 1;
+        }
+        assert_eq!(answers, 7);
+        let problem = update(&state, |state| state.report.problem.clone()).unwrap_or_default();
+        assert!(problem.starts_with("`unix:/s` is too slow"), "{problem}");
+    }
 }
