@@ -20,6 +20,8 @@ const CASD: &str = "buildbox/buildbox-casd";
 
 pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_cache::second_machine_uses_the_result_of_the_first", second_machine_uses_result),
+    remote_case("", second_machine_uses_result)
+        .unprivileged("remote_cache::second_machine_uses_the_result_of_the_first_as_a_user"),
     remote_case("remote_cache::other_content_executes_the_step", other_content_executes),
     remote_case("remote_cache::key_that_is_no_longer_trusted_has_no_results", distrusted_key_has_no_results),
     remote_case("remote_cache::machine_that_may_not_write_stores_nothing", reader_stores_nothing),
@@ -78,6 +80,7 @@ impl<'e> Machines<'e> {
             machine::write(&file, text);
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("private");
         }
+        env.give_to_actor(&env.root().join("keys"));
         let machines = Self { env, repo, server: start_server(env) };
         machines.configure(true, "trusted.pem", "");
         machines
@@ -98,6 +101,7 @@ impl<'e> Machines<'e> {
 
     fn start(&self, name: &str) -> RunningProcess {
         machine::write(&self.repo.file("changes").join(name).join("00-meta.json"), "{}\n");
+        self.env.give_to_actor(&self.repo.file("changes"));
         let mut command = self.env.command(self.repo.path());
         command.args(["run", "--profile", "pr", "--changeset", name, "--verbose", "--no-daemon", "--state-dir"]);
         command.arg(self.state_dir(name));
@@ -188,7 +192,7 @@ fn store(env: &TestEnvironment) -> PathBuf {
 fn start_server(env: &TestEnvironment) -> RunningProcess {
     let mut command = machine::client_command(CASD);
     command.arg(format!("--bind=unix:{}", socket(env).display())).args(["--quota-high=500M", "--reserved=0"]);
-    command.arg(store(env));
+    command.arg("--unix-socket-mode=0777").arg(store(env));
     let mut server = RunningProcess::start(command);
     server.wait_until(|| std::os::unix::net::UnixStream::connect(socket(env)).is_ok());
     server
