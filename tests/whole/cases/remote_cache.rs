@@ -209,6 +209,7 @@ fn second_machine_uses_result(env: &TestEnvironment) {
     let second = machines.uses_results("second");
     assert!(second.contains(&format!("cached from {KEY_ID}")), "{second}");
     assert!(second.contains("2 results used, 0 results stored"), "{second}");
+    assert!(second.contains(&format!("2 cached (2 from {KEY_ID})")), "{second}");
     let (executed, reused) = (machines.evidence("first"), machines.evidence("second"));
     for (executed, reused) in executed.iter().zip(&reused) {
         assert_eq!(executed["stdout_sha256"], reused["stdout_sha256"]);
@@ -219,6 +220,11 @@ fn second_machine_uses_result(env: &TestEnvironment) {
     gate.args(["gate", "--profile", "pr", "--changeset", "second", "--no-daemon", "--state-dir"]).arg(&state);
     let gate = env.finish(RunningProcess::start(gate)).exits(0).all_output();
     assert!(gate.contains("2 of 2 steps cached (some from `") && gate.contains(KEY_ID), "{gate}");
+    let run = last_run_id(&machines, "second");
+    let mut logs = env.command(machines.repo.path());
+    logs.args(["logs", &run, "verify.it/one", "--state-dir"]).arg(&state);
+    let logs = env.finish(RunningProcess::start(logs)).all_output();
+    assert!(logs.contains("the output of `verify.it/one` is on the machine `"), "{logs}");
     let mut stats = env.command(machines.repo.path());
     stats.args(["cache", "stats", "--state-dir"]).arg(&state);
     let stats = env.finish(RunningProcess::start(stats)).exits(0).all_output();
@@ -227,6 +233,13 @@ fn second_machine_uses_result(env: &TestEnvironment) {
     machines.server.signal(Signal::KILL);
     let again = machines.uses_results("second");
     assert!(again.contains("0 results used") && !again.contains("warning"), "{again}");
+}
+
+/// Returns the id of the last run of a machine.
+fn last_run_id(machines: &Machines<'_>, name: &str) -> String {
+    let path = machines.repo.file("changes").join(name).join("05-status.json");
+    let status: Value = serde_json::from_slice(&std::fs::read(path).expect("a status")).expect("JSON");
+    status["verification"]["last_run"]["run_id"].as_str().expect("a run").to_owned()
 }
 
 fn other_content_executes(env: &TestEnvironment) {
