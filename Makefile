@@ -6,7 +6,7 @@ CARGO ?= cargo
 XTASK = $(or $(CARGO_TARGET_DIR),target)/debug/xtask
 # Programs of the tests. Tests that need a missing program are skipped.
 TEST_PROGRAMS = make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime \
-	prometheus-client postgresql mariadb-server curl groff zsh fish xmllint shellcheck mkfs.btrfs mkfs.xfs filefrag
+	prometheus-client postgresql mariadb-server curl groff zsh fish xmllint shellcheck bwrap mkfs.btrfs mkfs.xfs filefrag
 # Installs these programs and the third-party clients while cargo builds programs and tests.
 BUILD_TESTS = { scripts/need --try $(TEST_PROGRAMS); scripts/clients; } & \
 	$(CARGO) build --workspace --bins --tests; built=$$?; wait $$! && exit $$built

@@ -95,13 +95,14 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
         transparent_caches: Vec::new(),
+        origin: None,
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..exited(name, cmd, 0) }
 }
 
 /// Returns the reuse of results in a run of two steps.
 pub(crate) fn observed_reuse() -> RunReuse {
-    RunReuse { mode: ReuseMode::Observed, reason: None, steps: 2, cached_steps: 1 }
+    RunReuse { mode: ReuseMode::Observed, reason: None, steps: 2, cached_steps: 1, remote: None }
 }
 
 /// Returns a passed step that checked only some of its files again.

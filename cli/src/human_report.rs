@@ -19,6 +19,7 @@ use crate::screen::TextLayout;
 use crate::style::{self, DIM, UNSURE, paint};
 use crate::text::{count, display_width, duration, escape_line, escape_text, pad, wrap};
 use proctor_core::record::run_record::{Finished, RunRecord, SkillRecord, Started};
+use proctor_core::record::run_reuse::RemoteReuse;
 
 pub(crate) use step_text::{
     command_line, drift_block, leak_hint, limit_hints, limits_hit_phrase, outcome_reason, outcome_word, stream_block,
@@ -73,6 +74,7 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
         text.push_str(&view.layout.fit_lines(&notes(record)));
     }
     if let Some(finished) = &record.finished {
+        text.push_str(&remote_notice(finished));
         if !view.detail.is_brief() {
             text.push_str(&reuse_line(finished, view));
             text.push_str(&evidence_lines(record, finished, view));
@@ -88,7 +90,16 @@ pub(crate) fn render_report(record: &RunRecord, view: &ReportOptions<'_>) -> Str
 /// Renders how results are reused, if the caller wants all details.
 fn reuse_line(finished: &Finished, view: &ReportOptions<'_>) -> String {
     let Some(reuse) = finished.reuse.as_ref().filter(|_| view.detail == Detail::Verbose) else { return String::new() };
-    format!("{} {}\n", paint(DIM, "reuse:"), escape_line(&reuse.phrase()))
+    let remote = reuse.remote.as_ref();
+    let remote = remote.map(|remote| format!("{} {}\n", paint(DIM, "remote cache:"), escape_line(&remote.phrase())));
+    format!("{} {}\n{}", paint(DIM, "reuse:"), escape_line(&reuse.phrase()), remote.unwrap_or_default())
+}
+
+/// Renders the notice about a remote cache that did not work.
+fn remote_notice(finished: &Finished) -> String {
+    let remote = finished.reuse.as_ref().and_then(|reuse| reuse.remote.as_ref());
+    let notice = remote.and_then(RemoteReuse::notice);
+    notice.map(|notice| style::warning(&escape_line(&notice))).unwrap_or_default()
 }
 
 /// Renders the location of the evidence, and the command that shows more of a failed step's output.

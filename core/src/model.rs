@@ -11,6 +11,7 @@ pub mod outcome;
 pub mod outcome_reason;
 pub mod plan;
 pub mod run_scope;
+pub mod system_roots;
 pub mod tier;
 pub mod trace;
 pub mod withheld;

@@ -7,6 +7,7 @@
 mod maintenance;
 mod observed_inputs;
 mod obstacle;
+mod shared;
 mod step_identity;
 mod stored_result;
 
@@ -15,8 +16,12 @@ pub use observed_inputs::{
     ChangedInput, ContentPin, CurrentInputs, InputAccess, InputArea, ObservedInput, ObservedInputs, PathNow,
 };
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle};
+pub use shared::{
+    ExpectedRecord, MAX_PATH_SET_BYTES, MAX_RECORD_BYTES, PathSet, PortableInputs, RecordRefusal, SharedPath,
+    SharedRecord, strong_fingerprint,
+};
 pub use step_identity::{
-    IDENTITY_PARTS, InheritedAttributes, MachineFacts, MountedContent, MountedDirectory, NeededPathOrigin,
+    IDENTITY_PARTS, InheritedAttributes, MachineFact, MachineFacts, MountedContent, MountedDirectory, NeededPathOrigin,
     ResourceLimit, ShownTool, StepIdentity, processor_model,
 };
 pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};

@@ -36,8 +36,9 @@ pub use include::{
 pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
     AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
-    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, Retention, ReuseSettings,
-    SecretHeaders, SqlSettings, TelemetrySettings, TidbZeroSettings, TreeSettings, UserRef, VerifierSettings,
+    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, RemoteCacheSettings, Retention,
+    ReuseSettings, SecretHeaders, SqlSettings, TelemetrySettings, TidbZeroSettings, TreeSettings, UserRef,
+    VerifierSettings,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};
 pub use resolve::{ResolvedPlan, adhoc_step, resolve};

@@ -199,7 +199,7 @@ StageName = Literal["extract", "tokenize", "parse", "bind", "safety", "run", "se
 # The result of a stage.
 StageState = Literal["passed", "rejected", "failed", "skipped"]
 # The reason why a command did not start.
-StartFault = Literal["not_reached", "no_files", "program_missing", "sandbox", "workdir", "internal"]
+StartFault = Literal["not_reached", "no_files", "program_missing", "sandbox", "workdir", "not_an_input", "internal"]
 # The tier of a skill or result. 1: anyone may run it, including agents. 2: needs trust. 3: people only; never declared,
 # always the result of a violation.
 Tier = int
@@ -425,6 +425,23 @@ class Problem(_ProblemRequired, total=False):
     spec: Optional[SpecProblem]
 
 
+class RemoteReuse(TypedDict):
+    """The exchange of results with other machines in a run."""
+
+    # The server.
+    endpoint: str
+    # Number of steps whose result came from the server in this run.
+    hits: int
+    # The reason why the server was not asked any more; `null` if it worked.
+    problem: Optional[str]
+    # The reason for the first refusal; `null` without one.
+    refusal: Optional[str]
+    # Number of records and path sets that were refused.
+    refused: int
+    # Number of results that this run has stored on the server.
+    stored: int
+
+
 class ReportEvidenceMissing(TypedDict):
     """The step did not write the file. A file from before the step does not count."""
 
@@ -486,9 +503,7 @@ class RunCounts(TypedDict):
     running: int
 
 
-class RunReuse(TypedDict):
-    """The reuse of results in a run."""
-
+class _RunReuseRequired(TypedDict):
     # Number of these steps that have the result of an earlier execution.
     cached_steps: int
     # How results are reused.
@@ -497,6 +512,13 @@ class RunReuse(TypedDict):
     reason: Optional[str]
     # Number of steps of the run.
     steps: int
+
+
+class RunReuse(_RunReuseRequired, total=False):
+    """The reuse of results in a run."""
+
+    # The exchange of results with other machines; absent without a remote cache.
+    remote: Optional[RemoteReuse]
 
 
 class RunScope(TypedDict, total=False):

@@ -7,6 +7,7 @@ mod error;
 mod gate;
 mod host;
 mod run;
+mod shared_results;
 mod step;
 mod store;
 #[cfg(test)]

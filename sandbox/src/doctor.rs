@@ -66,6 +66,7 @@ impl DoctorReport {
             allows_best_effort: operator.allow_best_effort,
             no_view: self.no_view,
             copies: None,
+            remote_cache: None,
         }
     }
 }

@@ -56,6 +56,7 @@ mod prior_results;
 mod private_copy;
 mod python_client;
 mod refused_requests;
+mod remote_cache;
 mod report_formats;
 mod repository_formats;
 mod repository_locations;
@@ -167,6 +168,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         unusual_repositories::CASES,
         rerun::CASES,
         rerun::SERVICE_CASES,
+        remote_cache::CASES,
         reuse::CASES,
         inputs::CASES,
         reuse_daemon::CASES,

@@ -83,6 +83,9 @@ fn render_stats(stats: &ResultStats) -> String {
         counted(stats.steps, "step"),
         size(stats.bytes)
     );
+    if stats.from_others > 0 {
+        text.push_str(&format!("{} {}\n", paint(DIM, "of other machines:"), counted(stats.from_others, "result")));
+    }
     if let (Some(oldest), Some(newest)) = (&stats.oldest, &stats.newest) {
         text.push_str(&format!("{} {oldest}\n{} {newest}\n", paint(DIM, "oldest:"), paint(DIM, "newest:")));
     }
@@ -130,6 +133,7 @@ mod tests {
         let stats = ResultStats {
             steps: 2,
             results: 3,
+            from_others: 1,
             bytes: 2 << 20,
             oldest: Some("2026-01-01T00:00:00Z".to_owned()),
             newest: Some("2026-01-02T00:00:00Z".to_owned()),
@@ -137,7 +141,7 @@ mod tests {
         };
         assert_eq!(
             render_plain(&CacheRecord::Stats(stats)),
-            "3 stored results of 2 steps, 2 MiB\noldest: 2026-01-01T00:00:00Z\nnewest: 2026-01-02T00:00:00Z\n\
+            "3 stored results of 2 steps, 2 MiB\nof other machines: 1 result\noldest: 2026-01-01T00:00:00Z\nnewest: 2026-01-02T00:00:00Z\n\
              warning: excluded from reuse: `test` failed\\n\n"
         );
         let empty = render_plain(&CacheRecord::Stats(ResultStats::default()));

@@ -7,7 +7,9 @@ mod machine_facts;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use proctor_core::api::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, StepAccount};
+use proctor_core::api::{
+    CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, RemoteCacheCheck, StepAccount,
+};
 use proctor_core::code::{Coded as _, EngineCode};
 use proctor_core::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
 use proctor_core::model::enforcement::{Control, ControlState, Enforcement, SandboxMode, Tolerated};
@@ -62,6 +64,8 @@ pub(crate) struct DoctorRecord {
     /// The private copies of the repository, each compared with its record; `null` without `--deep`. Damaged copies
     /// also appear in the findings.
     pub copies: Option<Vec<CopyReport>>,
+    /// The check of the remote cache; `null` if none is configured.
+    pub remote_cache: Option<RemoteCacheCheck>,
 }
 
 /// The extent of the sandbox on a machine.
@@ -245,7 +249,8 @@ async fn run_trial(
         DoctorScope::Machine => None,
         DoctorScope::MachineAndCopies => Some(engine.verify_copies(repo).await.map_err(engine_error)?),
     };
-    Ok(DoctorAnswer { copies, ..report.answer(&operator, &state_dir) })
+    let remote_cache = engine.check_remote_cache().await;
+    Ok(DoctorAnswer { copies, remote_cache, ..report.answer(&operator, &state_dir) })
 }
 
 /// The requirements of a step.
@@ -272,6 +277,7 @@ fn build_record(answer: DoctorAnswer, requirements: &StepRequirements, repo: &Pa
         findings: answer.findings.into_iter().map(to_finding_record).chain(missing).collect(),
         fixes: Vec::new(),
         copies: answer.copies,
+        remote_cache: answer.remote_cache,
     }
 }
 
@@ -372,6 +378,8 @@ fn facts_block(record: &DoctorRecord) -> String {
             )
         }
     };
+    let remote_cache = record.remote_cache.as_ref().map(RemoteCacheCheck::phrase);
+    let remote_cache = remote_cache.as_deref().map(|check| ("remote cache", check));
     let rows = [
         ("we are", account),
         ("steps run as", &user),
@@ -382,7 +390,8 @@ fn facts_block(record: &DoctorRecord) -> String {
         ("reuse", &reuse),
         ("reach", record.reach.description()),
     ];
-    rows.iter()
+    rows.into_iter()
+        .chain(remote_cache)
         .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), escape_line(value)))
         .collect()
 }

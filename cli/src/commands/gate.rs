@@ -148,6 +148,7 @@ mod tests {
     use proctor_core::decision::verdict::Verdict;
     use proctor_core::model::names::{ProfileName, RunId};
     use proctor_core::model::tier::Tier;
+    use proctor_core::record::evidence::ResultOrigin;
     use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 
     fn finding(code: GateCode, message: &str, paths: usize, accepted: bool) -> GateFinding {
@@ -178,6 +179,7 @@ mod tests {
                 cached_steps: 0,
                 oldest_execution: None,
                 oldest_execution_age_ms: None,
+                origins: Vec::new(),
             }),
             findings,
             omitted: 0,
@@ -206,6 +208,10 @@ mod tests {
             render_plain(&cached),
             "verified: profile pr, run r1 passed 1m01s ago, tier 1, 3 of 4 steps cached, oldest execution 2h00m ago\n"
         );
+        let origin = ResultOrigin { key_id: Sha256Hex::digest(b""), host: "builder".to_owned() };
+        cached.run.as_mut().expect("a run").origins.push(origin);
+        let shown = render_plain(&cached);
+        assert!(shown.contains("3 of 4 steps cached (some from `builder` (key e3b0c44298fc1c14)), oldest"), "{shown}");
         let changed = finding(GateCode::TreeChanged, "the tree was changed", 11, false);
         let again = finding(GateCode::OtherSpec, "another\nspec", 0, false);
         insta::assert_snapshot!(render_plain(&answer(1, vec![changed, again])));

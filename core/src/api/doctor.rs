@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
+use crate::text::digest::Sha256Hex;
 
 /// The response to `GET /v1/doctor`: the sandbox controls for the repository, determined by setting up a sandbox once
 /// on the daemon's machine.
@@ -34,6 +35,39 @@ pub struct DoctorAnswer {
     /// The private copies of the repository, each compared with its record; `null` unless `deep` was requested.
     #[serde(default)]
     pub copies: Option<Vec<CopyReport>>,
+    /// The check of the remote cache; `null` if none is configured.
+    #[serde(default)]
+    pub remote_cache: Option<RemoteCacheCheck>,
+}
+
+/// The check of the server through which machines share results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoteCacheCheck {
+    /// The server.
+    pub endpoint: String,
+    /// The key that signs results of this machine; `null` if it stores none.
+    pub signing_key: Option<Sha256Hex>,
+    /// The keys whose results are used.
+    pub trusted_keys: Vec<Sha256Hex>,
+    /// The reason why results are not shared; `null` if they are.
+    pub problem: Option<String>,
+}
+
+impl RemoteCacheCheck {
+    /// Returns the check as a phrase.
+    pub fn phrase(&self) -> String {
+        if let Some(problem) = &self.problem {
+            return format!("{}; not used: {problem}", self.endpoint);
+        }
+        let short = |key: &Sha256Hex| key.as_str()[..16].to_owned();
+        let trusted = self.trusted_keys.iter().map(short).collect::<Vec<_>>().join(", ");
+        let trusted = if trusted.is_empty() { "no key is trusted".to_owned() } else { format!("trusts {trusted}") };
+        let writes = match &self.signing_key {
+            Some(key) => format!("writes with key {}", short(key)),
+            None => "does not write".to_owned(),
+        };
+        format!("{}; {trusted}; {writes}", self.endpoint)
+    }
 }
 
 /// The scope of a doctor request.
@@ -127,6 +161,7 @@ mod tests {
             allows_best_effort: true,
             no_view: Some("no device".into()),
             copies: None,
+            remote_cache: None,
         };
         assert_eq!(answer.tolerated_controls(SandboxMode::Strict), Some(Tolerated::default()));
         assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), Some(Tolerated::all()));
@@ -134,5 +169,21 @@ mod tests {
         assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), None);
         let text = serde_json::to_string(&answer).expect("writes");
         assert_eq!(serde_json::from_str::<DoctorAnswer>(&text).expect("reads"), answer);
+    }
+
+    #[test]
+    fn phrase_of_the_remote_cache_names_keys_or_the_problem() {
+        let key = Sha256Hex::digest(b"");
+        let check = RemoteCacheCheck {
+            endpoint: "grpcs://cache:1".to_owned(),
+            signing_key: None,
+            trusted_keys: vec![key.clone()],
+            problem: None,
+        };
+        assert_eq!(check.phrase(), "grpcs://cache:1; trusts e3b0c44298fc1c14; does not write");
+        let writing = RemoteCacheCheck { signing_key: Some(key), trusted_keys: Vec::new(), ..check.clone() };
+        assert_eq!(writing.phrase(), "grpcs://cache:1; no key is trusted; writes with key e3b0c44298fc1c14");
+        let away = RemoteCacheCheck { problem: Some("it is away".to_owned()), ..check };
+        assert_eq!(away.phrase(), "grpcs://cache:1; not used: it is away");
     }
 }

@@ -26,7 +26,7 @@ use crate::decision::verdict::Verdict;
 use crate::model::names::{ChangesetId, ProfileName, RunId};
 use crate::model::tier::Tier;
 use crate::record::attestation::{Attestation, Subject};
-use crate::record::evidence::cached_of_steps;
+use crate::record::evidence::{ResultOrigin, cached_of_steps};
 use crate::record::status::{self, LastRun, LastRunError};
 use crate::spec;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -95,6 +95,9 @@ pub struct GateRun {
     /// The time since then, in milliseconds; `null` if that time is not in the past.
     #[serde(default)]
     pub oldest_execution_age_ms: Option<u64>,
+    /// The other machines whose results the run uses; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<ResultOrigin>,
 }
 
 /// Decides whether the gate passes.
@@ -286,10 +289,17 @@ fn judge_attestation(
 }
 
 impl GateRun {
-    /// Returns the number of cached steps, as a phrase; `None` if every step was executed.
+    /// Returns the number of cached steps, and the other machines that executed them, as a phrase; `None` if every step was
+    /// executed.
     pub fn cached_phrase(&self) -> Option<String> {
         let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        cached_of_steps(number(self.cached_steps), number(self.steps))
+        let mut phrase = cached_of_steps(number(self.cached_steps), number(self.steps))?;
+        let origins = self.origins.iter().map(|origin| format!("`{}` (key {})", origin.host, origin.short_key()));
+        let origins = origins.collect::<Vec<_>>().join(", ");
+        if !origins.is_empty() {
+            phrase.push_str(&format!(" (some from {origins})"));
+        }
+        Some(phrase)
     }
 }
 
@@ -311,6 +321,7 @@ fn summarize_run(run: LastRun, recorded: &RecordedSteps, facts: &GateFacts<'_>) 
         cached_steps: recorded.counts.cached_steps,
         oldest_execution: oldest.map(|(_, execution)| execution.executed_at.clone()),
         oldest_execution_age_ms: oldest.and_then(|(executed, _)| age_of(executed)),
+        origins: recorded.origins.iter().cloned().collect(),
     }
 }
 

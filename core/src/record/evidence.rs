@@ -20,7 +20,7 @@ pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use input_enforcement::InputEnforcement;
 pub use measured::Measured;
-pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
+pub use reuse_source::{CACHED, ResultOrigin, ReuseSource, cached_of_steps, cached_skill_note};
 pub use scope_coverage::covered_scope;
 pub use tree_source::{TreeKind, TreeSource};
 

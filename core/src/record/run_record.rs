@@ -283,10 +283,16 @@ impl RunRecord {
         self.skills.iter().map(SkillRecord::cached_steps).sum()
     }
 
-    /// Returns the number of steps whose result was reused, as a phrase; `None` if there are none.
+    /// Returns the number of steps whose result was reused, as a phrase with the keys of other machines; `None` if there
+    /// are none.
     pub fn cached_phrase(&self) -> Option<String> {
         let cached = self.cached_steps();
-        (cached > 0).then(|| format!("{cached} {CACHED}"))
+        let mut by_key: BTreeMap<&str, usize> = BTreeMap::new();
+        let origins = self.steps().filter_map(|(_, step)| step.reused.as_ref()?.origin.as_ref());
+        origins.for_each(|origin| *by_key.entry(origin.short_key()).or_default() += 1);
+        let keys = by_key.iter().map(|(key, count)| format!("{count} from {key}")).collect::<Vec<_>>().join(", ");
+        let keys = if keys.is_empty() { keys } else { format!(" ({keys})") };
+        (cached > 0).then(|| format!("{cached} {CACHED}{keys}"))
     }
 
     /// Returns a sentence about the steps whose result was reused; `None` if there are none.

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::record::evidence::{StepEvidence, cached_of_steps};
+use crate::text::humanize::count;
 
 /// The reuse of results in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +17,44 @@ pub struct RunReuse {
     pub steps: u64,
     /// Number of these steps that have the result of an earlier execution.
     pub cached_steps: u64,
+    /// The exchange of results with other machines; absent without a remote cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteReuse>,
+}
+
+/// The exchange of results with other machines in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoteReuse {
+    /// The server.
+    pub endpoint: String,
+    /// Number of steps whose result came from the server in this run.
+    pub hits: u64,
+    /// Number of results that this run has stored on the server.
+    pub stored: u64,
+    /// Number of records and path sets that were refused.
+    pub refused: u64,
+    /// The reason for the first refusal; `null` without one.
+    pub refusal: Option<String>,
+    /// The reason why the server was not asked any more; `null` if it worked.
+    pub problem: Option<String>,
+}
+
+impl RemoteReuse {
+    /// Returns the exchange as a phrase.
+    pub fn phrase(&self) -> String {
+        let results = |number| count(as_usize(number), "result");
+        let mut phrase = format!("{}: {} used, {} stored", self.endpoint, results(self.hits), results(self.stored));
+        if let Some(refusal) = &self.refusal {
+            phrase.push_str(&format!(", {} refused: {refusal}", self.refused));
+        }
+        phrase
+    }
+
+    /// Returns the notice about a server that did not work; `None` if it did.
+    pub fn notice(&self) -> Option<String> {
+        let problem = self.problem.as_ref()?;
+        Some(format!("the remote cache does not work, and the run did without it: {problem}"))
+    }
 }
 
 /// How a run reuses results.
@@ -70,7 +109,7 @@ impl RunReuse {
     pub fn new<'a>(conditions: ReuseConditions, steps: impl IntoIterator<Item = &'a StepEvidence>) -> Self {
         let (mode, reason) = conditions.decide();
         let (steps, cached_steps) = count_steps(steps);
-        Self { mode, reason, steps, cached_steps }
+        Self { mode, reason, steps, cached_steps, remote: None }
     }
 
     /// Returns the mode and the reason, as a phrase.
@@ -101,10 +140,28 @@ mod tests {
     #[test]
     fn phrase_counts_cached_steps() {
         let phrase = |steps, cached_steps| {
-            RunReuse { mode: ReuseMode::Observed, reason: None, steps, cached_steps }.cached_phrase()
+            RunReuse { mode: ReuseMode::Observed, reason: None, steps, cached_steps, remote: None }.cached_phrase()
         };
         assert_eq!((phrase(0, 0), phrase(2, 0)), (None, None));
         assert_eq!(phrase(3, 1).as_deref(), Some("1 of 3 steps cached"));
+    }
+
+    #[test]
+    fn remote_phrase_and_notice() {
+        let remote = RemoteReuse {
+            endpoint: "grpcs://cache:1".to_owned(),
+            hits: 1,
+            stored: 2,
+            refused: 0,
+            refusal: None,
+            problem: None,
+        };
+        assert_eq!(remote.phrase(), "grpcs://cache:1: 1 result used, 2 results stored");
+        assert_eq!(remote.notice(), None);
+        let refused = RemoteReuse { refused: 3, refusal: Some("not signed".to_owned()), ..remote.clone() };
+        assert!(refused.phrase().ends_with("2 results stored, 3 refused: not signed"), "{}", refused.phrase());
+        let notice = RemoteReuse { problem: Some("it is away".to_owned()), ..remote }.notice();
+        assert!(notice.is_some_and(|notice| notice.ends_with("without it: it is away")));
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub(super) fn cached_step(name: &str) -> StepEvidence {
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
         transparent_caches: Vec::new(),
+        origin: None,
     };
     StepEvidence { duration_ms: 0, reused: Some(source), ..passed_step(name) }
 }

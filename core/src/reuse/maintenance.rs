@@ -10,6 +10,8 @@ pub struct ResultStats {
     pub steps: u64,
     /// Number of stored results.
     pub results: u64,
+    /// Number of these results that other machines executed.
+    pub from_others: u64,
     /// The used bytes on the disk.
     pub bytes: u64,
     /// The time at which the oldest result was stored, RFC 3339 in UTC; `null` if there is none.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::model::enforcement::Tolerated;
 use crate::model::plan::{Determinism, PlannedStep};
@@ -174,6 +175,54 @@ impl StepIdentity<'_> {
         let identity = canonical::to_vec(&(VERSION, self));
         Sha256Hex::digest(&[secret, identity.as_slice()].concat())
     }
+
+    /// Returns the weak fingerprint of the step, which other machines compute, too. It depends on no secret, so that the
+    /// identity must not contain one.
+    pub fn weak_fingerprint(&self) -> Sha256Hex {
+        Sha256Hex::digest(&canonical::to_vec(&("proctor-weak", VERSION, self)))
+    }
+}
+
+/// A fact of the machine that the operator can declare as irrelevant for results of other machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MachineFact {
+    /// The release and version of the kernel.
+    Kernel,
+    /// The number of processors.
+    Processors,
+    /// The model of the processor, with its instruction set extensions.
+    ProcessorModel,
+    /// The resource limits that steps inherit. Some of their defaults depend on the size of the memory.
+    ResourceLimits,
+}
+
+impl InheritedAttributes {
+    /// Returns the attributes without those that do not matter.
+    #[must_use]
+    pub fn without(mut self, ignored: &[MachineFact]) -> Self {
+        if ignored.contains(&MachineFact::ResourceLimits) {
+            self.limits.clear();
+        }
+        self
+    }
+}
+
+impl MachineFacts {
+    /// Returns the facts without those that do not matter. The architecture always matters.
+    #[must_use]
+    pub fn without(mut self, ignored: &[MachineFact]) -> Self {
+        for fact in ignored {
+            match fact {
+                MachineFact::Kernel => self.kernel.clear(),
+                MachineFact::Processors => self.processors = 0,
+                MachineFact::ProcessorModel => self.processor_model.clear(),
+                // Not a fact of the machine alone.
+                MachineFact::ResourceLimits => {}
+            }
+        }
+        self
+    }
 }
 
 #[cfg(test)]
@@ -251,11 +300,13 @@ mod tests {
             StepIdentity { inherited: InheritedAttributes { personality: "1".to_owned(), ..inherited() }, ..base() },
             StepIdentity { below: &below, ..base() },
         ];
-        let key = identity.key(&[0; 32]);
+        let (key, weak) = (identity.key(&[0; 32]), identity.weak_fingerprint());
+        assert_ne!(weak, key);
         assert_eq!(base().key(&[0; 32]), key);
         assert_ne!(identity.key(&[1; 32]), key, "the secret of another state directory");
         for other in others {
             assert_ne!(other.key(&[0; 32]), key, "{other:?}");
+            assert_ne!(other.weak_fingerprint(), weak, "{other:?}");
         }
         let mut keys: Vec<Sha256Hex> =
             mounts.iter().map(|mounts| StepIdentity { mounts, ..base() }.key(&[0; 32])).chain([key]).collect();
@@ -263,6 +314,22 @@ mod tests {
         keys.dedup();
         assert_eq!(keys.len(), mounts.len() + 1, "each of these mounts gives another key");
     }
+
+    #[test]
+    fn ignored_facts_of_the_machine_do_not_matter() {
+        let facts = |kernel: &str, processors, processor_model: &str| MachineFacts {
+            kernel: kernel.to_owned(),
+            architecture: "a".to_owned(),
+            processors,
+            processor_model: processor_model.to_owned(),
+        };
+        let all = [MachineFact::Kernel, MachineFact::Processors, MachineFact::ProcessorModel];
+        assert_eq!(facts("k", 1, "m").without(&all), facts("l", 2, "n").without(&all));
+        assert_ne!(facts("k", 1, "m").without(&all[..1]), facts("k", 2, "m").without(&all[..1]));
+        let other = MachineFacts { architecture: "b".to_owned(), ..facts("k", 1, "m") };
+        assert_ne!(other.without(&all), facts("k", 1, "m").without(&all));
+    }
+
     #[test]
     fn processor_model_is_that_of_the_first_processor_without_its_load() {
         let first = "processor\t: 0\nmodel name\t: X\ncpu MHz\t\t: 2000.1\nflags\t\t: fpu avx2\n";

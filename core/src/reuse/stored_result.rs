@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::cache::TransparentCache;
 use crate::model::names::RunId;
 use crate::model::trace::MAX_ENCODED_BYTES;
-use crate::record::evidence::{ReuseSource, StepEvidence};
+use crate::record::evidence::{ResultOrigin, ReuseSource, StepEvidence};
 use crate::reuse::observed_inputs::ObservedInputs;
 use crate::text::digest::Sha256Hex;
 
@@ -37,6 +37,8 @@ pub struct StoredResult {
     pub files: Vec<PassedFile>,
     /// The caches of the execution, whose content does not change the result as the spec declares.
     pub transparent_caches: Vec<TransparentCache>,
+    /// The machine that executed the step; `None` if it was this one.
+    pub origin: Option<ResultOrigin>,
 }
 
 /// A file that passed by itself.
@@ -61,6 +63,8 @@ struct Header {
     inputs_sha256: Sha256Hex,
     files: Vec<PassedFile>,
     transparent_caches: Vec<TransparentCache>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<ResultOrigin>,
 }
 
 impl StoredResult {
@@ -87,6 +91,7 @@ impl StoredResult {
             inputs_sha256: self.inputs_sha256.clone(),
             inputs: self.inputs.path_count() as u64,
             transparent_caches: self.transparent_caches.clone(),
+            origin: self.origin.clone(),
         }
     }
 
@@ -102,6 +107,7 @@ impl StoredResult {
             inputs_sha256: self.inputs_sha256.clone(),
             files: self.files.clone(),
             transparent_caches: self.transparent_caches.clone(),
+            origin: self.origin.clone(),
         };
         // Serializing these types cannot fail.
         let header = serde_json::to_vec(&header).unwrap_or_default();
@@ -134,6 +140,7 @@ impl StoredResult {
             inputs_sha256: header.inputs_sha256,
             files: header.files,
             transparent_caches: header.transparent_caches,
+            origin: header.origin,
         })
     }
 }

@@ -6,6 +6,7 @@
 mod ask_settings;
 mod command_settings;
 mod daemon_settings;
+mod remote_cache_settings;
 mod reuse_settings;
 mod sql_settings;
 mod telemetry_settings;
@@ -26,6 +27,7 @@ use crate::model::tier::Tier;
 use crate::text::strict_deserialize;
 use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
+use remote_cache_settings::RemoteCacheFile;
 use reuse_settings::ReuseFile;
 use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
@@ -34,6 +36,7 @@ use tree_settings::TreeFile;
 pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, ProviderApi, ProviderSettings};
 pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
+pub use remote_cache_settings::RemoteCacheSettings;
 pub use reuse_settings::ReuseSettings;
 pub use sql_settings::{SqlSettings, TidbZeroSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
@@ -75,6 +78,8 @@ pub struct OperatorConfig {
     pub tree: TreeSettings,
     /// Reuse of the results of steps.
     pub reuse: ReuseSettings,
+    /// The server through which machines share results; `None` if they do not.
+    pub remote_cache: Option<RemoteCacheSettings>,
     /// Settings of the daemon: socket, capacity and retention.
     pub daemon: DaemonSettings,
     /// Settings of the export of trace spans.
@@ -119,6 +124,7 @@ impl Default for OperatorConfig {
             allow_best_effort: true,
             tree: TreeSettings::default(),
             reuse: ReuseSettings::default(),
+            remote_cache: None,
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
             ask: AskSettings::default(),
@@ -162,6 +168,8 @@ struct OperatorFile {
     tree: Option<TreeFile>,
     /// Reuse of the results of steps.
     reuse: Option<ReuseFile>,
+    /// Results of steps that machines share through a server.
+    remote_cache: Option<RemoteCacheFile>,
     /// Settings of the daemon: socket, capacity and retention.
     daemon: Option<DaemonFile>,
     /// Settings of the export of runs as OpenTelemetry spans.
@@ -239,7 +247,9 @@ impl OperatorConfig {
         let file: OperatorFile =
             strict_deserialize::from_toml(text).map_err(|error| vec![toml_diagnostic(text, &error)])?;
         let operator = Self::from_file(&file);
-        let problems: Vec<Diagnostic> = operator.problems().collect();
+        let remote_cache = file.remote_cache.iter().flat_map(RemoteCacheSettings::problems);
+        let remote_cache = remote_cache.map(|message| Diagnostic::without_span(Code::BadConfig, message));
+        let problems: Vec<Diagnostic> = operator.problems().chain(remote_cache).collect();
         if problems.is_empty() { Ok(operator) } else { Err(problems) }
     }
 
@@ -273,6 +283,7 @@ impl OperatorConfig {
             allow_best_effort: file.allow_best_effort.unwrap_or(true),
             tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
             reuse: file.reuse.as_ref().map(ReuseSettings::from_file).unwrap_or_default(),
+            remote_cache: file.remote_cache.as_ref().map(RemoteCacheSettings::from_file),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
             ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),

@@ -149,7 +149,8 @@ impl Service {
             DoctorScope::Machine => None,
             DoctorScope::MachineAndCopies => Some(engine.verify_copies(&repo).await.map_err(|error| error.problem())?),
         };
-        Ok(DoctorAnswer { copies, ..answer })
+        let remote_cache = engine.check_remote_cache().await;
+        Ok(DoctorAnswer { copies, remote_cache, ..answer })
     }
 }
 

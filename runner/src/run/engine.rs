@@ -12,6 +12,7 @@ mod resource_needs;
 mod reuse_preview;
 mod run_caches;
 mod run_events;
+mod shared_results_cache;
 mod spare_run_space;
 mod stored_results;
 mod tree_preparation;
@@ -77,6 +78,7 @@ use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_r
 use file_scope::ScopedPlan;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
+use shared_results_cache::SharedResultsCache;
 use spare_run_space::SpareRunSpace;
 use warm_run_spaces::WarmRunSpaces;
 
@@ -101,6 +103,8 @@ pub struct Engine {
     warm_spaces: WarmRunSpaces,
     /// The files that steps of earlier runs chose.
     file_selections: Arc<FileSelections>,
+    /// The exchange of results with other machines.
+    shared_results: Arc<SharedResultsCache>,
 }
 
 /// The parts of a run's context that depend on the kind of request.
@@ -159,6 +163,7 @@ impl Engine {
             spare_space: Arc::default(),
             warm_spaces: WarmRunSpaces::default(),
             file_selections: Arc::default(),
+            shared_results: Arc::default(),
         })
     }
 
@@ -203,6 +208,7 @@ impl Engine {
             spare_space: Arc::clone(&self.spare_space),
             warm_spaces: self.warm_spaces.clone(),
             file_selections: Arc::clone(&self.file_selections),
+            shared_results: Arc::clone(&self.shared_results),
         }
     }
 
@@ -325,6 +331,7 @@ impl Engine {
             .then(|| InconclusiveReason::Interrupted.with_message("the run was interrupted"));
         observed.inconclusive_reasons.extend(emit_inconclusive(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
+        context.finish_sharing().await;
         let (profile, reuse) = (plan.profile.clone(), observed.reuse(&context, &plan));
         let (mut observed, facts, doubt) =
             write_run_documents(&context, documents, observed, facts, plan, passed).await?;

@@ -27,6 +27,8 @@ use crate::error::{EngineError, one_line};
 use crate::run::evidence_builder::{self, RunFacts, TreeFacts};
 use crate::run::request::PatchResult;
 use crate::run::run_context::{RunContext, RunTree};
+use crate::shared_results::SharedRun;
+use crate::step::reuse::StepReuse;
 use crate::step::skill_runner::SkillRun;
 use crate::store::StoreError;
 use crate::store::documents::{RunDocumentDir, StagedRun};
@@ -72,7 +74,9 @@ impl RunObservations {
 
     /// Returns the reuse of results in the run.
     pub(crate) fn reuse(&self, context: &RunContext, plan: &Plan) -> RunReuse {
-        RunReuse::new(context.reuse_conditions(plan), self.skills.iter().flat_map(|skill| &skill.steps))
+        let steps = self.skills.iter().flat_map(|skill| &skill.steps);
+        let remote = context.reuse.as_ref().and_then(StepReuse::shared).map(SharedRun::report);
+        RunReuse { remote, ..RunReuse::new(context.reuse_conditions(plan), steps) }
     }
 
     pub(crate) fn verdict_facts(&self) -> VerdictInputs {

@@ -472,6 +472,13 @@ impl RunContext {
         }
     }
 
+    /// Waits until results are stored for other machines, unless the run is cancelled.
+    pub(crate) async fn finish_sharing(&self) {
+        if let Some(reuse) = self.reuse.as_ref().filter(|_| !self.cancel.is_cancelled()) {
+            reuse.finish_sharing().await;
+        }
+    }
+
     /// Notes the reason why a step could not run on a view.
     pub(crate) fn note_view(&self, view: Option<&ViewTrace>) {
         if let Some(Err(NoTrace::Unavailable { message })) = view {

@@ -14,7 +14,7 @@ use proctor_core::record::evidence::escape_output;
 const UNSETTLED_NS: i64 = 40_000_000_000;
 
 /// Refuses a file of the host that changed a moment ago.
-pub(super) fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
+pub(crate) fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), String> {
     let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
     if stamp.ctime_ns.saturating_add(UNSETTLED_NS) < now_ns {
         return Ok(());
@@ -24,7 +24,7 @@ pub(super) fn require_settled(entry: &AccessedPath, now_ns: i64) -> Result<(), S
 
 /// Refuses a file of the host if its file system does not show every change in the stamp. `devices` are the file systems
 /// that are known already.
-pub(super) fn require_reliable_stamp(entry: &AccessedPath, devices: &mut BTreeMap<u64, bool>) -> Result<(), String> {
+pub(crate) fn require_reliable_stamp(entry: &AccessedPath, devices: &mut BTreeMap<u64, bool>) -> Result<(), String> {
     let Some(stamp) = entry.stamp.filter(|_| entry.read) else { return Ok(()) };
     let path = Path::new(OsStr::from_bytes(&entry.path));
     let is_reliable = match devices.get(&stamp.dev) {

@@ -3,11 +3,17 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use proctor_core::reuse::{InheritedAttributes, MachineFacts, ResourceLimit, processor_model};
 use rustix::process::Resource;
 
+use crate::error::EngineError;
+
+/// The program that this process executes. The link works after the file was replaced by an upgrade, too.
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The part of `/proc/cpuinfo` that is read: more than the description of one processor.
 const MAX_CPUINFO: u64 = 16 << 10;
 
@@ -68,6 +74,19 @@ pub(super) fn inherited_attributes() -> InheritedAttributes {
     });
     let personality = fs::read_to_string("/proc/thread-self/personality").unwrap_or_default();
     InheritedAttributes { groups, limits: limits.into(), personality: personality.trim().to_owned() }
+}
+
+/// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
+/// path, so that the command line and a daemon that execute the same file have the same identity.
+///
+/// # Errors
+/// The file cannot be examined.
+pub(super) fn program_identity(program: &Path) -> Result<String, EngineError> {
+    let file = fs::metadata(program)
+        .map_err(|error| EngineError::Internal(format!("`{}` cannot be examined: {error}", program.display())))?;
+    let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
+    let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
+    Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use proctor_sandbox::ViewTrace;
 
 use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::{RunContext, TreeMounts};
+use crate::shared_results::SharedDraft;
 use crate::step::file_selection::{StepFiles, path_in_tree};
-use crate::step::reuse::{FilesNotStored, ObservedExecution};
+use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
 
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
@@ -31,6 +32,8 @@ pub(crate) struct StepKey {
     pub(crate) key: Sha256Hex,
     /// True if a pass counts for each file by itself.
     pub(crate) is_per_file: bool,
+    /// The fingerprint under which other machines store results of the step; `None` if its results are not shared.
+    pub(crate) weak: Option<Sha256Hex>,
 }
 
 impl StepReuseState {
@@ -83,7 +86,8 @@ pub(crate) async fn store_result(
     // A failure of some files is a failure, whatever the others do.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
     let not_stored = || StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
-    let (Some(StepReuseState { key: StepKey { key, is_per_file }, recheck, earlier }), Some(trace)) = (state, view)
+    let (Some(StepReuseState { key: StepKey { key, is_per_file, weak }, recheck, earlier }), Some(trace)) =
+        (state, view)
     else {
         return not_stored();
     };
@@ -108,23 +112,29 @@ pub(crate) async fn store_result(
     }
     let transparent_caches = used_caches(context, skill, recheck);
     let observed = ObservedExecution { trace, has_files, transparent_caches };
+    let (shared, skill) = (Arc::clone(context), skill.clone());
     let (context, evidence) = (Arc::clone(context), evidence.clone());
     let step = &evidence.planned;
     let listed =
         is_per_file.then(|| (paths_in_tree(step, files.to_check()), paths_in_tree(step, files.chosen()), earlier));
-    let inputs = context.input_filter(skill, step);
+    let inputs = context.input_filter(&skill, step);
     let store = move || {
         let none = StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
         let Ok(inputs) = &inputs else { return none };
         let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree(inputs.as_ref())) else { return none };
+        let mut draft = None;
         let stored = match &listed {
-            None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle),
+            None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle).map(|result| {
+                let about = (&skill, context.redactor());
+                draft = weak.as_ref().and_then(|weak| reuse.shared_draft(&result, weak, about, tree));
+                result.chain_digest()
+            }),
             Some((checked, all, earlier)) => {
                 reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier))
             }
         };
         match stored {
-            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), ..StoreOutcome::default() },
+            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), draft, ..StoreOutcome::default() },
             Err(FilesNotStored::Obstacle(obstacle)) => {
                 tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
                 // Without a record, nothing shows that the files are independent.
@@ -137,9 +147,13 @@ pub(crate) async fn store_result(
             }
         }
     };
-    tokio::task::spawn_blocking(store)
+    let mut outcome = tokio::task::spawn_blocking(store)
         .await
-        .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() })
+        .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() });
+    if let (Some(draft), Some(exchange)) = (outcome.draft.take(), shared.reuse.as_ref().and_then(StepReuse::shared)) {
+        exchange.publish(draft).await;
+    }
+    outcome
 }
 
 /// Returns the caches that an execution used, each with the scope of its content.
@@ -176,6 +190,8 @@ pub(crate) struct StoreOutcome {
     pub(crate) doubt: Option<InconclusiveDetail>,
     /// True if earlier results of other files do not count, so that all files have to be checked.
     pub(crate) must_check_all: bool,
+    /// The execution for other machines.
+    draft: Option<SharedDraft>,
 }
 
 pub(crate) fn paths_in_tree<'a>(step: &PlannedStep, files: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Vec<u8>> {

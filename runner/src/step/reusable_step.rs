@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, StepEvidence};
 use proctor_core::reuse::{ReuseObstacle, StoredResult};
+use proctor_core::text::digest::Sha256Hex;
 
 use crate::run::request::CacheMode;
 use crate::run::run_context::{RunContext, TreeMounts};
@@ -156,7 +158,7 @@ pub(crate) fn reuse_key(
     if step.passes_per_file() {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
-            Ok(None) => return Some(StepKey { key, is_per_file: true }),
+            Ok(None) => return Some(StepKey { key, is_per_file: true, weak: None }),
             Ok(Some(dependence)) => files.set_dependence(dependence),
             Err(error) => {
                 tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
@@ -165,27 +167,70 @@ pub(crate) fn reuse_key(
         }
     }
     policy.files = files.batches(&policy);
-    Some(StepKey { key: reuse.key(skill, step, &policy, (&mounted, &below)), is_per_file: false })
+    let key = reuse.key(skill, step, &policy, (&mounted, &below));
+    // The results of earlier steps are known only here.
+    let is_shared = below.is_empty();
+    let weak =
+        is_shared.then(|| reuse.weak_fingerprint((skill, step), &policy, &mounted, context.redactor())).flatten();
+    Some(StepKey { key, is_per_file: false, weak })
+}
+
+/// Searches a result of another machine, if no stored one of this machine holds.
+async fn search_shared(
+    context: &Arc<RunContext>,
+    StepKey { key, weak, .. }: &StepKey,
+    inputs: &Arc<Option<InputFilter>>,
+    reason: NoResult,
+) -> ReuseSearch {
+    let may_search = matches!(reason, NoResult::NotStored | NoResult::Changed(_) | NoResult::TooOld);
+    let (Some(weak), Some(reuse), true) = (weak, &context.reuse, may_search) else {
+        return ReuseSearch::Nothing(reason);
+    };
+    let Some(shared) = reuse.shared() else { return ReuseSearch::Nothing(reason) };
+    for set in shared.path_sets(weak).await {
+        let path_set = Sha256Hex::digest(&set.encode());
+        let (blocking, inputs) = (Arc::clone(context), Arc::clone(inputs));
+        let look_up = move || {
+            let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
+            blocking.reuse.as_ref()?.shared_candidate(&set, tree)
+        };
+        let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
+        let strong = candidate.strong.clone();
+        let expected = reuse.expected_record(weak, &path_set, &strong);
+        let Some(record) = shared.record(&expected).await else { continue };
+        match reuse.rechecks_shared() {
+            Ok(true) => return ReuseSearch::Nothing(NoResult::Recheck),
+            Ok(false) => {}
+            Err(error) => return ReuseSearch::Nothing(NoResult::Unreadable(error)),
+        }
+        let (blocking, key) = (Arc::clone(context), key.clone());
+        let adopt = move || Some(blocking.reuse.as_ref()?.adopt(&key, candidate, record));
+        if let Ok(Some(result)) = tokio::task::spawn_blocking(adopt).await {
+            return ReuseSearch::Found(Box::new(result));
+        }
+    }
+    ReuseSearch::Nothing(reason)
 }
 
 /// Searches stored results on a blocking thread. If they count for each file, marks the files that have passed.
 pub(crate) async fn search_result(
     context: &Arc<RunContext>,
-    StepKey { key, is_per_file }: &StepKey,
+    step_key: &StepKey,
     (skill, step): (&PlannedSkill, &PlannedStep),
     files: &mut StepFiles,
 ) -> ReuseSearch {
     if context.caches.mode == CacheMode::Empty && !skill.caches.is_empty() {
         return ReuseSearch::Nothing(NoResult::EmptyCaches);
     }
-    let (shared, key) = (Arc::clone(context), key.clone());
-    let listed = is_per_file.then(|| paths_in_tree(step, files.chosen()));
+    let (shared, key) = (Arc::clone(context), step_key.key.clone());
+    let listed = step_key.is_per_file.then(|| paths_in_tree(step, files.chosen()));
     let none = || (Vec::new(), None);
     let inputs = match context.input_filter(skill, step) {
-        Ok(inputs) => inputs,
+        Ok(inputs) => Arc::new(inputs),
         Err(message) => return ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })),
     };
-    let search = move || match (&shared.reuse, shared.observed_tree(inputs.as_ref()), listed) {
+    let seen = Arc::clone(&inputs);
+    let search = move || match (&shared.reuse, shared.observed_tree(seen.as_ref().as_ref()), listed) {
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
             Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {
@@ -210,7 +255,10 @@ pub(crate) async fn search_result(
     });
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
     files.set_reused(reused, executed_at);
-    found
+    match found {
+        ReuseSearch::Nothing(reason) => search_shared(context, step_key, &inputs, reason).await,
+        found => found,
+    }
 }
 
 /// Returns the newest of the results of a step with `per_file`, with the caches of all of them. It leaves files if one of

@@ -2,13 +2,13 @@
 //!
 //! A step that may be reused runs on a view, which records what it reads of the host, the private copy of the tree
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
-//! [`StepReuse::find`] compares the stored inputs with the current ones.
+//! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines.
+
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
@@ -27,8 +27,9 @@ use proctor_sandbox::{Policy, ViewTrace};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::shared_results::SharedRun;
 use crate::step::host_stamps::{require_reliable_stamp, require_settled};
-use crate::step::process_facts::{inherited_attributes, machine_facts};
+use crate::step::process_facts::{OWN_PROGRAM, inherited_attributes, machine_facts, program_identity};
 use crate::step::stored_reports::StoredReports;
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
@@ -36,8 +37,6 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
 use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
 
-/// The program that this process executes. The link works after the file was replaced by an upgrade, too.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -57,6 +56,8 @@ pub(crate) struct StepReuse {
     /// The state directory.
     state: PathBuf,
     clock: Clock,
+    /// The exchange of results with other machines; `None` without a remote cache.
+    shared: Option<SharedRun>,
 }
 
 /// The request of a run.
@@ -87,6 +88,8 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) helper: &'a Path,
     pub(crate) user: (u32, u32),
     pub(crate) clock: Clock,
+    /// The exchange of results with other machines; `None` without a remote cache.
+    pub(crate) shared: Option<SharedRun>,
 }
 
 /// What an execution of a step showed besides its evidence.
@@ -198,19 +201,20 @@ impl StepReuse {
     ///
     /// # Errors
     /// The directory cannot be written, or a program of Proctor cannot be examined.
-    pub(crate) fn open(state: &Directory, state_path: &Path, config: &ReuseConfig<'_>) -> Result<Self, EngineError> {
+    pub(crate) fn open(state: &Directory, state_path: &Path, config: ReuseConfig<'_>) -> Result<Self, EngineError> {
         let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         Ok(Self {
             results: StepResults::open(state, config.max_store_bytes)?,
             reports: StoredReports::open(state)?,
             settings: config.settings,
-            request: config.request.clone(),
+            request: config.request,
             proctor: format!("{} {helper} {itself}", env!("CARGO_PKG_VERSION")),
             machine: machine_facts(),
             inherited: inherited_attributes(),
             user: config.user,
             state: state_path.to_owned(),
             clock: config.clock,
+            shared: config.shared,
         })
     }
 
@@ -231,11 +235,21 @@ impl StepReuse {
         skill: &PlannedSkill,
         step: &PlannedStep,
         policy: &Policy,
-        (mounts, below): (&[MountedDirectory], &[Sha256Hex]),
+        below: (&[MountedDirectory], &[Sha256Hex]),
     ) -> Sha256Hex {
+        self.identity(skill, step, policy, below).key(self.results.secret())
+    }
+
+    fn identity<'a>(
+        &self,
+        skill: &'a PlannedSkill,
+        step: &'a PlannedStep,
+        policy: &'a Policy,
+        (mounts, below): (&'a [MountedDirectory], &'a [Sha256Hex]),
+    ) -> StepIdentity<'a> {
         let text = |path: &Path| escape_output(path.as_os_str().as_bytes());
         let env = policy.env.iter().filter(|(name, _)| !is_trace_variable(name));
-        let identity = StepIdentity {
+        StepIdentity {
             proctor: self.proctor.clone(),
             skill: (skill.name.as_str(), skill.determinism),
             step,
@@ -258,8 +272,7 @@ impl StepReuse {
             inherited: self.inherited.clone(),
             mounts,
             below,
-        };
-        identity.key(self.results.secret())
+        }
     }
 
     /// Returns why results of a step are never used; `None` if they can be.
@@ -307,6 +320,9 @@ impl StepReuse {
         let (mut holding, mut miss) = (Vec::new(), NoResult::NotStored);
         for result in self.results.candidates(key)? {
             let result = result?;
+            if !self.trusts_origin(&result) {
+                continue;
+            }
             let change = || result.inputs.first_change(&inputs).map(NoResult::Changed);
             let lost_report = || self.reports.first_missing(&result.evidence).map(NoResult::ReportRemoved);
             let dated = self.is_dated(&result).then_some(NoResult::TooOld);
@@ -463,6 +479,7 @@ impl StepReuse {
             inputs,
             files,
             transparent_caches,
+            origin: None,
         }
     }
 
@@ -473,7 +490,7 @@ impl StepReuse {
             || now.saturating_sub(result.executed_ms) > max_age_ms
     }
 
-    /// Stores the result of an execution, if it can be reused.
+    /// Stores the result of an execution, if it can be reused. Returns the stored result.
     ///
     /// # Errors
     /// The reason why it is not stored.
@@ -483,7 +500,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-    ) -> Result<Sha256Hex, ReuseObstacle> {
+    ) -> Result<StoredResult, ReuseObstacle> {
         let recorded = self.try_record(key, evidence, execution, tree);
         recorded.inspect_err(|obstacle| self.keep_obstacle(key, obstacle))
     }
@@ -501,7 +518,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-    ) -> Result<Sha256Hex, ReuseObstacle> {
+    ) -> Result<StoredResult, ReuseObstacle> {
         if let Some(obstacle) = result_obstacle(evidence) {
             return Err(obstacle);
         }
@@ -511,7 +528,7 @@ impl StepReuse {
         let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let result = self.new_result(key, evidence, has_files, (inputs, Vec::new(), transparent_caches));
         self.store(&result)?;
-        Ok(result.chain_digest())
+        Ok(result)
     }
 
     /// Excludes a step from reuse, because an execution did not confirm a stored result.
@@ -568,19 +585,6 @@ impl StepReuse {
             None => Ok(observed),
         }
     }
-}
-
-/// Returns the identity of a program file, which differs if the file was replaced or written. It does not depend on the
-/// path, so that the command line and a daemon that execute the same file have the same identity.
-///
-/// # Errors
-/// The file cannot be examined.
-fn program_identity(program: &Path) -> Result<String, EngineError> {
-    let file = fs::metadata(program)
-        .map_err(|error| EngineError::Internal(format!("`{}` cannot be examined: {error}", program.display())))?;
-    let modified = format!("{}.{:09}", file.mtime(), file.mtime_nsec());
-    let changed = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
-    Ok(format!("{}:{}:{}:{modified}:{changed}", file.dev(), file.ino(), file.size()))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

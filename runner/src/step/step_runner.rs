@@ -220,7 +220,7 @@ pub(crate) async fn execute_with_files(
         context.redactor().redact_step(&mut evidence);
         let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
         let view = judged.result.view.take();
-        let StoreOutcome { stored_as, doubt, must_check_all } =
+        let StoreOutcome { stored_as, doubt, must_check_all, .. } =
             store_result(context, state, StepExecution { skill, evidence: &evidence, view, has_files, files }).await;
         judged.inconclusive_reasons.extend(doubt);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);

@@ -10,12 +10,14 @@ use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::model::trace::{AccessedPath, EntryKind as FileKind, ListingDigest, PathState};
 use proctor_core::record::evidence::escape_output;
-use proctor_core::reuse::{ContentPin, CurrentInputs, InputArea, PassedFile, PathNow};
+use proctor_core::reuse::{ContentPin, CurrentInputs, InputArea, PassedFile, PathNow, PortableInputs, SharedPath};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
 use proctor_sandbox::{observe_path, observe_shown_listing};
 use proctor_snapshot::EntryTree;
 use rustix::fs::{Mode, OFlags};
+
+use crate::shared_results::ContentHashes;
 
 /// The largest file in a git directory that is hashed, in bytes.
 const MAX_GIT_FILE: u64 = 512 << 20;
@@ -112,6 +114,46 @@ impl CurrentInputs for TreeInputs<'_> {
         }
         let entries = path.ends_with(b"/index").then(|| entries_digest(&bytes)).flatten();
         Some(entries.unwrap_or_else(|| Sha256Hex::digest(&bytes).to_raw()))
+    }
+}
+
+/// Looks up inputs so that they can be compared between machines.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SharedInputs<'a> {
+    pub(super) tree: TreeInputs<'a>,
+    pub(super) hashes: &'a ContentHashes,
+    /// The present time, in nanoseconds since 1970.
+    pub(super) now_ns: i64,
+}
+
+impl CurrentInputs for SharedInputs<'_> {
+    fn covered(&self, path: &[u8]) -> Option<Entry> {
+        self.tree.covered(path)
+    }
+
+    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
+        self.tree.state(area, path)
+    }
+
+    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
+        self.tree.listing(area, path)
+    }
+
+    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
+        self.tree.git_content(path)
+    }
+}
+
+impl PortableInputs for SharedInputs<'_> {
+    fn content(&self, path: &SharedPath) -> Option<[u8; 32]> {
+        if path.area == InputArea::Tree && is_in_git_directory(&path.path) {
+            // The content of an object never changes.
+            let is_known = !path.read && is_git_object(&path.path);
+            return if is_known { Some([0; 32]) } else { self.git_content(&path.path) };
+        }
+        let file = self.tree.host_path(path.area, &path.path);
+        let (_, stamp) = observe_path(&file).ok()?;
+        self.hashes.hash(&file, &stamp?, self.now_ns)
     }
 }
 

@@ -83,6 +83,11 @@ impl StepResults {
         Ok(Self { root, secret, max_bytes: max_store_bytes / MAX_PART_OF_STORE })
     }
 
+    /// Returns the directory of all results.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.root
+    }
+
     /// Returns the secret that keys depend on.
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
         &self.secret
@@ -393,6 +398,7 @@ pub(crate) mod tests {
             inputs,
             files: Vec::new(),
             transparent_caches: Vec::new(),
+            origin: None,
         }
     }
 

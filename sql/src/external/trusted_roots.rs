@@ -5,17 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proctor_core::model::system_roots::SYSTEM_ROOT_FILES;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
-/// The files with the certificates that distributions trust.
-const SYSTEM_FILES: &[&str] = &[
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 /// Maximum size of a file with certificates, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -48,7 +42,7 @@ pub enum TrustError {
 /// # Errors
 /// The system has none.
 pub(crate) fn roots_file(given: Option<&Path>) -> Result<PathBuf, TrustError> {
-    let system = || SYSTEM_FILES.iter().map(PathBuf::from).find(|file| file.is_file());
+    let system = || SYSTEM_ROOT_FILES.iter().map(PathBuf::from).find(|file| file.is_file());
     given.map(Path::to_owned).or_else(system).ok_or(TrustError::NoSystemFile)
 }
 

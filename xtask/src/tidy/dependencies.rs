@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The crates of the workspace that each crate may use; `core` is the lowest layer.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 17] = [
     ("core", &[]),
     ("client", &["core"]),
     ("view", &["core"]),
@@ -14,12 +14,13 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("snapshot", &["core", "git"]),
     ("duckdb", &[]),
     ("sql", &["core", "sandbox", "snapshot", "duckdb"]),
-    ("runner", &["core", "sandbox", "git", "snapshot", "sql"]),
+    ("remote", &["core"]),
+    ("runner", &["core", "sandbox", "git", "snapshot", "sql", "remote"]),
     ("ask", &["core", "sandbox", "snapshot", "sql", "runner"]),
     ("daemon", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask"]),
     ("cli", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
     ("launcher", &["core", "client", "sandbox"]),
-    ("tests", &["core", "client", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
+    ("tests", &["core", "client", "sandbox", "git", "snapshot", "sql", "remote", "runner", "ask", "daemon"]),
     ("bench", &["core", "sandbox", "git", "snapshot", "sql", "runner", "ask", "daemon"]),
     ("xtask", &["core", "daemon"]),
 ];

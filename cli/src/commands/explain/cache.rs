@@ -68,7 +68,9 @@ fn render_step(preview: &StepPreview, verbose: bool) -> String {
 }
 
 fn origin(source: &ReuseSource) -> String {
-    format!("of run {}, executed {}", source.run_id, escape_line(&source.executed_at))
+    let machine = source.origin.as_ref().map(|origin| format!(" of `{}` (key {})", origin.host, origin.short_key()));
+    let machine = escape_line(&machine.unwrap_or_default());
+    format!("of run {}{machine}, executed {}", source.run_id, escape_line(&source.executed_at))
 }
 
 /// Renders which files the step looked for although they are no inputs and, if `verbose`, what it read.
@@ -109,6 +111,7 @@ mod tests {
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
             transparent_caches: Vec::new(),
+            origin: None,
         }
     }
 

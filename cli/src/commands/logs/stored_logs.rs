@@ -5,7 +5,7 @@ use std::path::Path;
 use proctor_core::api::StreamView;
 use proctor_core::decision::compare::RunDocuments;
 use proctor_core::model::names::RunId;
-use proctor_core::record::evidence::{StepEvidence, StreamEvidence};
+use proctor_core::record::evidence::{ResultOrigin, StepEvidence, StreamEvidence};
 use proctor_runner::Engine;
 
 use super::cached_note::cached_note;
@@ -45,7 +45,7 @@ pub(super) async fn print_stored_logs(
                 if stream.bytes > 0 {
                     let heading = format!("--- {} {word}, {}", escape_line(name), size(stream.bytes));
                     screen.out(&format!("{}\n", paint(DIM, heading)));
-                    print_stream(&engine, name, stream, args.raw, screen).await?;
+                    print_stream(&engine, (name, origin(step)), stream, args.raw, screen).await?;
                 }
             }
         }
@@ -55,8 +55,33 @@ pub(super) async fn print_stored_logs(
     let found = units.iter().find(|(name, _)| name == wanted);
     let (name, step) = found.ok_or_else(|| unknown_step_error(run, wanted, &names))?;
     screen.err(&cached_note(name, cached_from(step)));
-    print_stream(&engine, name, if args.stderr { &step.stderr } else { &step.stdout }, args.raw, screen).await?;
+    let stream = if args.stderr { &step.stderr } else { &step.stdout };
+    print_stream(&engine, (name, origin(step)), stream, args.raw, screen).await?;
     Ok(0)
+}
+
+/// Returns the other machine that executed a step.
+fn origin(step: &StepEvidence) -> Option<&ResultOrigin> {
+    step.reused.as_ref()?.origin.as_ref()
+}
+
+/// Returns the error for an output that is not in the state directory.
+fn missing_output(name: &str, origin: Option<&ResultOrigin>) -> CliError {
+    let name = escape_line(name);
+    let (message, hint) = match origin {
+        Some(origin) => (
+            format!(
+                "the output of `{name}` is on the machine `{}`, which executed the step",
+                escape_line(&origin.host)
+            ),
+            "the evidence contains its beginning and end; `proctor run --no-cache` executes the step here",
+        ),
+        None => (
+            format!("the output of `{name}` is no longer stored"),
+            "the evidence contains its beginning and end; run the step again for all of it",
+        ),
+    };
+    CliError::Environment { message, hint: hint.to_owned() }
 }
 
 fn cached_from(step: &StepEvidence) -> Option<&RunId> {
@@ -76,7 +101,7 @@ fn units(documents: &RunDocuments) -> Vec<(String, &StepEvidence)> {
 
 async fn print_stream(
     engine: &Engine,
-    name: &str,
+    (name, origin): (&str, Option<&ResultOrigin>),
     stream: &StreamEvidence,
     raw: bool,
     screen: &mut Screen,
@@ -85,10 +110,7 @@ async fn print_stream(
     let mut offset = 0;
     loop {
         let part = engine.read_output(StreamView::from(stream), offset, CHUNK_BYTES).await.map_err(engine_error)?;
-        let (part, length) = part.ok_or_else(|| CliError::Environment {
-            message: format!("the output of `{}` is no longer stored", escape_line(name)),
-            hint: "the evidence contains its beginning and end; run the step again for all of it".to_owned(),
-        })?;
+        let (part, length) = part.ok_or_else(|| missing_output(name, origin))?;
         offset += part.bytes.len() as u64;
         let is_last = part.bytes.is_empty() || offset >= length;
         match raw {

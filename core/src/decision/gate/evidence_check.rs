@@ -2,6 +2,7 @@
 //! `verify/`.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use serde::de::DeserializeOwned;
 
@@ -17,7 +18,7 @@ use crate::model::plan::{Plan, PlannedSkill};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{
-    self, Document, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION, step_path,
+    self, Document, ResultOrigin, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION, step_path,
 };
 use crate::record::status::LastRun;
 use crate::text::digest::{Sha256Hex, SnapshotId};
@@ -75,6 +76,8 @@ pub(super) struct RecordedSteps {
     pub(super) counts: StepCounts,
     /// The earlier executions that the results depend on.
     pub(super) earlier: Vec<EarlierExecution>,
+    /// The other machines that executed steps.
+    pub(super) origins: BTreeSet<ResultOrigin>,
 }
 
 impl RecordedSteps {
@@ -87,6 +90,7 @@ impl RecordedSteps {
         for (skill, step) in skills.flat_map(|skill| skill.steps.iter().map(|step| (&skill.skill, step))) {
             recorded.counts.steps += 1;
             recorded.counts.cached_steps += u64::from(step.is_cached());
+            recorded.origins.extend(step.reused.iter().filter_map(|source| source.origin.clone()));
             recorded.earlier.extend(step.oldest_execution().map(|executed_at| EarlierExecution {
                 step: step_path(skill, &step.planned.name),
                 executed_at: executed_at.to_owned(),

@@ -12,6 +12,9 @@ use crate::text::humanize::count;
 /// The word that every output uses for a step or skill whose result was reused.
 pub const CACHED: &str = "cached";
 
+/// Number of digits of a key's id that people see.
+const SHORT_KEY: usize = 16;
+
 /// Returns the number of cached steps among all steps of a run, as a phrase; `None` if there are none.
 pub fn cached_of_steps(cached: usize, steps: usize) -> Option<String> {
     (cached > 0).then(|| format!("{cached} of {} {CACHED}", count(steps, "step")))
@@ -39,14 +42,36 @@ pub struct ReuseSource {
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transparent_caches: Vec<TransparentCache>,
+    /// The machine that executed the step; absent if it was this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<ResultOrigin>,
+}
+
+/// Another machine whose result a step has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResultOrigin {
+    /// The key that signed the result: the sha256 of the public key.
+    pub key_id: Sha256Hex,
+    /// The name of the machine, as the signed record states it.
+    pub host: String,
+}
+
+impl ResultOrigin {
+    /// Returns the first digits of the key's id, for people.
+    pub fn short_key(&self) -> &str {
+        &self.key_id.as_str()[..SHORT_KEY]
+    }
 }
 
 impl ReuseSource {
     /// Returns the source of the result, as a phrase.
     pub fn phrase(&self) -> String {
         let inputs = count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input");
+        let origin = self.origin.as_ref().map(|origin| format!(" of `{}` (key {})", origin.host, origin.short_key()));
+        let origin = origin.unwrap_or_default();
         let mut phrase =
-            format!("{CACHED} from run {}, executed {}, {inputs} unchanged", self.run_id, self.executed_at);
+            format!("{CACHED} from run {}{origin}, executed {}, {inputs} unchanged", self.run_id, self.executed_at);
         if !self.transparent_caches.is_empty() {
             let paths = self.transparent_caches.iter().map(|cache| format!("`{}`", cache.path));
             phrase.push_str(&format!(", with transparent caches: {}", paths.collect::<Vec<_>>().join(", ")));
@@ -85,8 +110,14 @@ mod tests {
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
             transparent_caches: Vec::new(),
+            origin: None,
         };
         let phrase = |number| source(number).phrase();
+        let origin = ResultOrigin { key_id: Sha256Hex::digest(b""), host: "builder".to_owned() };
+        assert_eq!(
+            ReuseSource { origin: Some(origin), ..source(1) }.phrase(),
+            "cached from run r1 of `builder` (key e3b0c44298fc1c14), executed 2026-01-02T03:04:05.678Z, 1 input unchanged"
+        );
         assert_eq!(phrase(1), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 1 input unchanged");
         assert_eq!(phrase(12), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 12 inputs unchanged");
         let cache = |path| TransparentCache { path: RelPath::new(path).expect("a path"), trust: CacheTrust::None };

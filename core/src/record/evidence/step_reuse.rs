@@ -1,6 +1,6 @@
 //! Describes how far the result of a step comes from earlier executions, and what is to be known about its files.
 
-use super::{CACHED, StepEvidence};
+use super::{CACHED, ReuseSource, StepEvidence};
 use crate::text::humanize::duration;
 
 impl StepEvidence {
@@ -35,8 +35,12 @@ impl StepEvidence {
         self.files_note().into_iter().chain(self.inputs_note())
     }
 
-    /// Returns the duration of the step; [`CACHED`] if it was not executed.
+    /// Returns the duration of the step; [`CACHED`] if it was not executed, with the key of another machine.
     pub fn time_text(&self) -> String {
-        if self.is_cached() { CACHED.to_owned() } else { duration(self.duration_ms) }
+        match &self.reused {
+            Some(ReuseSource { origin: Some(origin), .. }) => format!("{CACHED} from {}", origin.short_key()),
+            Some(_) => CACHED.to_owned(),
+            None => duration(self.duration_ms),
+        }
     }
 }

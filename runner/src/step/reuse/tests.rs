@@ -1,5 +1,6 @@
 //! Tests of the age of results, and of the identity of programs.
 
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::model::enforcement::{Control, Tolerated};
@@ -43,8 +44,9 @@ impl TestStore {
             helper: Path::new(OWN_PROGRAM),
             user: (0, 0),
             clock: Clock::from_fn(now),
+            shared: None,
         };
-        StepReuse::open(&Directory::open(self.state.path()).expect("opens"), self.state.path(), &config).expect("opens")
+        StepReuse::open(&Directory::open(self.state.path()).expect("opens"), self.state.path(), config).expect("opens")
     }
 
     fn observed(&self) -> ObservedTree<'_> {

@@ -31,7 +31,8 @@ pub fn result_stats(state: &Path) -> Result<ResultStats, StoreError> {
         let names = names_by_age(&directory)?;
         stats.steps += u64::from(!names.is_empty());
         stats.results += names.len() as u64;
-        for ((seconds, _), _) in names {
+        for ((seconds, _), name) in names {
+            stats.from_others += u64::from(is_from_another_machine(&directory, &name)?);
             oldest = Some(oldest.map_or(seconds, |oldest: i64| oldest.min(seconds)));
             newest = Some(newest.map_or(seconds, |newest: i64| newest.max(seconds)));
         }
@@ -42,6 +43,11 @@ pub fn result_stats(state: &Path) -> Result<ResultStats, StoreError> {
     stats.bytes = disk_usage(&state.join(RESULTS_DIR)).unwrap_or(0);
     (stats.oldest, stats.newest) = (oldest.and_then(timestamp), newest.and_then(timestamp));
     Ok(stats)
+}
+
+fn is_from_another_machine(directory: &Directory, name: &str) -> Result<bool, StoreError> {
+    let bytes = directory.read(name, MAX_STORED_BYTES as u64)?;
+    Ok(bytes.and_then(|bytes| StoredResult::decode(&bytes)).is_some_and(|result| result.origin.is_some()))
 }
 
 /// Reads every stored result, and removes the damaged ones.

@@ -39,6 +39,7 @@ fn rejects_caches_of_the_execution_of_a_cached_step() {
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
         transparent_caches: vec![TransparentCache { path: RelPath::new("target").expect("a path"), trust }],
+        origin: None,
     };
     let codes = |trust, most| {
         let world = GateScenario::new().with(|w| w.skills[1].steps[0].reused = Some(source(trust)));

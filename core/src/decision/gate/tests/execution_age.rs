@@ -2,7 +2,7 @@
 
 use super::{ENDED_MS, GateScenario, run_id};
 use crate::decision::gate::{AgeLimits, GateCode, MaxAge};
-use crate::record::evidence::{CheckedFiles, ReuseSource};
+use crate::record::evidence::{CheckedFiles, ResultOrigin, ReuseSource};
 use crate::text::digest::Sha256Hex;
 
 #[test]
@@ -24,6 +24,7 @@ fn executed_at(time: &str) -> ReuseSource {
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
         transparent_caches: Vec::new(),
+        origin: None,
     }
 }
 
@@ -67,4 +68,15 @@ fn a_requested_age_applies_to_the_passes_of_files() {
     let with_files = |time| GateScenario::new().with(|w| w.skills[0].steps[0].checked_files = Some(files(time)));
     assert!(with_files("2026-01-02T03:03:15.678Z").finding_codes().is_empty());
     assert_eq!(with_files("2026-01-02T03:03:15.677Z").finding_codes(), [GateCode::Stale]);
+}
+
+#[test]
+fn answer_names_the_machines_that_executed_steps() {
+    let origin = ResultOrigin { key_id: Sha256Hex::digest(b"key"), host: "builder".to_owned() };
+    let source = ReuseSource { origin: Some(origin.clone()), ..executed_at("2026-01-02T03:04:05.000Z") };
+    let world = GateScenario::new().with(|w| {
+        w.skills[0].steps[0].reused = Some(source.clone());
+        w.skills[1].steps[0].reused = Some(source);
+    });
+    assert_eq!(world.write_documents().evaluate().run.expect("a run").origins, [origin]);
 }

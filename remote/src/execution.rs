@@ -1,0 +1,218 @@
+//! Executes actions on a server.
+//!
+//! A server answers with a stream of states of one operation. If the stream breaks, the client asks for the same operation
+//! again, or starts the action again if the server has lost it.
+
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use tonic::Code;
+
+use crate::blob::BlobDigest;
+use crate::client::{AnswerStream, Attempts, Client, Method};
+use crate::error::RemoteError;
+use crate::messages::{
+    Any, CancelOperationRequest, Empty, ExecuteOperationMetadata, ExecuteRequest, ExecuteResponse, Operation, SHA256,
+    WaitExecutionRequest,
+};
+
+const EXECUTE: Method = Method { name: "Execute", path: "/build.bazel.remote.execution.v2.Execution/Execute" };
+const WAIT: Method = Method { name: "WaitExecution", path: "/build.bazel.remote.execution.v2.Execution/WaitExecution" };
+const CANCEL: Method = Method { name: "CancelOperation", path: "/google.longrunning.Operations/CancelOperation" };
+const RESPONSE_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteResponse";
+const METADATA_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteOperationMetadata";
+/// The number of the stage in which a worker executes the action.
+const EXECUTING: i32 = 3;
+/// The same for an action that has ended.
+const COMPLETED: i32 = 4;
+
+/// An action to be executed. Its blobs must be stored already.
+#[derive(Debug, Clone)]
+pub struct ExecutionRequest {
+    /// The digest of the action.
+    pub action: BlobDigest,
+    /// True if a stored result of the action does not count.
+    pub skip_cache: bool,
+    /// The deadlines.
+    pub limits: ExecutionLimits,
+}
+
+/// The deadlines of an execution. They are independent of each other, because a queue says nothing about the action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutionLimits {
+    /// From the request to the start of the action.
+    pub queue: Duration,
+    /// From the start of the action to its end, transfers on the worker included.
+    pub run: Duration,
+}
+
+/// The progress of an execution.
+#[derive(Debug)]
+struct Progress {
+    limits: ExecutionLimits,
+    requested: Instant,
+    started: Option<Instant>,
+    /// The name of the operation, if the server has told it.
+    operation: Option<String>,
+    /// Number of received states.
+    states: u64,
+}
+
+impl Progress {
+    /// Returns the end of the present phase, and its name with the limit.
+    fn deadline(&self) -> (Instant, &'static str, Duration) {
+        match self.started {
+            None => (self.requested + self.limits.queue, "the wait for a worker", self.limits.queue),
+            Some(started) => (started + self.limits.run, "the action", self.limits.run),
+        }
+    }
+
+    fn observe(&mut self, operation: &Operation, now: Instant) {
+        self.states += 1;
+        if !operation.name.is_empty() {
+            self.operation = Some(operation.name.clone());
+        }
+        let stage = operation.metadata.as_ref().filter(|any| any.type_url.ends_with(METADATA_TYPE));
+        let stage = stage.and_then(|any| ExecuteOperationMetadata::decode(any.value.as_slice()).ok());
+        if self.started.is_none() && stage.is_some_and(|metadata| matches!(metadata.stage, EXECUTING | COMPLETED)) {
+            self.started = Some(now);
+        }
+    }
+}
+
+impl Client {
+    /// Executes an action, and waits for its end. An answer says that the action ran, or that its stored result was used;
+    /// the exit code is in its result. If `cancelled` ends first, or a deadline passes, the operation is cancelled.
+    ///
+    /// # Errors
+    /// The server did not execute the action to its end.
+    pub async fn execute(
+        &self,
+        request: &ExecutionRequest,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<ExecuteResponse, RemoteError> {
+        let mut progress =
+            Progress { limits: request.limits, requested: Instant::now(), started: None, operation: None, states: 0 };
+        let ended = tokio::select! {
+            ended = self.follow(request, &mut progress) => ended,
+            () = cancelled => Err(RemoteError::Cancelled),
+        };
+        if matches!(ended, Err(RemoteError::Cancelled | RemoteError::Deadline { .. }))
+            && let Some(name) = progress.operation
+        {
+            self.cancel(name).await;
+        }
+        ended
+    }
+
+    /// Asks the server to cancel an operation. Servers need not implement this, so that a failure changes nothing.
+    async fn cancel(&self, name: String) {
+        if let Err(error) = self.unary_once::<_, Empty>(CANCEL, CancelOperationRequest { name }).await {
+            tracing::debug!(%error, "an operation cannot be cancelled");
+        }
+    }
+
+    async fn follow(
+        &self,
+        request: &ExecutionRequest,
+        progress: &mut Progress,
+    ) -> Result<ExecuteResponse, RemoteError> {
+        let mut attempts = Attempts::default();
+        loop {
+            let states = progress.states;
+            let followed = match self.open(request, progress.operation.clone()).await {
+                Ok(stream) => self.follow_stream(stream, progress).await,
+                Err(error) => Err(error),
+            };
+            if progress.states > states {
+                // A long execution may lose its connection often.
+                attempts = Attempts::default();
+            }
+            match followed {
+                Ok(response) => return Ok(response),
+                // The server has lost the operation.
+                Err(error) if error.has_code(Code::NotFound) && progress.operation.take().is_some() => {
+                    (progress.started, progress.requested) = (None, Instant::now());
+                    self.pause_or_fail(&mut attempts, self.lost()).await?;
+                }
+                Err(error) => {
+                    let (end, _, _) = progress.deadline();
+                    if end <= Instant::now() {
+                        return Err(error);
+                    }
+                    self.pause_or_fail(&mut attempts, error).await?;
+                }
+            }
+        }
+    }
+
+    fn lost(&self) -> RemoteError {
+        let problem = "the server has lost the operation".to_owned();
+        RemoteError::Unreachable { endpoint: self.endpoint().to_owned(), problem }
+    }
+
+    async fn open(
+        &self,
+        request: &ExecutionRequest,
+        operation: Option<String>,
+    ) -> Result<AnswerStream<Operation>, RemoteError> {
+        match operation {
+            Some(name) => self.stream_once(WAIT, WaitExecutionRequest { name }).await,
+            None => {
+                let message = ExecuteRequest {
+                    instance_name: self.instance().to_owned(),
+                    skip_cache_lookup: request.skip_cache,
+                    action_digest: Some(request.action.to_message()),
+                    digest_function: SHA256,
+                };
+                self.stream_once(EXECUTE, message).await
+            }
+        }
+    }
+
+    async fn follow_stream(
+        &self,
+        mut stream: AnswerStream<Operation>,
+        progress: &mut Progress,
+    ) -> Result<ExecuteResponse, RemoteError> {
+        loop {
+            let (end, what, limit) = progress.deadline();
+            let rest = end.saturating_duration_since(Instant::now());
+            let operation = match stream.next(rest).await {
+                Ok(Some(operation)) => operation,
+                Ok(None) => return Err(self.broken_stream()),
+                Err(RemoteError::Deadline { .. }) => return Err(self.deadline_error(what, limit)),
+                Err(error) => return Err(error),
+            };
+            progress.observe(&operation, Instant::now());
+            if operation.done {
+                return self.completed(operation);
+            }
+        }
+    }
+
+    fn broken_stream(&self) -> RemoteError {
+        let problem = "the stream of an execution ended before the action".to_owned();
+        RemoteError::Unreachable { endpoint: self.endpoint().to_owned(), problem }
+    }
+
+    /// Reads the response of an operation that has ended. A failure of the server can come with exit code 0, so that the
+    /// statuses count first.
+    fn completed(&self, operation: Operation) -> Result<ExecuteResponse, RemoteError> {
+        self.require_ok(EXECUTE, operation.error.as_ref())?;
+        let response = operation.response.ok_or_else(|| self.violation(EXECUTE, "the operation has no result"))?;
+        let response = decode_response(&response).map_err(|problem| self.violation(EXECUTE, problem))?;
+        self.require_ok(EXECUTE, response.status.as_ref())?;
+        if response.result.is_none() {
+            return Err(self.violation(EXECUTE, "the action has no result"));
+        }
+        Ok(response)
+    }
+}
+
+fn decode_response(any: &Any) -> Result<ExecuteResponse, String> {
+    if !any.type_url.ends_with(RESPONSE_TYPE) {
+        return Err("the operation has a result of another type".to_owned());
+    }
+    ExecuteResponse::decode(any.value.as_slice()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,230 @@
+//! Uses the results of other machines, and prepares results of this one for them.
+
+use proctor_core::model::trace::{AccessTrace, AccessedPath, PathState};
+use proctor_core::record::evidence::ResultOrigin;
+use proctor_core::reuse::{
+    CurrentInputs as _, ExpectedRecord, InputArea, MountedDirectory, ObservedInputs, PathSet, SharedPath, SharedRecord,
+    StoredResult, strong_fingerprint,
+};
+use proctor_core::text::redact::Redactor;
+
+use super::{
+    MAX_AGE, Path, PlannedSkill, PlannedStep, Policy, Sha256Hex, StepReuse, StoreError, require_reliable_stamp,
+    require_settled,
+};
+use crate::shared_results::{SharedDraft, SharedRun};
+use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
+
+/// Stands for the state directory in the identity of a step, because other machines have other ones.
+const STATE_DIR: &str = "<state>";
+
+/// The inputs that a path set names, as they are on this machine.
+#[derive(Debug)]
+pub(crate) struct SharedCandidate {
+    /// The strong fingerprint.
+    pub(crate) strong: Sha256Hex,
+    inputs: ObservedInputs,
+    /// True if the stamps of the inputs show every later change, so that a result can be stored here.
+    is_storable: bool,
+}
+
+impl StepReuse {
+    /// Returns the exchange of results with other machines, if there is one.
+    pub(crate) fn shared(&self) -> Option<&SharedRun> {
+        self.shared.as_ref()
+    }
+
+    /// Returns whether a stored result is of this machine, or is signed by a key that is trusted now.
+    pub(super) fn trusts_origin(&self, result: &StoredResult) -> bool {
+        let Some(origin) = &result.origin else { return true };
+        self.shared.as_ref().is_some_and(|shared| shared.trusts(&origin.key_id))
+    }
+
+    /// Returns the weak fingerprint of a step; `None` if its results are not shared: without a remote cache, if it has
+    /// `reports`, whose files are only on this machine, or if its environment or command contains a secret, which the
+    /// fingerprint could reveal.
+    pub(crate) fn weak_fingerprint(
+        &self,
+        (skill, step): (&PlannedSkill, &PlannedStep),
+        policy: &Policy,
+        mounts: &[MountedDirectory],
+        redactor: &Redactor,
+    ) -> Option<Sha256Hex> {
+        let portable = &self.shared.as_ref()?.identity;
+        let mut identity = self.identity(skill, step, policy, (mounts, &[]));
+        let is_secret = |text: &String| redactor.redact_text(text) != text.as_str();
+        if !step.reports.is_empty() || identity.env.values().chain(identity.command.0).any(is_secret) {
+            return None;
+        }
+        identity.proctor.clone_from(&portable.programs);
+        identity.machine = identity.machine.without(&portable.ignored);
+        identity.inherited = identity.inherited.without(&portable.ignored);
+        let state = self.state.display().to_string();
+        for tool in &mut identity.tools {
+            if Path::new(&tool.source).starts_with(&self.state) {
+                tool.source = tool.source.replacen(&state, STATE_DIR, 1);
+            }
+        }
+        Some(identity.weak_fingerprint())
+    }
+
+    /// Looks up the inputs of a path set on this machine; `None` if one of them cannot be determined. Blocks the thread.
+    pub(crate) fn shared_candidate(&self, set: &PathSet, tree: ObservedTree<'_>) -> Option<SharedCandidate> {
+        let looked_up = self.look_up(set, tree).inspect_err(|path| {
+            tracing::debug!(path, "an input of another machine cannot be determined");
+        });
+        let (inputs, is_storable) = looked_up.ok()?;
+        let strong = self.strong_fingerprint(set, &inputs, tree)?;
+        Some(SharedCandidate { strong, inputs, is_storable })
+    }
+
+    fn strong_fingerprint(&self, set: &PathSet, inputs: &ObservedInputs, tree: ObservedTree<'_>) -> Option<Sha256Hex> {
+        let shared = self.shared.as_ref()?;
+        let now = SharedInputs { tree: TreeInputs(tree), hashes: &shared.hashes, now_ns: self.now_ns() };
+        let strong = strong_fingerprint(set, &now);
+        let strong = strong.inspect_err(|path| tracing::debug!(path, "an input cannot be hashed")).ok()?;
+        // The fingerprint counts only if it is that of the observed inputs.
+        inputs.first_change(&TreeInputs(tree)).is_none().then_some(strong)
+    }
+
+    fn now_ns(&self) -> i64 {
+        i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX)
+    }
+
+    /// Returns the present state of the paths, and whether their stamps show every later change.
+    ///
+    /// # Errors
+    /// The path whose state cannot be determined.
+    fn look_up(&self, set: &PathSet, tree: ObservedTree<'_>) -> Result<(ObservedInputs, bool), String> {
+        let now = TreeInputs(tree);
+        let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut is_storable, mut devices) = (true, std::collections::BTreeMap::new());
+        for path in set.paths() {
+            let entry = present_state(path, now)?;
+            match path.area {
+                InputArea::Tree => {
+                    contents.push(now.pin(&entry, &path.path)?);
+                    paths.push(entry);
+                }
+                InputArea::Host => {
+                    let settled = require_settled(&entry, self.now_ns());
+                    is_storable &= settled.and_then(|()| require_reliable_stamp(&entry, &mut devices)).is_ok();
+                    host.push(entry);
+                }
+            }
+        }
+        let invalid = |error: proctor_core::model::trace::DamagedTrace| error.to_string();
+        let (paths, host) = (AccessTrace::new(paths).map_err(invalid)?, AccessTrace::new(host).map_err(invalid)?);
+        Ok((ObservedInputs::new(paths, contents, host).map_err(invalid)?, is_storable))
+    }
+
+    /// Returns the fingerprints and the age that a record must have.
+    pub(crate) fn expected_record<'a>(
+        &self,
+        weak: &'a Sha256Hex,
+        path_set: &'a Sha256Hex,
+        strong: &'a Sha256Hex,
+    ) -> ExpectedRecord<'a> {
+        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+        ExpectedRecord { weak, path_set, strong, now_ms: self.clock.now_ms(), max_age_ms }
+    }
+
+    /// Returns the result of another machine, and stores it here, if possible.
+    pub(crate) fn adopt(
+        &self,
+        key: &Sha256Hex,
+        candidate: SharedCandidate,
+        (record, key_id): (SharedRecord, Sha256Hex),
+    ) -> StoredResult {
+        let SharedCandidate { inputs, is_storable, .. } = candidate;
+        let result = StoredResult {
+            key: key.clone(),
+            run_id: record.run_id,
+            executed_at: record.executed_at,
+            executed_ms: record.executed_ms,
+            has_files: false,
+            evidence: record.evidence,
+            inputs_sha256: inputs.digest(),
+            inputs,
+            files: Vec::new(),
+            transparent_caches: record.transparent_caches,
+            origin: Some(ResultOrigin { key_id, host: record.host }),
+        };
+        if is_storable
+            && !self.request.is_preview
+            && let Err(obstacle) = self.store(&result)
+        {
+            tracing::debug!(%obstacle, "a result of another machine is not stored here");
+        }
+        if let Some(shared) = self.shared.as_ref().filter(|_| !self.request.is_preview) {
+            shared.note_hit();
+        }
+        result
+    }
+
+    /// Returns whether the step is executed although a result of another machine holds, to check it.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub(crate) fn rechecks_shared(&self) -> Result<bool, StoreError> {
+        self.is_chosen_for_recheck()
+    }
+
+    /// Returns an execution of this machine for others; `None` if an input has changed since or cannot be hashed. Blocks the
+    /// thread.
+    pub(crate) fn shared_draft(
+        &self,
+        result: &StoredResult,
+        weak: &Sha256Hex,
+        (skill, redactor): (&PlannedSkill, &Redactor),
+        tree: ObservedTree<'_>,
+    ) -> Option<SharedDraft> {
+        // Later steps on other machines would miss the files.
+        if result.has_files || !self.shared.as_ref()?.writes() {
+            return None;
+        }
+        let paths = PathSet::from_inputs(weak.clone(), &result.inputs);
+        let strong = self.strong_fingerprint(&paths, &result.inputs, tree)?;
+        let mut evidence = result.evidence.clone();
+        redactor.redact_step(&mut evidence);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let record = SharedRecord {
+            skill: skill.name.clone(),
+            weak: weak.clone(),
+            path_set: Sha256Hex::digest(&paths.encode()),
+            strong,
+            host,
+            run_id: result.run_id.clone(),
+            executed_at: result.executed_at.clone(),
+            executed_ms: result.executed_ms,
+            evidence,
+            transparent_caches: result.transparent_caches.clone(),
+        };
+        Some(SharedDraft { paths, record })
+    }
+
+    /// Stores what is still being stored on the server, and the digests of files.
+    pub(crate) async fn finish_sharing(&self) {
+        let Some(shared) = &self.shared else { return };
+        shared.finish().await;
+        if let Err(error) = shared.hashes.store(self.results.directory()) {
+            tracing::debug!(%error, "the digests of files cannot be stored");
+        }
+    }
+}
+
+/// Returns the present state of a path, as a step would observe it.
+fn present_state(path: &SharedPath, now: TreeInputs<'_>) -> Result<AccessedPath, String> {
+    let unknown = || proctor_core::record::evidence::escape_output(&path.path);
+    let (state, stamp) = now.state(path.area, &path.path).ok_or_else(unknown)?;
+    let is_directory = matches!(state, PathState::Directory { .. });
+    let is_file = matches!(state, PathState::File { .. });
+    let listing =
+        if path.listed && is_directory { Some(now.listing(path.area, &path.path).ok_or_else(unknown)?) } else { None };
+    let read = (path.read && state != PathState::Absent) || (is_file && path.area == InputArea::Host);
+    let absolute = match path.area {
+        InputArea::Tree => [b"/", path.path.as_slice()].concat(),
+        InputArea::Host => path.path.clone(),
+    };
+    Ok(AccessedPath { path: absolute, state, stamp, read, listing })
+}
