@@ -140,6 +140,8 @@ impl SharedResults {
     /// It does not.
     pub(crate) async fn check(&self) -> Result<(), RemoteError> {
         let capabilities = self.client.capabilities().await?;
+        // The capabilities can be known from an earlier connection.
+        self.client.find_missing(&[BlobDigest::for_bytes(b"")]).await?;
         if self.signer.is_some() && !capabilities.may_update_results {
             let problem = "does not let clients store results";
             return Err(RemoteError::Unsupported { endpoint: self.endpoint().to_owned(), problem });

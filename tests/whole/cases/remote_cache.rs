@@ -428,6 +428,9 @@ fn doctor_names_server(env: &TestEnvironment) {
     };
     let known = doctor();
     assert!(known.contains(&format!("trusts {KEY_ID}; writes with key {KEY_ID}")), "{known}");
+    machines.server.signal(Signal::KILL);
+    let away = doctor();
+    assert!(away.contains("not used: ") && away.contains("cannot be reached"), "{away}");
     std::fs::remove_file(Path::new(&machines.key("trusted.pem"))).expect("removed");
     let absent = doctor();
     assert!(absent.contains("not used: the key in `") && absent.contains("cannot be read"), "{absent}");
