@@ -151,7 +151,7 @@ pub(crate) async fn store_result(
         .await
         .unwrap_or_else(|_| StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() });
     if let (Some(draft), Some(exchange)) = (outcome.draft.take(), shared.reuse.as_ref().and_then(StepReuse::shared)) {
-        exchange.publish(draft).await;
+        Box::pin(exchange.publish(draft)).await;
     }
     outcome
 }

@@ -256,7 +256,8 @@ pub(crate) async fn search_result(
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
     files.set_reused(reused, executed_at);
     match found {
-        ReuseSearch::Nothing(reason) => search_shared(context, step_key, &inputs, reason).await,
+        // The future of an exchange is large, and few runs have one.
+        ReuseSearch::Nothing(reason) => Box::pin(search_shared(context, step_key, &inputs, reason)).await,
         found => found,
     }
 }

@@ -26,8 +26,9 @@ const SCRIPT: &str = "pwd -P; test -e own.txt && test -e ../../README.md && test
 fn repo_with_two_specs<'e>(env: &'e TestEnvironment, script: &str) -> (Repo<'e>, [Repo<'e>; 2]) {
     let repo = env.empty_repo_at("repo");
     repo.write("README.md", "# A repository\n");
-    let step = TestStep::sh("it", script).with_field("inputs: ['*.txt']");
-    let spec = TestSpec::new([TestSkill::new("verify.it", [step]).with_field("caches: [out]")]);
+    let own = TestStep::sh("own", "cat own.txt").with_field("inputs: ['*.txt']");
+    let skill = TestSkill::new("verify.it", [TestStep::sh("it", script), own]);
+    let spec = TestSpec::new([skill.with_field("caches: [out]")]);
     for directory in ["svc/a", "svc/b"] {
         repo.write(&format!("{directory}/own.txt"), directory);
         repo.write(&format!("{directory}/spec/verification.yaml"), spec.to_yaml(env.marker()));
@@ -57,7 +58,8 @@ fn nearest_spec_applies(env: &TestEnvironment) {
     let deep = Repo::at(env, repo.file("svc/a/src/deep"));
     let record = json(&run(&deep, &["--format", "json"]).exits(0));
     let step = &record["skills"][0]["steps"][0];
-    assert_eq!((&step["workdir"], &step["inputs"]["globs"][0]), (&"svc/a".into(), &"svc/a/*.txt".into()));
+    assert_eq!(step["workdir"], "svc/a");
+    assert_eq!(record["skills"][0]["steps"][1]["inputs"]["globs"][0], "svc/a/*.txt");
     let directory = record["finished"]["evidence_dir"].as_str().expect("a directory");
     let evidence = std::fs::read_to_string(format!("{directory}/verify/verify.it.json")).expect("evidence");
     let evidence: Value = serde_json::from_str(&evidence).expect("JSON");
