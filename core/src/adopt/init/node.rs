@@ -398,9 +398,9 @@ impl CheckTool {
     /// Returns whether the program with these options checks, ends, and changes no file.
     fn checks(&self, options: &[String]) -> bool {
         const CHANGING: [&str; 7] = ["--fix", "--write", "--watch", "-w", "--watchAll", "-u", "--update-snapshot"];
-        let has = |word: &&str| options.iter().any(|option| option == word);
-        (self.required.is_empty() || self.required.iter().any(|word| has(&word)))
-            && !CHANGING.iter().any(|word| has(&word))
+        let has = |word: &str| options.iter().any(|option| option == word);
+        (self.required.is_empty() || self.required.iter().any(|word| has(word)))
+            && !CHANGING.iter().any(|word| has(word))
     }
 }
 
