@@ -73,7 +73,8 @@ pub(crate) struct RunContext {
     pub(crate) remaining_commands: AtomicUsize,
     /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
-    /// The earlier pass that the run could refute, if it is not withdrawn before the first command is known to start.
+    /// The earlier pass that the run could refute. Set if the pass is withdrawn only before the first command, because
+    /// there may be none.
     pub(crate) earlier_pass: OnceLock<EarlierPass>,
     /// Durations of the steps in earlier runs; set if a reader may show them.
     pub(crate) durations: OnceLock<StepDurations>,

@@ -76,12 +76,12 @@ mod tests {
     const TABLE: &[u8] = b"\
 1 0 8:1 / / rw shared:1 - ext4 /dev/a rw
 2 1 0:20 / /proc rw - proc proc rw
-3 1 8:1 /work/repo /mnt/whole rw - ext4 /dev/a rw
-4 1 8:1 /work/repo/src /mnt/a\\040part rw - ext4 /dev/a rw
+3 1 8:1 /home/dev/repo /mnt/whole rw - ext4 /dev/a rw
+4 1 8:1 /home/dev/repo/src /mnt/a\\040part rw - ext4 /dev/a rw
 5 1 8:1 / /mnt/host rw - ext4 /dev/a rw
-6 1 8:2 /work/repo /mnt/other-device rw - ext4 /dev/b rw
-7 1 8:1 /work /srv rw - ext4 /dev/a rw
-8 1 8:1 /work/repository /mnt/neighbour rw - ext4 /dev/a rw
+6 1 8:2 /home/dev/repo /mnt/other-device rw - ext4 /dev/b rw
+7 1 8:1 /home/dev /srv rw - ext4 /dev/a rw
+8 1 8:1 /home/dev/repository /mnt/neighbour rw - ext4 /dev/a rw
 ";
 
     fn aliases(trees: &[&str]) -> Vec<String> {
@@ -91,19 +91,19 @@ mod tests {
 
     #[test]
     fn finds_mounts_of_the_tree_of_parts_and_of_directories_above() {
-        let expected = ["/mnt/a part", "/mnt/host/work/repo", "/mnt/whole", "/srv/repo"];
-        assert_eq!(aliases(&["/work/repo"]), expected);
+        let expected = ["/mnt/a part", "/mnt/host/home/dev/repo", "/mnt/whole", "/srv/repo"];
+        assert_eq!(aliases(&["/home/dev/repo"]), expected);
     }
 
     #[test]
     fn tree_below_a_bind_mount_is_found_at_its_origin() {
-        let expected = ["/mnt/a part", "/mnt/host/work/repo", "/mnt/whole", "/work/repo"];
+        let expected = ["/home/dev/repo", "/mnt/a part", "/mnt/host/home/dev/repo", "/mnt/whole"];
         assert_eq!(aliases(&["/srv/repo"]), expected);
     }
 
     #[test]
     fn own_paths_of_trees_are_no_aliases() {
-        assert!(!aliases(&["/work/repo", "/srv/repo"]).contains(&"/srv/repo".to_owned()));
+        assert!(!aliases(&["/home/dev/repo", "/srv/repo"]).contains(&"/srv/repo".to_owned()));
         assert_eq!(aliases(&["/proc/x"]), Vec::<String>::new());
     }
 
