@@ -12,6 +12,7 @@
 //! [`Layer`] has one owner and is [`Unsealed`] or [`Sealed`] by type, because the kernel reports neither two overlays
 //! that share an upper directory nor a live upper directory that is used as a lower one.
 
+pub mod agent;
 pub mod cgroup;
 mod doctor;
 mod error;
