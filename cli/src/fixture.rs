@@ -76,6 +76,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
         leaked: None,

@@ -35,8 +35,8 @@ pub use include::{
 };
 pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
-    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, KeySource, LogFormat,
-    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, RemoteCacheSettings, Retention,
+    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, ExecutorMode, KeySource, LogFormat,
+    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, RemoteCacheSettings, RemoteExecutorSettings, RemoteServer, Retention,
     ReuseSettings, SecretHeaders, SqlSettings, TelemetrySettings, TidbZeroSettings, TreeSettings, UserRef,
     VerifierSettings,
 };

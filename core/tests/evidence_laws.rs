@@ -100,6 +100,7 @@ fn step() -> StepEvidence {
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: None,
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources::default(),
         leaked: Some(leaked()),

@@ -143,6 +143,11 @@ impl RemoteError {
         self.is_transient() || is_internal
     }
 
+    /// Returns whether an action was not executed because the server lacks one of its inputs.
+    pub fn lacks_input(&self) -> bool {
+        matches!(self, Self::Status { code: Code::FailedPrecondition | Code::NotFound, .. })
+    }
+
     pub(crate) fn has_code(&self, expected: Code) -> bool {
         matches!(self, Self::Status { code, .. } if *code == expected)
     }

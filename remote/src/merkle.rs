@@ -17,6 +17,10 @@ use sha2::{Digest as _, Sha256};
 use crate::blob::{BlobDigest, BlobSource};
 use crate::messages::{Directory, DirectoryNode, FileNode, SymlinkNode};
 
+mod builder;
+
+pub use builder::TreeBuilder;
+
 /// Maximum number of entries of a tree.
 pub const MAX_ENTRIES: usize = 1_000_000;
 /// Maximum depth of a tree.
@@ -50,6 +54,9 @@ pub enum MerkleError {
     /// A path is neither a file, a directory nor a link.
     #[error("`{}` is neither a file, a directory nor a link", .0.display())]
     SpecialFile(PathBuf),
+    /// A path is not relative, has an empty or special component, or names an entry that exists.
+    #[error("`{0}` cannot be an entry of a tree")]
+    BadPath(String),
     /// The tree is too large.
     #[error("`{}` has more than {MAX_ENTRIES} entries, or is nested deeper than {MAX_DEPTH} directories", .0.display())]
     TooLarge(PathBuf),

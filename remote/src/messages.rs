@@ -299,6 +299,8 @@ pub struct Command {
     pub arguments: Vec<String>,
     #[prost(message, repeated, tag = "2")]
     pub environment_variables: Vec<NamedValue>,
+    #[prost(string, repeated, tag = "3")]
+    pub output_files: Vec<String>,
     #[prost(message, optional, tag = "5")]
     pub platform: Option<Platform>,
     #[prost(string, tag = "6")]

@@ -56,6 +56,8 @@ pub enum StartFault {
     Workdir,
     /// A file that the step checks is not among its `inputs`.
     NotAnInput,
+    /// The cluster did not execute the command, or its report does not count.
+    Remote,
     /// An internal error of Proctor.
     Internal,
 }

@@ -12,6 +12,7 @@ mod measured;
 mod reuse_source;
 mod scope_coverage;
 mod step_end;
+mod step_executor;
 mod step_reuse;
 mod tree_source;
 
@@ -22,6 +23,7 @@ pub use input_enforcement::InputEnforcement;
 pub use measured::Measured;
 pub use reuse_source::{CACHED, ResultOrigin, ReuseSource, cached_of_steps, cached_skill_note};
 pub use scope_coverage::covered_scope;
+pub use step_executor::{RemoteExecution, StepExecutor, WorkerEvidence, WorkerProgram};
 pub use tree_source::{TreeKind, TreeSource};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +192,9 @@ pub struct StepEvidence {
     /// executed. The other observations are those of that execution, and the duration is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<ReuseSource>,
+    /// Where the last attempt was executed; absent if it was this machine, as planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<StepExecutor>,
 }
 
 impl StepEvidence {
@@ -453,7 +458,7 @@ pub fn to_bytes<D: Document>(document: &D) -> Vec<u8> {
 }
 
 /// Returns the part of a document that the same inputs reproduce byte for byte. It excludes `sha256`, `measured`,
-/// `cached_from`, each `duration_ms`, `resources`, `leaked`, `reused` and `input_enforcement`, the same of
+/// `cached_from`, each `duration_ms`, `resources`, `leaked`, `reused`, `input_enforcement` and `executor`, the same of
 /// `checked_files`, and `mechanism`, `reason` and `hint` of controls. If the determinism class allows different output,
 /// it also excludes the fields about output and reports.
 pub fn stable_part<D: Document>(document: &D) -> Json {
@@ -476,7 +481,7 @@ pub fn stable_part<D: Document>(document: &D) -> Json {
 }
 
 /// The measured fields of a step.
-const MEASURED_FIELDS: [&str; 5] = ["duration_ms", "resources", "leaked", "reused", "input_enforcement"];
+const MEASURED_FIELDS: [&str; 6] = ["duration_ms", "resources", "leaked", "reused", "input_enforcement", "executor"];
 
 fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_output = |key: &str| key.starts_with("stdout_") || key.starts_with("stderr_") || key == "found_reports";

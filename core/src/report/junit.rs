@@ -199,6 +199,7 @@ fn inconclusive_type(termination: &Termination) -> &'static str {
         Termination::NotStarted { fault: StartFault::Sandbox, .. } => "sandbox",
         Termination::NotStarted { fault: StartFault::ProgramMissing, .. } => "program_missing",
         Termination::NotStarted { fault: StartFault::Workdir, .. } => "workdir",
+        Termination::NotStarted { fault: StartFault::Remote, .. } => "remote",
         Termination::NotStarted { fault: StartFault::Internal, .. } => "internal",
         _ => "inconclusive",
     }

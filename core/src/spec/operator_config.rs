@@ -7,6 +7,8 @@ mod ask_settings;
 mod command_settings;
 mod daemon_settings;
 mod remote_cache_settings;
+mod remote_executor_settings;
+mod remote_server;
 mod reuse_settings;
 mod sql_settings;
 mod telemetry_settings;
@@ -28,6 +30,7 @@ use crate::text::strict_deserialize;
 use ask_settings::AskFile;
 use daemon_settings::DaemonFile;
 use remote_cache_settings::RemoteCacheFile;
+use remote_executor_settings::RemoteExecutorFile;
 use reuse_settings::ReuseFile;
 use sql_settings::SqlFile;
 use telemetry_settings::TelemetryFile;
@@ -37,6 +40,8 @@ pub use ask_settings::{AskSettings, AuditRetention, Endpoint, KeySource, Provide
 pub use command_settings::CommandSettings;
 pub use daemon_settings::{CacheRetention, DaemonSettings, LogFormat, LogSettings, Retention, UserRef};
 pub use remote_cache_settings::RemoteCacheSettings;
+pub use remote_executor_settings::{ExecutorMode, RemoteExecutorSettings};
+pub use remote_server::RemoteServer;
 pub use reuse_settings::ReuseSettings;
 pub use sql_settings::{SqlSettings, TidbZeroSettings, VerifierSettings};
 pub use telemetry_settings::{SecretHeaders, TelemetrySettings};
@@ -80,6 +85,8 @@ pub struct OperatorConfig {
     pub reuse: ReuseSettings,
     /// The server through which machines share results; `None` if they do not.
     pub remote_cache: Option<RemoteCacheSettings>,
+    /// The cluster that executes steps; `None` if they run on this machine.
+    pub remote_executor: Option<RemoteExecutorSettings>,
     /// Settings of the daemon: socket, capacity and retention.
     pub daemon: DaemonSettings,
     /// Settings of the export of trace spans.
@@ -125,6 +132,7 @@ impl Default for OperatorConfig {
             tree: TreeSettings::default(),
             reuse: ReuseSettings::default(),
             remote_cache: None,
+            remote_executor: None,
             daemon: DaemonSettings::default(),
             telemetry: TelemetrySettings::default(),
             ask: AskSettings::default(),
@@ -170,6 +178,8 @@ struct OperatorFile {
     reuse: Option<ReuseFile>,
     /// Results of steps that machines share through a server.
     remote_cache: Option<RemoteCacheFile>,
+    /// The cluster that executes steps.
+    remote_executor: Option<RemoteExecutorFile>,
     /// Settings of the daemon: socket, capacity and retention.
     daemon: Option<DaemonFile>,
     /// Settings of the export of runs as OpenTelemetry spans.
@@ -248,8 +258,10 @@ impl OperatorConfig {
             strict_deserialize::from_toml(text).map_err(|error| vec![toml_diagnostic(text, &error)])?;
         let operator = Self::from_file(&file);
         let remote_cache = file.remote_cache.iter().flat_map(RemoteCacheSettings::problems);
-        let remote_cache = remote_cache.map(|message| Diagnostic::without_span(Code::BadConfig, message));
-        let problems: Vec<Diagnostic> = operator.problems().chain(remote_cache).collect();
+        let remote_executor = file.remote_executor.iter().flat_map(RemoteExecutorSettings::problems);
+        let remote = remote_cache.chain(remote_executor);
+        let remote = remote.map(|message| Diagnostic::without_span(Code::BadConfig, message));
+        let problems: Vec<Diagnostic> = operator.problems().chain(remote).collect();
         if problems.is_empty() { Ok(operator) } else { Err(problems) }
     }
 
@@ -284,6 +296,7 @@ impl OperatorConfig {
             tree: file.tree.as_ref().map(TreeSettings::from_file).unwrap_or_default(),
             reuse: file.reuse.as_ref().map(ReuseSettings::from_file).unwrap_or_default(),
             remote_cache: file.remote_cache.as_ref().map(RemoteCacheSettings::from_file),
+            remote_executor: file.remote_executor.as_ref().map(RemoteExecutorSettings::from_file),
             daemon: file.daemon.as_ref().map(DaemonSettings::from_file).unwrap_or_default(),
             telemetry: file.telemetry.as_ref().map(TelemetrySettings::from_file).unwrap_or_default(),
             ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),

@@ -144,6 +144,7 @@ fn describe_start_fault(fault: StartFault) -> &'static str {
         StartFault::NotAnInput => "a file that it checks is none of its `inputs`",
         StartFault::Sandbox => "the sandbox could not be set up",
         StartFault::Workdir => "its work directory does not exist",
+        StartFault::Remote => "the cluster did not execute it, or the report of its worker does not count",
         StartFault::Internal => "an internal operation failed",
     }
 }

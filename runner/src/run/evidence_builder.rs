@@ -94,6 +94,7 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,

@@ -11,14 +11,12 @@ use proctor_core::reuse::{ExpectedRecord, MAX_PATH_SET_BYTES, MAX_RECORD_BYTES, 
 use proctor_core::spec::RemoteCacheSettings;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_remote::messages::{Action, ActionResult, Command, OutputFile};
-use proctor_remote::{
-    BadEndpoint, BlobDigest, BlobSource, Client, ClientConfig, Credentials, RemoteError, RetryPolicy, Timeouts,
-    TlsFiles,
-};
+use proctor_remote::{BlobDigest, BlobSource, Client, RemoteError, RetryPolicy, Timeouts};
 use prost::Message as _;
 
 use super::envelope;
 use super::keys::{KeyError, SigningKey, TrustedKeys};
+use crate::remote_server::{ServerError, connect_to};
 
 const PATH_SET_TYPE: &str = "application/vnd.proctor.path-set";
 const RECORD_TYPE: &str = "application/vnd.in-toto+json";
@@ -49,9 +47,9 @@ pub(crate) enum SharedResultsError {
     /// A key cannot be used.
     #[error("{0}")]
     Key(String),
-    /// The address is not valid.
+    /// The settings of the server are not valid.
     #[error(transparent)]
-    Endpoint(#[from] BadEndpoint),
+    Server(#[from] ServerError),
     /// The server cannot be used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
@@ -68,21 +66,8 @@ impl From<KeyError> for SharedResultsError {
 /// # Errors
 /// The address is not valid, or a file of the settings cannot be used.
 pub(crate) fn create_client(settings: &RemoteCacheSettings) -> Result<Client, SharedResultsError> {
-    let credentials = match (&settings.token_file, &settings.credential_helper) {
-        (Some(file), _) => Credentials::TokenFile(file.clone()),
-        (None, Some(program)) => Credentials::Helper(program.clone()),
-        (None, None) => Credentials::None,
-    };
     let limit = Duration::from_millis(settings.timeout_ms);
-    let config = ClientConfig {
-        instance: settings.instance.clone(),
-        tls: TlsFiles { roots: settings.tls_roots.clone(), client: settings.tls_client.clone() },
-        credentials,
-        retry: RETRY,
-        timeouts: Timeouts { connect: limit, call: limit, idle: limit },
-        ..ClientConfig::new(settings.endpoint.parse()?)
-    };
-    Ok(Client::new(config)?)
+    Ok(connect_to(&settings.server, RETRY, Timeouts { connect: limit, call: limit, idle: limit })?)
 }
 
 /// The exchange of results with one server.

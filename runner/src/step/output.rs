@@ -130,6 +130,46 @@ pub(crate) async fn drain(
     capture.finish_on_blocking_thread(complete).await
 }
 
+/// An output stream that was read elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReceivedStream<'a> {
+    /// Its beginning.
+    pub(crate) head: &'a [u8],
+    /// Its end, if something is left out between the two.
+    pub(crate) tail: &'a [u8],
+    /// Number of bytes of the whole stream.
+    pub(crate) bytes: u64,
+    /// The digest of the whole stream.
+    pub(crate) sha256: &'a Sha256Hex,
+    /// True if it was read to its end.
+    pub(crate) complete: bool,
+}
+
+/// Stores a stream that was read elsewhere. At most `keep` bytes are stored. Returns `None` if the stream is whole and has
+/// another digest. Blocks the thread.
+pub(crate) fn store_received(
+    stream: ReceivedStream<'_>,
+    keep: u64,
+    outputs: &Outputs,
+    live: Option<LiveWriter>,
+) -> Option<StreamEvidence> {
+    let mut capture = OutputCapture::new(keep.min(stream.head.len() as u64), outputs.clone(), live);
+    stream.head.chunks(CHUNK).for_each(|chunk| capture.push(chunk));
+    let is_cut = stream.head.len() as u64 != stream.bytes;
+    if is_cut {
+        stream.tail.chunks(CHUNK).for_each(|chunk| capture.push(chunk));
+        if capture.bytes >= stream.bytes {
+            return None;
+        }
+        capture.bytes = stream.bytes;
+    }
+    let sha256 = Sha256Hex::from_raw(std::mem::take(&mut capture.hash).finalize().into());
+    if !is_cut && sha256 != *stream.sha256 {
+        return None;
+    }
+    Some(capture.finish_with_digest(stream.complete, stream.sha256.clone()))
+}
+
 fn open_pipe(pipe: OwnedFd) -> std::io::Result<pipe::Receiver> {
     // A larger pipe means fewer wake-ups, but a limit of the system may forbid it.
     if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&pipe, CHUNK) {
@@ -216,8 +256,12 @@ impl OutputCapture {
         })
     }
 
-    fn finish(self, complete: bool) -> StreamEvidence {
-        let sha256 = Sha256Hex::from_raw(self.hash.finalize().into());
+    fn finish(mut self, complete: bool) -> StreamEvidence {
+        let sha256 = Sha256Hex::from_raw(std::mem::take(&mut self.hash).finalize().into());
+        self.finish_with_digest(complete, sha256)
+    }
+
+    fn finish_with_digest(self, complete: bool, sha256: Sha256Hex) -> StreamEvidence {
         let (kept_bytes, kept_secrets) = self.store.finish(&sha256, self.bytes);
         let shown = self.ends.finish(self.bytes);
         let only_shown = shown.secrets.range(kept_bytes..).count() as u64;

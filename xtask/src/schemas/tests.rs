@@ -201,6 +201,7 @@ fn skipped() -> StepEvidence {
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: None,
         leaked: None,
         ..step()
     }

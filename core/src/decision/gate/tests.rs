@@ -89,6 +89,7 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: None,
         env_names: BTreeSet::new(),
         resources: Resources::default(),
         leaked: None,

@@ -29,10 +29,10 @@ impl StepEvidence {
         self.input_enforcement.as_ref()?.note()
     }
 
-    /// Returns what is to be known about the files of the step: those that it checked, and those that it looked for
-    /// although they are no inputs.
+    /// Returns what is to be known about the step: the files that it checked, those that it looked for although they are no
+    /// inputs, and where it was executed.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        self.files_note().into_iter().chain(self.inputs_note())
+        self.files_note().into_iter().chain(self.inputs_note()).chain(self.executor_note())
     }
 
     /// Returns the duration of the step; [`CACHED`] if it was not executed, with the key of another machine.

@@ -6,21 +6,17 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::remote_server::RemoteServer;
 use crate::reuse::MachineFact;
-use crate::text::escape::quoted;
 
 /// The default time for which a step waits for the server, in milliseconds.
 const TIMEOUT_MS: u64 = 5_000;
-/// The beginnings of addresses.
-const SCHEMES: [&str; 3] = ["grpcs://", "grpc://", "unix:/"];
 
 /// The server through which machines share results, and the keys that count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteCacheSettings {
-    /// The address: `grpcs://HOST:PORT`, `grpc://HOST:PORT` or `unix:/PATH`.
-    pub endpoint: String,
-    /// The name of the instance; empty for the default one.
-    pub instance: String,
+    /// The server.
+    pub server: RemoteServer,
     /// True if results of this machine are stored on the server.
     pub write: bool,
     /// The file of the private key that signs results of this machine.
@@ -29,14 +25,6 @@ pub struct RemoteCacheSettings {
     pub trusted_keys: Vec<PathBuf>,
     /// The facts of the machine that do not change results.
     pub ignore_machine: Vec<MachineFact>,
-    /// The file of a bearer token.
-    pub token_file: Option<PathBuf>,
-    /// The program that provides credentials.
-    pub credential_helper: Option<PathBuf>,
-    /// The file of the certificates that the server's one is verified with; those of the system if `None`.
-    pub tls_roots: Option<PathBuf>,
-    /// The files of the client certificate and its key.
-    pub tls_client: Option<(PathBuf, PathBuf)>,
     /// The time for which a step waits for the server, in milliseconds.
     pub timeout_ms: u64,
 }
@@ -74,16 +62,18 @@ pub(super) struct RemoteCacheFile {
 impl RemoteCacheSettings {
     pub(super) fn from_file(file: &RemoteCacheFile) -> Self {
         Self {
-            endpoint: file.endpoint.clone(),
-            instance: file.instance.clone().unwrap_or_default(),
+            server: RemoteServer {
+                endpoint: file.endpoint.clone(),
+                instance: file.instance.clone().unwrap_or_default(),
+                token_file: file.token_file.clone(),
+                credential_helper: file.credential_helper.clone(),
+                tls_roots: file.tls_roots.clone(),
+                tls_client: file.tls_client_certificate.clone().zip(file.tls_client_key.clone()),
+            },
             write: file.write.unwrap_or(false),
             signing_key: file.signing_key.clone(),
             trusted_keys: file.trusted_keys.clone().unwrap_or_default(),
             ignore_machine: file.ignore_machine.clone().unwrap_or_default(),
-            token_file: file.token_file.clone(),
-            credential_helper: file.credential_helper.clone(),
-            tls_roots: file.tls_roots.clone(),
-            tls_client: file.tls_client_certificate.clone().zip(file.tls_client_key.clone()),
             timeout_ms: file.timeout_ms.map_or(TIMEOUT_MS, NonZeroU64::get),
         }
     }
@@ -91,41 +81,17 @@ impl RemoteCacheSettings {
     /// Returns the contradictions of the table.
     pub(super) fn problems(file: &RemoteCacheFile) -> Vec<String> {
         let settings = Self::from_file(file);
-        let has_scheme = SCHEMES.iter().any(|scheme| settings.endpoint.starts_with(scheme));
+        let has_half_certificate = file.tls_client_certificate.is_some() != file.tls_client_key.is_some();
         let rules = [
-            (
-                !has_scheme,
-                format!(
-                    "`remote_cache.endpoint` {} does not begin with `grpcs://`, `grpc://` or `unix:/`",
-                    quoted(&settings.endpoint)
-                ),
-            ),
-            (settings.write && settings.signing_key.is_none(), "`remote_cache.write` needs `signing_key`".to_owned()),
+            (settings.write && settings.signing_key.is_none(), "`remote_cache.write` needs `signing_key`"),
             (
                 !settings.write && settings.trusted_keys.is_empty(),
-                "`remote_cache` has no use: it neither writes results (`write`) nor trusts a key (`trusted_keys`)"
-                    .to_owned(),
-            ),
-            (
-                settings.token_file.is_some() && settings.credential_helper.is_some(),
-                "`remote_cache` has both `token_file` and `credential_helper`".to_owned(),
-            ),
-            (
-                file.tls_client_certificate.is_some() != file.tls_client_key.is_some(),
-                "`remote_cache.tls_client_certificate` and `tls_client_key` need each other".to_owned(),
+                "`remote_cache` has no use: it neither writes results (`write`) nor trusts a key (`trusted_keys`)",
             ),
         ];
-        let rules = rules.into_iter().filter_map(|(applies, message)| applies.then_some(message));
-        let relative = settings.files().filter(|path| !path.is_absolute());
-        let relative = relative
-            .map(|path| format!("{} of `remote_cache` is not an absolute path", quoted(&path.display().to_string())));
-        rules.chain(relative).collect()
-    }
-
-    fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let single = [&self.signing_key, &self.token_file, &self.credential_helper, &self.tls_roots];
-        let client = self.tls_client.iter().flat_map(|(certificate, key)| [certificate, key]);
-        single.into_iter().flatten().chain(&self.trusted_keys).chain(client)
+        let rules = rules.into_iter().filter(|(applies, _)| *applies).map(|(_, message)| message.to_owned());
+        let keys = settings.signing_key.iter().chain(&settings.trusted_keys);
+        settings.server.problems("remote_cache", has_half_certificate, keys).into_iter().chain(rules).collect()
     }
 }
 
@@ -143,10 +109,10 @@ mod tests {
     fn parses_table_with_defaults() {
         assert_eq!(OperatorConfig::parse("").expect("reads").remote_cache, None);
         let settings = parse("trusted_keys = ['/k']\nignore_machine = ['kernel']").expect("reads").expect("settings");
-        assert_eq!((settings.write, settings.timeout_ms, settings.instance.as_str()), (false, 5_000, ""));
+        assert_eq!((settings.write, settings.timeout_ms, settings.server.instance.as_str()), (false, 5_000, ""));
         assert_eq!(settings.ignore_machine, [MachineFact::Kernel]);
         let client = parse("write = true\nsigning_key = '/s'\ntls_client_certificate = '/c'\ntls_client_key = '/d'");
-        assert_eq!(client.expect("reads").expect("settings").tls_client, Some(("/c".into(), "/d".into())));
+        assert_eq!(client.expect("reads").expect("settings").server.tls_client, Some(("/c".into(), "/d".into())));
     }
 
     #[test]

@@ -15,7 +15,10 @@ use crate::model::event::RunEvent;
 use crate::model::leak::LeakedProcesses;
 use crate::model::outcome::Termination;
 use crate::model::plan::{Argv, PlannedStep};
-use crate::record::evidence::{AttemptEvidence, DriftEvidence, FileDependence, InputEnforcement, StepEvidence};
+use crate::record::evidence::{
+    AttemptEvidence, DriftEvidence, FileDependence, InputEnforcement, RemoteExecution, StepEvidence, StepExecutor,
+    WorkerEvidence, WorkerProgram,
+};
 use crate::spec::Diagnostic;
 
 /// Length at which the kernel cuts the name of a process, in bytes (`TASK_COMM_LEN` without the NUL).
@@ -54,6 +57,7 @@ impl Redactor {
             resources: _,
             leaked,
             reused: _,
+            executor,
         } = step;
         self.redact_planned_step(planned);
         self.redact_termination(termination);
@@ -75,11 +79,35 @@ impl Redactor {
             Some(InputEnforcement::NotEnforced { reason }) => self.redact_in_place(reason),
             None => {}
         }
+        if let Some(executor) = executor {
+            self.redact_executor(executor);
+        }
         for attempt in earlier_attempts {
             let AttemptEvidence { outcome: _, termination, duration_ms: _, stdout_sha256: _, stderr_sha256: _, leaked } =
                 attempt;
             self.redact_termination(termination);
             leaked.iter_mut().for_each(|leaked| self.redact_leaked(leaked));
+        }
+    }
+
+    fn redact_executor(&self, executor: &mut StepExecutor) {
+        match executor {
+            StepExecutor::LocalFallback { endpoint, reason } => {
+                self.redact_in_place(endpoint);
+                self.redact_in_place(reason);
+            }
+            StepExecutor::Remote(remote) => {
+                let RemoteExecution { endpoint, instance, action: _, platform, trusted: _, repo, worker } = &mut **remote;
+                let WorkerEvidence { architecture, kernel, os, processors: _, programs, toolchains } = worker;
+                for text in [endpoint, instance, repo, architecture, kernel, os] {
+                    self.redact_in_place(text);
+                }
+                platform.values_mut().chain(toolchains.values_mut().flatten()).for_each(|it| self.redact_in_place(it));
+                for WorkerProgram { name, path, sha256: _ } in programs {
+                    self.redact_in_place(name);
+                    path.iter_mut().for_each(|path| self.redact_in_place(path));
+                }
+            }
         }
     }
 

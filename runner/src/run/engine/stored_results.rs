@@ -64,7 +64,7 @@ impl Engine {
             Ok(results) => results.check().await.err().map(|error| error.to_string()),
             Err(problem) => Some(problem),
         };
-        Some(RemoteCacheCheck { endpoint: settings.endpoint.clone(), signing_key, trusted_keys, problem })
+        Some(RemoteCacheCheck { endpoint: settings.server.endpoint.clone(), signing_key, trusted_keys, problem })
     }
 
     /// Returns the exchange of results with other machines for a run; `None` without a remote cache.
@@ -77,6 +77,6 @@ impl Engine {
             (Err(problem), _) | (Ok(_), Err(problem)) => (Err(problem), String::new()),
         };
         let identity = PortableIdentity { programs, ignored: settings.ignore_machine.clone() };
-        Some(SharedRun::new(&settings.endpoint, results, hashes, identity))
+        Some(SharedRun::new(&settings.server.endpoint, results, hashes, identity))
     }
 }

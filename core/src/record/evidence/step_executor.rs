@@ -1,0 +1,141 @@
+//! Names where a step was executed, if not simply on this machine.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::StepEvidence;
+use crate::text::digest::Sha256Hex;
+
+/// Where the last attempt of a step was executed. Absent if it was executed on this machine, as planned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum StepExecutor {
+    /// On a worker of a cluster.
+    Remote(Box<RemoteExecution>),
+    /// On this machine, because the cluster did not execute it.
+    LocalFallback {
+        /// The address of the cluster.
+        endpoint: String,
+        /// Why the cluster did not execute it.
+        reason: String,
+    },
+}
+
+/// An execution on a worker of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoteExecution {
+    /// The address of the cluster.
+    pub endpoint: String,
+    /// The name of the instance; absent if it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instance: String,
+    /// The digest of the action: its sha256 and its size.
+    pub action: String,
+    /// The requested properties of the worker.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub platform: BTreeMap<String, String>,
+    /// True if the operator trusts the reports of workers. The report of an untrusted worker proves no pass.
+    pub trusted: bool,
+    /// The path at which the step saw the tree.
+    pub repo: String,
+    /// The worker, as its agent reported it.
+    pub worker: WorkerEvidence,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerEvidence {
+    /// The architecture, such as `x86_64`.
+    pub architecture: String,
+    /// The release of the kernel.
+    pub kernel: String,
+    /// The operating system, such as `debian 12`; empty if it is not known.
+    pub os: String,
+    /// The number of processors.
+    pub processors: u32,
+    /// The programs of the step and of its toolchain checks.
+    pub programs: Vec<WorkerProgram>,
+    /// The versions of the toolchains that were checked on the worker before the step, by toolchain; `null` if the output
+    /// of the check had none.
+    pub toolchains: BTreeMap<String, Option<String>>,
+}
+
+/// A program on a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerProgram {
+    /// The name in the command.
+    pub name: String,
+    /// Its file; `null` if there is none.
+    pub path: Option<String>,
+    /// The sha256 of the file; `null` if it cannot be read.
+    pub sha256: Option<Sha256Hex>,
+}
+
+impl StepExecutor {
+    /// Returns where the step was executed, as a phrase.
+    pub fn note(&self) -> String {
+        match self {
+            Self::Remote(remote) => {
+                let worker = &remote.worker;
+                let system = [worker.os.as_str(), worker.architecture.as_str()];
+                let system: Vec<&str> = system.into_iter().filter(|word| !word.is_empty()).collect();
+                format!("executed on a worker of `{}` ({})", remote.endpoint, system.join(", "))
+            }
+            Self::LocalFallback { endpoint, reason } => {
+                format!("executed on this machine, because `{endpoint}` did not execute it: {reason}")
+            }
+        }
+    }
+}
+
+impl StepEvidence {
+    /// Returns where the step was executed, as a phrase; `None` if it was this machine, as planned.
+    pub fn executor_note(&self) -> Option<String> {
+        self.executor.as_ref().map(StepExecutor::note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote() -> RemoteExecution {
+        RemoteExecution {
+            endpoint: "grpcs://cluster:1".to_owned(),
+            instance: String::new(),
+            action: "00/1".to_owned(),
+            platform: BTreeMap::new(),
+            trusted: true,
+            repo: "/srv/r".to_owned(),
+            worker: WorkerEvidence {
+                architecture: "aarch64".to_owned(),
+                kernel: "6.8.0".to_owned(),
+                os: "debian 12".to_owned(),
+                processors: 8,
+                programs: Vec::new(),
+                toolchains: BTreeMap::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn note_names_worker_or_reason() {
+        let note = StepExecutor::Remote(Box::new(remote())).note();
+        assert_eq!(note, "executed on a worker of `grpcs://cluster:1` (debian 12, aarch64)");
+        let fallback = StepExecutor::LocalFallback { endpoint: "e".to_owned(), reason: "it is away".to_owned() };
+        assert_eq!(fallback.note(), "executed on this machine, because `e` did not execute it: it is away");
+    }
+
+    #[test]
+    fn survives_encoding() {
+        for executor in [
+            StepExecutor::Remote(Box::new(remote())),
+            StepExecutor::LocalFallback { endpoint: "e".to_owned(), reason: "r".to_owned() },
+        ] {
+            let text = serde_json::to_string(&executor).expect("writes");
+            assert_eq!(serde_json::from_str::<StepExecutor>(&text).expect("reads"), executor);
+        }
+    }
+}

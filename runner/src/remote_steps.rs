@@ -1,0 +1,10 @@
+//! Executes steps on the workers of a cluster: describes the inputs of a step, executes the agent program over them, and
+//! examines its report. The decision where a step runs is in `step/remote_attempt.rs`.
+
+mod executor;
+mod input_root;
+mod worker_report;
+
+pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
+pub(crate) use input_root::{InputTreeError, git_tree, input_tree};
+pub(crate) use worker_report::{ReportFault, examine_checks, received_stream, require_own_report, worker_evidence, worker_text};
