@@ -26,7 +26,7 @@ mod run_space_setup;
 pub(crate) mod scratch_fingerprint;
 mod setup_failure;
 mod supervisor;
-mod tree_copier;
+pub(crate) mod tree_copier;
 mod tree_copy;
 pub(crate) mod usage_totals;
 mod view_process;

@@ -22,6 +22,7 @@ pub mod helper;
 mod host;
 mod host_view;
 mod launcher;
+pub mod layer_changes;
 #[doc(hidden)]
 mod layer_slot;
 mod no_namespaces;

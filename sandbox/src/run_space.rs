@@ -176,6 +176,16 @@ impl RunSpace {
         Ok(LayerSlot { dir: Arc::clone(&self.0.dir), id, user, upper, helper_pidfd: OnceLock::new() })
     }
 
+    /// Makes an empty layer without a sandbox, for a step over this repository that ran elsewhere.
+    /// [`Layer::fill`](Layer::fill) creates its entries.
+    ///
+    /// # Errors
+    /// Another user owns the repository, or there is no space for a layer.
+    pub fn new_layer(&self, host: &crate::host::Host, repo: &RepoFacts) -> Result<Layer<Unsealed>, SandboxError> {
+        let user = self.step_user(host, repo)?;
+        Ok(self.open_layer(self.new_slot(repo, user)?))
+    }
+
     /// Returns the layer of an attempt that starts.
     pub(crate) fn open_layer(&self, slot: LayerSlot) -> Layer<Unsealed> {
         Layer { space: self.clone(), slot, state: PhantomData }
@@ -298,6 +308,10 @@ impl<S> Layer<S> {
 
     pub(crate) fn id(&self) -> u32 {
         self.slot.id
+    }
+
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.slot.upper.as_fd()
     }
 
     pub(crate) fn space(&self) -> &RunSpace {

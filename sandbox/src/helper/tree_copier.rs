@@ -17,7 +17,7 @@ use super::mounts::FileOwner;
 /// The largest depth of nested directories. Each level needs descriptors and stack space.
 const MAX_DEPTH: usize = 256;
 /// The attribute by which a directory of a layer hides the directory below it, from overlayfs with `userxattr`.
-pub(super) const OPAQUE: &str = "user.overlay.opaque";
+pub(crate) const OPAQUE: &str = "user.overlay.opaque";
 
 /// The type of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl TreeCopier {
 }
 
 /// Returns the names in a directory, without `.` and `..`.
-pub(super) fn entry_names(dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn entry_names(dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let name = entry?.file_name().to_bytes().to_vec();
@@ -189,14 +189,14 @@ pub(super) fn entry_names(dir: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Appends a name to a path of the tree, as bytes.
-pub(super) fn join_path(path: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn join_path(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Reopens a directory descriptor of any kind for reading.
-pub(super) fn reopen_readable(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_readable(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, ".", DIRECTORY, Mode::empty())?)
 }
 
@@ -226,7 +226,7 @@ pub(super) fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> 
 }
 
 /// Returns the permission bits without the set-id bits, so that no program in the copy passes on a user's rights.
-pub(super) fn permission_bits(mode: RawMode) -> Mode {
+pub(crate) fn permission_bits(mode: RawMode) -> Mode {
     Mode::from_raw_mode(mode) & Mode::from_raw_mode(0o1777)
 }
 
@@ -246,6 +246,11 @@ fn copy_content(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<F
         io::copy(&mut File::from(from.try_clone()?), &mut &file)?;
     }
     Ok(file)
+}
+
+/// Opens an examined entry of a layer for reading, even if a step removed read permission from it.
+pub(crate) fn open_layer_entry(dir: &OwnedFd, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<OwnedFd> {
+    open_source(CopySource::Layer, dir, name, stat, flags)
 }
 
 /// Opens the examined file for reading. If a step removed read permission from its own file in a layer, the
