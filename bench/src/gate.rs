@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
+use proctor_core::decision::gate::{
+    AgeLimits, GateRequirements, InputRequirement, MachineRequirement, UnattestedPolicy,
+};
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::tier::Tier;
@@ -157,6 +159,7 @@ impl VerifiedTree {
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
+            machines: MachineRequirement::Any,
         };
         let answer = gate.check(&GateRequest { repo: self.repository(), demands });
         let answer = answer.map_err(|error| anyhow::anyhow!("{}", error.message()))?;

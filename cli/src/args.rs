@@ -324,6 +324,10 @@ pub(crate) struct GateArgs {
     /// itself
     #[arg(long)]
     pub strict_inputs: bool,
+    /// Reject a run of which other machines executed steps: workers of a cluster, or machines whose
+    /// shared results it uses
+    #[arg(long)]
+    pub this_machine: bool,
     /// The format of the answer on standard output
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: OutputFormat,

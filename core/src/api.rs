@@ -14,7 +14,9 @@ mod request;
 mod view;
 
 pub use ask_event::AskEvent;
-pub use doctor::{CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, RemoteCacheCheck, StepAccount};
+pub use doctor::{
+    CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, RemoteCacheCheck, RemoteExecutorCheck, StepAccount,
+};
 pub use exec::{ExecEvent, ExecSubmission, MAX_EXEC_OUTPUT_CHUNK, OutputStream, decode_hex};
 pub use logged_run::LoggedRun;
 pub use problem::{Problem, ProblemType, SpecProblem};

@@ -35,10 +35,10 @@ pub use include::{
 };
 pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{
-    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, ExecutorMode, KeySource, LogFormat,
-    LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, RemoteCacheSettings, RemoteExecutorSettings, RemoteServer, Retention,
-    ReuseSettings, SecretHeaders, SqlSettings, TelemetrySettings, TidbZeroSettings, TreeSettings, UserRef,
-    VerifierSettings,
+    AskSettings, AuditRetention, CacheRetention, CommandSettings, DaemonSettings, Endpoint, ExecutorMode, KeySource,
+    LogFormat, LogSettings, OperatorConfig, OperatorDefaults, ProviderApi, ProviderSettings, RemoteCacheSettings,
+    RemoteExecutorSettings, RemoteServer, Retention, ReuseSettings, SecretHeaders, SqlSettings, TelemetrySettings,
+    TidbZeroSettings, TreeSettings, UserRef, VerifierSettings,
 };
 pub use provenance::{Provenance, SourcedValue, ValueOrigin};
 pub use resolve::{ResolvedPlan, adhoc_step, resolve};

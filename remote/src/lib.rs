@@ -17,6 +17,8 @@ pub mod messages;
 mod retry;
 mod store;
 
+pub use bytes::Bytes;
+
 pub use blob::{BadDigest, BlobDigest, BlobSource};
 pub use capabilities::Capabilities;
 pub use client::{Client, ClientConfig, Timeouts};

@@ -6,6 +6,8 @@ mod clock;
 mod error;
 mod gate;
 mod host;
+mod remote_server;
+mod remote_steps;
 mod run;
 mod shared_results;
 mod step;

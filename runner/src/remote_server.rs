@@ -1,9 +1,7 @@
 //! Creates clients of the servers that the operator's config names.
 
 use proctor_core::spec::RemoteServer;
-use proctor_remote::{
-    BadEndpoint, Client, ClientConfig, Credentials, RemoteError, RetryPolicy, Timeouts, TlsFiles,
-};
+use proctor_remote::{BadEndpoint, Client, ClientConfig, Credentials, RemoteError, RetryPolicy, Timeouts, TlsFiles};
 
 /// The reason why a server of the config cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -20,11 +18,7 @@ pub(crate) enum ServerError {
 ///
 /// # Errors
 /// The address is not valid, or a file of the settings cannot be used.
-pub(crate) fn connect_to(
-    server: &RemoteServer,
-    retry: RetryPolicy,
-    timeouts: Timeouts,
-) -> Result<Client, ServerError> {
+pub(crate) fn connect_to(server: &RemoteServer, retry: RetryPolicy, timeouts: Timeouts) -> Result<Client, ServerError> {
     let credentials = match (&server.token_file, &server.credential_helper) {
         (Some(file), _) => Credentials::TokenFile(file.clone()),
         (None, Some(program)) => Credentials::Helper(program.clone()),

@@ -6,5 +6,5 @@ mod input_root;
 mod worker_report;
 
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
-pub(crate) use input_root::{InputTreeError, git_tree, input_tree};
-pub(crate) use worker_report::{ReportFault, examine_checks, received_stream, require_own_report, worker_evidence, worker_text};
+pub(crate) use input_root::{git_tree, input_tree};
+pub(crate) use worker_report::{examine_checks, received_stream, require_own_report, worker_evidence, worker_text};

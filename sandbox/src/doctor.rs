@@ -67,6 +67,7 @@ impl DoctorReport {
             no_view: self.no_view,
             copies: None,
             remote_cache: None,
+            remote_executor: None,
         }
     }
 }

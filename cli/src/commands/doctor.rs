@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use proctor_core::api::{
-    CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, RemoteCacheCheck, StepAccount,
+    CopyReport, CopyState, DoctorAnswer, DoctorFinding, DoctorScope, RemoteCacheCheck, RemoteExecutorCheck, StepAccount,
 };
 use proctor_core::code::{Coded as _, EngineCode};
 use proctor_core::decision::verdict::{EXIT_FAILED, EXIT_INCONCLUSIVE};
@@ -66,6 +66,8 @@ pub(crate) struct DoctorRecord {
     pub copies: Option<Vec<CopyReport>>,
     /// The check of the remote cache; `null` if none is configured.
     pub remote_cache: Option<RemoteCacheCheck>,
+    /// The check of the remote executor; `null` if none is configured.
+    pub remote_executor: Option<RemoteExecutorCheck>,
 }
 
 /// The extent of the sandbox on a machine.
@@ -250,7 +252,8 @@ async fn run_trial(
         DoctorScope::MachineAndCopies => Some(engine.verify_copies(repo).await.map_err(engine_error)?),
     };
     let remote_cache = engine.check_remote_cache().await;
-    Ok(DoctorAnswer { copies, remote_cache, ..report.answer(&operator, &state_dir) })
+    let remote_executor = engine.check_remote_executor().await;
+    Ok(DoctorAnswer { copies, remote_cache, remote_executor, ..report.answer(&operator, &state_dir) })
 }
 
 /// The requirements of a step.
@@ -278,6 +281,7 @@ fn build_record(answer: DoctorAnswer, requirements: &StepRequirements, repo: &Pa
         fixes: Vec::new(),
         copies: answer.copies,
         remote_cache: answer.remote_cache,
+        remote_executor: answer.remote_executor,
     }
 }
 
@@ -380,6 +384,8 @@ fn facts_block(record: &DoctorRecord) -> String {
     };
     let remote_cache = record.remote_cache.as_ref().map(RemoteCacheCheck::phrase);
     let remote_cache = remote_cache.as_deref().map(|check| ("remote cache", check));
+    let remote_executor = record.remote_executor.as_ref().map(RemoteExecutorCheck::phrase);
+    let remote_executor = remote_executor.as_deref().map(|check| ("executor", check));
     let rows = [
         ("we are", account),
         ("steps run as", &user),
@@ -392,6 +398,7 @@ fn facts_block(record: &DoctorRecord) -> String {
     ];
     rows.into_iter()
         .chain(remote_cache)
+        .chain(remote_executor)
         .map(|(label, value)| format!("{} {}\n", paint(DIM, format!("{label:<13}")), escape_line(value)))
         .collect()
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::api::GateAsked;
 use proctor_core::decision::gate::{
-    AgeLimits, GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MaxAge, UnattestedPolicy,
+    AgeLimits, GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MachineRequirement, MaxAge,
+    UnattestedPolicy,
 };
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
 use proctor_core::spec::OperatorConfig;
@@ -59,6 +60,7 @@ fn evaluate_in_process(
         unattested: if args.accept_unattested { UnattestedPolicy::Accept } else { UnattestedPolicy::Refuse },
         max_cache_trust: args.max_cache_trust,
         inputs: InputRequirement::from_strict(args.strict_inputs),
+        machines: MachineRequirement::from_flag(args.this_machine),
     };
     gate.check(&GateRequest { repo, demands }).map_err(engine_error)
 }
@@ -73,6 +75,7 @@ async fn evaluate_in_daemon(daemon: &ReachableDaemon, args: &GateArgs, repo: &Pa
         accept_unattested: args.accept_unattested,
         max_cache_trust: args.max_cache_trust,
         strict_inputs: args.strict_inputs,
+        this_machine: args.this_machine,
     };
     let answer = daemon.client.gate(&request).await.map_err(client_error)?;
     if answer.pass != (answer.exit_code == 0) {
@@ -135,10 +138,11 @@ fn last_line(answer: &GateAnswer) -> String {
 
 fn run_summary(run: &GateRun) -> String {
     let ago = run.age_ms.map(|age| format!(" {} ago", duration(age))).unwrap_or_default();
-    let cached = run.cached_phrase().map(|cached| format!(", {cached}")).unwrap_or_default();
+    let notes = run.cached_phrase().into_iter().chain(run.cluster_phrase());
+    let notes: String = notes.map(|note| format!(", {note}")).collect();
     let oldest = run.oldest_execution_age_ms.map(|age| format!(", oldest execution {} ago", duration(age)));
     let oldest = oldest.unwrap_or_default();
-    format!("run {} {}{ago}, tier {}{cached}{oldest}", run.run_id, run.outcome.as_str(), run.tier)
+    format!("run {} {}{ago}, tier {}{notes}{oldest}", run.run_id, run.outcome.as_str(), run.tier)
 }
 
 #[cfg(test)]
@@ -180,6 +184,7 @@ mod tests {
                 oldest_execution: None,
                 oldest_execution_age_ms: None,
                 origins: Vec::new(),
+                clusters: Vec::new(),
             }),
             findings,
             omitted: 0,

@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked};
-use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
+use proctor_core::decision::gate::{
+    AgeLimits, GateRequirements, InputRequirement, MachineRequirement, UnattestedPolicy,
+};
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
@@ -218,6 +220,7 @@ impl<'a> CommandRuns<'a> {
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
+            machines: MachineRequirement::Any,
         };
         let (engine, query) = (Arc::clone(engine), PriorRunRequest { repo: self.repo.clone(), commit, demands });
         // If the search fails, the run simply takes place.

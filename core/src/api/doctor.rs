@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::enforcement::{Control, Enforcement, SandboxMode, Tolerated};
+use crate::spec::ExecutorMode;
 use crate::text::digest::Sha256Hex;
 
 /// The response to `GET /v1/doctor`: the sandbox controls for the repository, determined by setting up a sandbox once
@@ -38,6 +39,40 @@ pub struct DoctorAnswer {
     /// The check of the remote cache; `null` if none is configured.
     #[serde(default)]
     pub remote_cache: Option<RemoteCacheCheck>,
+    /// The check of the remote executor; `null` if none is configured.
+    #[serde(default)]
+    pub remote_executor: Option<RemoteExecutorCheck>,
+}
+
+/// The check of the cluster that executes steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoteExecutorCheck {
+    /// The server.
+    pub endpoint: String,
+    /// Where steps run.
+    pub mode: ExecutorMode,
+    /// True if a step can pass on the report of a worker.
+    pub trust_workers: bool,
+    /// The reason why the cluster executes no steps; `null` if it does.
+    pub problem: Option<String>,
+}
+
+impl RemoteExecutorCheck {
+    /// Returns the check as a phrase.
+    pub fn phrase(&self) -> String {
+        let mode = match self.mode {
+            ExecutorMode::Local => "not used, because `mode` is `local`",
+            ExecutorMode::Remote => "steps run on workers only",
+            ExecutorMode::Hybrid => "steps run on workers, or here if that fails",
+        };
+        let trust =
+            if self.trust_workers { "workers are trusted" } else { "workers are not trusted, so no step passes" };
+        match &self.problem {
+            Some(problem) => format!("{}; does not work: {problem}", self.endpoint),
+            None if self.mode == ExecutorMode::Local => format!("{}; {mode}", self.endpoint),
+            None => format!("{}; {mode}; {trust}", self.endpoint),
+        }
+    }
 }
 
 /// The check of the server through which machines share results.
@@ -162,6 +197,7 @@ mod tests {
             no_view: Some("no device".into()),
             copies: None,
             remote_cache: None,
+            remote_executor: None,
         };
         assert_eq!(answer.tolerated_controls(SandboxMode::Strict), Some(Tolerated::default()));
         assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), Some(Tolerated::all()));
@@ -169,6 +205,22 @@ mod tests {
         assert_eq!(answer.tolerated_controls(SandboxMode::BestEffort), None);
         let text = serde_json::to_string(&answer).expect("writes");
         assert_eq!(serde_json::from_str::<DoctorAnswer>(&text).expect("reads"), answer);
+    }
+
+    #[test]
+    fn phrase_of_the_remote_executor_names_mode_or_the_problem() {
+        let check = RemoteExecutorCheck {
+            endpoint: "grpcs://cluster:1".to_owned(),
+            mode: ExecutorMode::Hybrid,
+            trust_workers: true,
+            problem: None,
+        };
+        let expected = "grpcs://cluster:1; steps run on workers, or here if that fails; workers are trusted";
+        assert_eq!(check.phrase(), expected);
+        let away = RemoteExecutorCheck { problem: Some("it is away".to_owned()), ..check.clone() };
+        assert_eq!(away.phrase(), "grpcs://cluster:1; does not work: it is away");
+        let untrusted = RemoteExecutorCheck { trust_workers: false, mode: ExecutorMode::Remote, ..check };
+        assert!(untrusted.phrase().ends_with("workers are not trusted, so no step passes"), "{}", untrusted.phrase());
     }
 
     #[test]

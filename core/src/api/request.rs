@@ -183,6 +183,10 @@ pub struct GateAsked {
     /// worktree itself.
     #[serde(default)]
     pub strict_inputs: bool,
+    /// If true, a run is refused if other machines executed its steps: workers of a cluster, or machines whose shared
+    /// results it uses.
+    #[serde(default)]
+    pub this_machine: bool,
 }
 
 impl RunSubmission {

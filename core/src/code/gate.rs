@@ -174,4 +174,9 @@ codes! { GateCode;
         "Ignored files are not part of the tree's identity, so the result can depend on unverified content.",
         "Hide ignored files from steps with `ignored: hidden` in the spec and run over a private copy, or verify the commit.",
         "$ proctor run --rev HEAD && proctor gate --strict-inputs";
+    OtherMachine, 335, "gate::other_machine",
+        "Other machines executed steps of the run, and `--this-machine` forbids that.",
+        "A worker of a cluster, or a machine whose shared result is used, reports its own result.",
+        "Run the profile on this machine, without a remote executor and without cached results.",
+        "$ proctor run --no-cache && proctor gate --this-machine";
 }

@@ -44,6 +44,11 @@ codes! { InconclusiveReason;
         "Without it, the result of the skill would say nothing about the tree, so the skill was not started.",
         "Update the worktree to the lock files of the commit, or let Proctor prepare the path with a command.",
         "needs_paths: [{ path: node_modules, prepare: { cmd: [npm, ci], network: allow } }]";
+    RemoteExecution, 410, "run::remote_execution",
+        "A step passed on a worker of a cluster, and the operator has not declared that workers are trusted.",
+        "A worker reports its own result. Nothing that this machine observes proves that the report is true.",
+        "If the cluster's workers are yours, trust them in the operator's config; otherwise run the step on this machine.",
+        "[remote_executor]\nendpoint = \"grpcs://cluster.example.com:8980\"\ntrust_workers = true";
     Internal, 408, "run::internal",
         "An internal operation failed: evidence could not be written, a helper process died, or similar.",
         "The result would not be reliable.",

@@ -11,8 +11,8 @@ pub(crate) mod gate_facts;
 mod tests;
 
 pub use crate::decision::gate::gate_facts::{
-    AgeLimits, ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement, MaxAge,
-    MaxAgeParseError, RecordedDocuments, UnattestedPolicy,
+    AgeLimits, ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement,
+    MachineRequirement, MaxAge, MaxAgeParseError, RecordedDocuments, UnattestedPolicy,
 };
 pub use findings::{GateCode, GateFinding, MAX_FINDINGS};
 
@@ -98,6 +98,9 @@ pub struct GateRun {
     /// The other machines whose results the run uses; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<ResultOrigin>,
+    /// The clusters whose workers executed steps of the run; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<String>,
 }
 
 /// Decides whether the gate passes.
@@ -303,6 +306,14 @@ impl GateRun {
     }
 }
 
+impl GateRun {
+    /// Returns the clusters whose workers executed steps, as a phrase; `None` if there are none.
+    pub fn cluster_phrase(&self) -> Option<String> {
+        let clusters = self.clusters.iter().map(|cluster| format!("`{cluster}`")).collect::<Vec<_>>().join(", ");
+        (!clusters.is_empty()).then(|| format!("steps ran on workers of {clusters}"))
+    }
+}
+
 fn summarize_run(run: LastRun, recorded: &RecordedSteps, facts: &GateFacts<'_>) -> GateRun {
     let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
     let age_of = |time| Duration::from_millis(facts.now_ms).checked_sub(time).map(milliseconds);
@@ -322,6 +333,7 @@ fn summarize_run(run: LastRun, recorded: &RecordedSteps, facts: &GateFacts<'_>) 
         oldest_execution: oldest.map(|(_, execution)| execution.executed_at.clone()),
         oldest_execution_age_ms: oldest.and_then(|(executed, _)| age_of(executed)),
         origins: recorded.origins.iter().cloned().collect(),
+        clusters: recorded.clusters.iter().cloned().collect(),
     }
 }
 

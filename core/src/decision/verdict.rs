@@ -60,6 +60,8 @@ pub enum InconclusiveReason {
     ApplyFailed,
     /// A path that a skill needs, and that no commit contains, is not available.
     NeededPath,
+    /// A step passed on a worker whose reports the operator does not trust.
+    RemoteExecution,
     /// An internal operation failed, for example a write of evidence.
     Internal,
 }
@@ -90,6 +92,7 @@ impl InconclusiveReason {
             Self::LayerConflict => "layer_conflict",
             Self::ApplyFailed => "apply_failed",
             Self::NeededPath => "needed_path",
+            Self::RemoteExecution => "remote_execution",
             Self::Internal => "internal",
         }
     }

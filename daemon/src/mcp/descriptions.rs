@@ -80,6 +80,7 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
         InconclusiveReason::LayerConflict => "two skills that a third skill needs changed the same path",
         InconclusiveReason::ApplyFailed => "a step's changes could not be applied to the work tree",
         InconclusiveReason::NeededPath => "a path that a skill needs and that no commit contains is not available",
+        InconclusiveReason::RemoteExecution => "a step passed on a worker whose reports the operator does not trust",
         InconclusiveReason::Internal => "an internal operation failed",
     }
 }

@@ -275,6 +275,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::RunPartial => "the last run did not run all skills of the profile",
         GateCode::TierTooHigh => "the last run's tier is higher than the accepted maximum",
         GateCode::CacheTooWide => "a cache started with content of a wider scope than the accepted one",
+        GateCode::OtherMachine => "other machines executed steps of the last run",
         GateCode::InputsUnverified => "steps of the last run could see files that its snapshot does not cover",
         GateCode::ControlMissing => "a sandbox control that is required now was not enforced",
         GateCode::Stale => "the last run is older than the accepted age",

@@ -228,6 +228,7 @@ impl<B: Backend> ToolCall<'_, B> {
                     accept_unattested: false,
                     max_cache_trust: CacheTrust::Default,
                     strict_inputs: false,
+                    this_machine: false,
                 };
                 Ok(explain::explain_plan(&repo, &plan, &self.backend.gate(gate).await?))
             }

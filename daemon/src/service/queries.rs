@@ -6,7 +6,7 @@ use proctor_core::api::{
     StreamView,
 };
 use proctor_core::decision::gate::{
-    AgeLimits, GateAnswer, GateRequirements, InputRequirement, MaxAge, UnattestedPolicy,
+    AgeLimits, GateAnswer, GateRequirements, InputRequirement, MachineRequirement, MaxAge, UnattestedPolicy,
 };
 use proctor_core::model::names::RunId;
 use proctor_core::record::evidence::ReportEvidence;
@@ -127,6 +127,7 @@ impl Service {
             unattested: if request.accept_unattested { UnattestedPolicy::Accept } else { UnattestedPolicy::Refuse },
             max_cache_trust: request.max_cache_trust,
             inputs: InputRequirement::from_strict(request.strict_inputs),
+            machines: MachineRequirement::from_flag(request.this_machine),
         };
         engine.gate(GateRequest { repo, demands }).await.map_err(|error| error.problem())
     }
@@ -150,7 +151,8 @@ impl Service {
             DoctorScope::MachineAndCopies => Some(engine.verify_copies(&repo).await.map_err(|error| error.problem())?),
         };
         let remote_cache = engine.check_remote_cache().await;
-        Ok(DoctorAnswer { copies, remote_cache, ..answer })
+        let remote_executor = engine.check_remote_executor().await;
+        Ok(DoctorAnswer { copies, remote_cache, remote_executor, ..answer })
     }
 }
 

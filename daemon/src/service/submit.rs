@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
-use proctor_core::decision::gate::{AgeLimits, GateRequirements, InputRequirement, UnattestedPolicy};
+use proctor_core::decision::gate::{
+    AgeLimits, GateRequirements, InputRequirement, MachineRequirement, UnattestedPolicy,
+};
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::enforcement::SandboxMode;
@@ -415,6 +417,7 @@ impl CheckedRequest {
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
+            machines: MachineRequirement::Any,
         }
     }
 

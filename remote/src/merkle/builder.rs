@@ -25,8 +25,13 @@ struct BuiltDirectory {
 
 #[derive(Debug)]
 enum BuiltEntry {
-    File { digest: BlobDigest, is_executable: bool },
-    Symlink { target: String },
+    File {
+        digest: BlobDigest,
+        is_executable: bool,
+    },
+    Symlink {
+        target: String,
+    },
     Directory(BuiltDirectory),
     /// A directory that is described already.
     Tree(BlobDigest),

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use proctor_core::spec::RemoteExecutorSettings;
 use proctor_remote::messages::{Action, ActionResult, Command, NamedValue, Platform};
 use proctor_remote::{
-    BlobDigest, BlobSource, Client, ExecutionLimits, ExecutionRequest, MerkleError, MerkleTree, RemoteError,
+    BlobDigest, BlobSource, Bytes, Client, ExecutionLimits, ExecutionRequest, MerkleError, MerkleTree, RemoteError,
     TreeBuilder,
 };
 use proctor_sandbox::agent::{

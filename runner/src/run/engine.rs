@@ -8,6 +8,7 @@ mod file_scope;
 mod needed_paths;
 mod prior_result;
 mod queries;
+mod remote_executor;
 mod resource_needs;
 mod reuse_preview;
 mod run_caches;
@@ -76,6 +77,7 @@ use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
 use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
+use remote_executor::RemoteClients;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use shared_results_cache::SharedResultsCache;
@@ -105,6 +107,8 @@ pub struct Engine {
     file_selections: Arc<FileSelections>,
     /// The exchange of results with other machines.
     shared_results: Arc<SharedResultsCache>,
+    /// The connection to the cluster.
+    remote_clients: Arc<RemoteClients>,
 }
 
 /// The parts of a run's context that depend on the kind of request.
@@ -164,6 +168,7 @@ impl Engine {
             warm_spaces: WarmRunSpaces::default(),
             file_selections: Arc::default(),
             shared_results: Arc::default(),
+            remote_clients: Arc::default(),
         })
     }
 
@@ -209,6 +214,7 @@ impl Engine {
             warm_spaces: self.warm_spaces.clone(),
             file_selections: Arc::clone(&self.file_selections),
             shared_results: Arc::clone(&self.shared_results),
+            remote_clients: Arc::clone(&self.remote_clients),
         }
     }
 
@@ -307,13 +313,18 @@ impl Engine {
         };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
+        if let Some(remote) = self.open_remote_executor(&plan) {
+            context.remote.get_or_init(|| remote);
+        }
         preflight::require_same_spec(&context.tree.snapshot, &repository, &file)?;
         preflight::reject_hiding_caches(&context.tree.snapshot, &plan)?;
         context.remaining_commands.store(command_count(&plan), Ordering::Relaxed);
         let first = context.prepare_first_sandbox(&plan);
         // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
-        let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
+        // The tools of workers are not known before their steps run.
+        let describes_tools = is_strict && context.remote.get().is_none();
+        let tools = describes_tools.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
         let git_tree = context.tree.snapshot.complete_git_tree();
         let documents = documents.with_toolchain_env(tools).with_step_env(self.known_step_env(&plan));
         let documents = Arc::new(documents.with_git_tree(git_tree));
@@ -533,6 +544,7 @@ impl Engine {
             trace: OnceLock::new(),
             reuse,
             reuse_off,
+            remote: OnceLock::new(),
             no_view: OnceLock::new(),
             earlier_pass: OnceLock::new(),
         }))

@@ -247,7 +247,7 @@ pub(crate) fn describe_outcome(outcome: Outcome) -> &'static str {
         Outcome::Skipped => "was skipped",
         Outcome::NoFiles => "has no files to check",
         Outcome::Cancelled => "was cancelled",
-        Outcome::Inconclusive => "had no honest answer",
+        Outcome::Inconclusive => "was inconclusive",
     }
 }
 

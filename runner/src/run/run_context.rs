@@ -44,6 +44,7 @@ use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
+use crate::step::remote_attempt::RemoteRun;
 use crate::step::reuse::StepReuse;
 use crate::step::skill_caches::RunCaches;
 use crate::step::sql_step::SqlProgram;
@@ -92,6 +93,8 @@ pub(crate) struct RunContext {
     pub(crate) reuse: Option<StepReuse>,
     /// The reason if steps are executed in any case.
     pub(crate) reuse_off: Option<String>,
+    /// The cluster that executes steps; set before the first step if there is one.
+    pub(crate) remote: OnceLock<RemoteRun>,
     /// The reason why steps cannot run on a view; set by the first step that could not.
     pub(crate) no_view: OnceLock<String>,
 }

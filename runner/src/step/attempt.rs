@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use proctor_core::model::enforcement::Enforcement;
+use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::event::EndReason;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault, Termination};
 use proctor_core::model::plan::{Leaks, PlannedStep};
 use proctor_core::model::withheld::WithheldPaths;
-use proctor_core::record::evidence::{Resources, StreamEvidence};
+use proctor_core::record::evidence::{Resources, StepExecutor, StreamEvidence};
+use proctor_sandbox::agent::AgentAttempt;
 use proctor_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace, WaitStatus};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -57,6 +58,8 @@ pub(crate) struct AttemptResult {
     pub view: Option<ViewTrace>,
     /// The paths that the view withheld from the command; `None` if it reported none.
     pub withheld: Option<WithheldPaths>,
+    /// Where the attempt ran; `None` if it was this machine, as planned.
+    pub executor: Option<StepExecutor>,
 }
 
 impl AttemptResult {
@@ -74,7 +77,13 @@ impl AttemptResult {
             sandbox: None,
             view: None,
             withheld: None,
+            executor: None,
         }
+    }
+
+    /// Returns whether the attempt ran on a worker.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.executor, Some(StepExecutor::Remote(_)))
     }
 }
 
@@ -182,7 +191,46 @@ pub(crate) async fn supervise(
         sandbox,
         view,
         withheld,
+        executor: None,
     }
+}
+
+/// Returns the result of an attempt that ran on a worker, without its executor.
+pub(crate) fn worker_result(
+    attempt: AgentAttempt,
+    step: &PlannedStep,
+    [stdout, stderr]: [StreamEvidence; 2],
+) -> AttemptResult {
+    let AgentAttempt { started, not_started, status, limit, timed_out, duration_ms, enforcement, .. } = attempt;
+    let observed = AttemptObservations {
+        started: started.then(Instant::now),
+        enforcement,
+        not_started,
+        status,
+        limit,
+        resources: attempt.resources,
+        leaked: attempt.leaked,
+        reason: timed_out.then_some(EndReason::Timeout),
+        processes_ended: attempt.processes_ended,
+    };
+    let mut result = AttemptResult {
+        termination: observed.termination(step),
+        leaked: observed.leaked(step),
+        duration: Duration::from_millis(duration_ms),
+        stdout,
+        stderr,
+        enforcement: observed.enforcement,
+        resources: observed.resources,
+        processes_ended: observed.processes_ended,
+        sandbox: None,
+        view: None,
+        withheld: None,
+        executor: None,
+    };
+    if result.enforcement.is_enforced(Control::DiskLimit) {
+        attempt.exhausted.into_iter().for_each(|limit| result.record_limit_hit(limit, step));
+    }
+    result
 }
 
 /// Waits for the end of both streams. All processes of the attempt are gone, so the pipes normally close at once.

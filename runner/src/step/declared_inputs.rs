@@ -84,6 +84,9 @@ impl RunContext {
     ) -> Option<InputEnforcement> {
         let has_run = !matches!(result.termination, Termination::NotStarted { .. });
         let policy = policy.filter(|_| has_run && step.inputs != Inputs::Tree)?;
+        if result.is_remote() {
+            return policy.inputs.as_ref().map(|_| InputEnforcement::enforced(None));
+        }
         let not_enforced = |reason: &str| Some(InputEnforcement::NotEnforced { reason: reason.to_owned() });
         match (&policy.inputs, policy.view, &result.view) {
             (None, ..) => not_enforced(NOT_STRICT),

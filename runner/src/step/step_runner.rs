@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::{DriftMethod, StepDrift, display_path};
-use proctor_core::model::enforcement::Control;
+use proctor_core::model::enforcement::{Control, Tolerated};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations, judge_attempt, judge_fix};
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::model::trace::NoTrace;
-use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, step_path};
+use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, StepExecutor, step_path};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
 use proctor_sql::check::CheckError;
@@ -22,6 +22,7 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles, require_inputs};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
+use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, not_executed_result};
 use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
@@ -95,7 +96,11 @@ pub(crate) struct JudgedAttempt {
 
 impl JudgedAttempt {
     pub(crate) fn not_started(fault: StartFault, reason: String) -> Self {
-        let report = AttemptResult::not_started(fault, reason);
+        Self::from_result(AttemptResult::not_started(fault, reason))
+    }
+
+    /// Judges an attempt that did not run.
+    fn from_result(report: AttemptResult) -> Self {
         let outcome = judge_attempt(&report.termination, &[], Violations::default());
         Self {
             result: report,
@@ -337,7 +342,7 @@ async fn run_attempt(
     skill: &PlannedSkill,
     step: &PlannedStep,
     policy: &Policy,
-    live: Option<[LiveWriter; 2]>,
+    mut live: Option<[LiveWriter; 2]>,
     mut timer: StageTimer,
 ) -> JudgedAttempt {
     if let Some(reason) = stack.too_many_layers_message() {
@@ -345,6 +350,23 @@ async fn run_attempt(
     }
     if let Err(reason) = context.withdraw_earlier_pass().await {
         return JudgedAttempt::not_started(StartFault::Internal, reason);
+    }
+    let mut fallback = None;
+    if let Some(remote) = context.remote.get().filter(|remote| remote.executes(step)) {
+        let endpoint = &remote.settings.server.endpoint;
+        // The future of an exchange is large, and most runs have none.
+        match Box::pin(remote.run_attempt(context, stack, (skill, step), policy, &mut live)).await {
+            Ok(RemoteAttempt { result, upper }) => {
+                timer.finish_stage("remote");
+                return judge_remote_attempt(context, stack, (skill, step), policy, result, upper).await;
+            }
+            Err(reason @ NotExecuted::Refused(_)) if remote.falls_back() && !context.cancel.is_cancelled() => {
+                let reason = reason.to_string();
+                tracing::debug!(skill = %skill.name, step = %step.name, %endpoint, %reason, "the step runs on this machine");
+                fallback = Some(StepExecutor::LocalFallback { endpoint: endpoint.clone(), reason });
+            }
+            Err(reason) => return JudgedAttempt::from_result(not_executed_result(&reason, endpoint)),
+        }
     }
     context.release_prepared_caches(policy);
     let facts = &context.tree.repository.facts;
@@ -356,26 +378,61 @@ async fn run_attempt(
     let next = context.prepare_next_sandbox(stack, policy);
     let notify = |reason| emit_terminating(context, skill, step, reason);
     let followed = attempt::supervise(running, step, &context.outputs, live, &context.cancel, notify, &mut timer);
-    let report = attempt::run_alongside(followed, next).await;
-    let judged = judge_step_attempt(context, stack, skill, step, report, upper).await;
+    let mut report = attempt::run_alongside(followed, next).await;
+    report.executor = fallback;
+    let shows_inputs_only = !matches!(report.view, None | Some(Err(NoTrace::Unavailable { .. })));
+    let judging = Judging { tolerated: context.host_view.tolerated.clone(), shows_inputs_only };
+    let judged = judge_step_attempt(context, stack, (skill, step), report, upper, judging).await;
     timer.finish_stage("read_layer");
     judged
+}
+
+/// Judges an attempt that ran on a worker. If the operator does not trust the reports of workers, it proves no pass.
+async fn judge_remote_attempt(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    policy: &Policy,
+    result: AttemptResult,
+    upper: Layer<Unsealed>,
+) -> JudgedAttempt {
+    let Some(remote) = context.remote.get() else {
+        return JudgedAttempt::not_started(StartFault::Internal, "the run has no cluster".to_owned());
+    };
+    let tolerated = remote.tolerated(&context.host_view.tolerated);
+    let judging = Judging { tolerated, shows_inputs_only: policy.inputs.is_some() };
+    let mut judged = judge_step_attempt(context, stack, (skill, step), result, upper, judging).await;
+    if judged.outcome == Outcome::Passed && !remote.settings.trust_workers {
+        let path = step_path(&skill.name, &step.name);
+        let reason = "it passed on a worker, and the operator's config does not trust the reports of workers \
+            (`trust_workers` of `[remote_executor]`)";
+        judged.mark_inconclusive(InconclusiveReason::RemoteExecution, format!("{path}: {reason}"));
+    }
+    judged
+}
+
+/// How an attempt is judged, depending on where it ran.
+struct Judging {
+    /// The controls that may be missing.
+    tolerated: Tolerated,
+    /// True if the step saw only its `inputs`.
+    shows_inputs_only: bool,
 }
 
 /// Seals the layer, reads it, and determines the outcome.
 async fn judge_step_attempt(
     context: &Arc<RunContext>,
     stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
+    (skill, step): (&PlannedSkill, &PlannedStep),
     mut report: AttemptResult,
     upper: Layer<Unsealed>,
+    judging: Judging,
 ) -> JudgedAttempt {
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
     // Either all processes of the attempt are gone, or the layer is not read any more.
     let upper = upper.seal();
     // Without this control, the layer is on the host's disk, whose usage says nothing about the limit.
-    if report.enforcement.is_enforced(Control::DiskLimit) {
+    if !report.is_remote() && report.enforcement.is_enforced(Control::DiskLimit) {
         upper.exhausted_space().limits().for_each(|limit| report.record_limit_hit(limit, step));
     }
     let leaked = report.leaked.is_some() && step.leaks == Leaks::Fail;
@@ -407,15 +464,16 @@ async fn judge_step_attempt(
             format!("{}: {problem}", step_path(&skill.name, &step.name)),
         );
     }
-    let gaps: Vec<&str> = judged.result.enforcement.gaps(&context.host_view.tolerated).map(Control::as_str).collect();
+    let gaps: Vec<&str> = judged.result.enforcement.gaps(&judging.tolerated).map(Control::as_str).collect();
     if !gaps.is_empty() {
         let message = format!("{}: it ran without {}", step_path(&skill.name, &step.name), gaps.join(", "));
         judged.mark_inconclusive(InconclusiveReason::Sandbox, message);
     }
     let in_doubt = judged.outcome == Outcome::Inconclusive;
     let method = drift_method(&upper, &judged.result.enforcement);
-    let shows_inputs_only = !matches!(judged.result.view, None | Some(Err(NoTrace::Unavailable { .. })));
-    match read_layer(context, stack, skill, step, (upper, shows_inputs_only)).await.and_then(|read| Ok((read, method?)))
+    match read_layer(context, stack, skill, step, (upper, judging.shows_inputs_only))
+        .await
+        .and_then(|read| Ok((read, method?)))
     {
         Ok(((layer, drift), method)) => {
             if !drift.is_empty() || !in_doubt {
@@ -500,6 +558,7 @@ fn step_evidence(
         checked_files: None,
         input_enforcement: None,
         reused: None,
+        executor: report.executor.clone(),
         env_names,
         resources: report.resources.clone(),
         leaked: report.leaked.clone(),

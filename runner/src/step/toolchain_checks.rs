@@ -45,7 +45,7 @@ pub(crate) async fn run_checks(
             let reason = "its program is in a path that is not available";
             unsatisfied_check(planned, evidence_builder::skipped_evidence(context.redactor(), &planned.run, reason))
         } else {
-            run_check(context, &stack, planned, &needed, &mut doubts).await
+            run_check(context, &stack, planned, (plan, &needed), &mut doubts).await
         };
         // A check that was not reached has a reason that is reported elsewhere.
         if !evidence.satisfied && !matches!(evidence.step.outcome, Outcome::Cancelled | Outcome::Skipped) {
@@ -104,11 +104,11 @@ async fn run_check(
     context: &Arc<RunContext>,
     stack: &LayerStack,
     planned: &PlannedCheck,
-    needed: &[NeededPath],
+    (plan, needed): (&Plan, &[NeededPath]),
     doubts: &mut Vec<InconclusiveDetail>,
 ) -> CheckEvidence {
     let skill = match SkillName::new(planned.toolchain.as_str()) {
-        Ok(name) => skill_for_check(name, planned, needed),
+        Ok(name) => skill_for_check(name, planned, (plan, needed)),
         Err(error) => {
             doubts.push(InconclusiveReason::Internal.with_message(error.to_string()));
             return unsatisfied_check(
@@ -140,8 +140,10 @@ fn unsatisfied_check(planned: &PlannedCheck, step: proctor_core::record::evidenc
     CheckEvidence { toolchain, demand, version_read: None, satisfied: false, step }
 }
 
-/// Returns an undeclared skill whose only step is the check.
-fn skill_for_check(name: SkillName, planned: &PlannedCheck, needed: &[NeededPath]) -> PlannedSkill {
+/// Returns an undeclared skill whose only step is the check. On a cluster, it runs on a worker like those of the first skill
+/// that uses the toolchain.
+fn skill_for_check(name: SkillName, planned: &PlannedCheck, (plan, needed): (&Plan, &[NeededPath])) -> PlannedSkill {
+    let user = plan.skills.iter().find(|skill| skill.toolchains.includes(&planned.toolchain));
     PlannedSkill {
         name,
         description: String::new(),
@@ -153,8 +155,8 @@ fn skill_for_check(name: SkillName, planned: &PlannedCheck, needed: &[NeededPath
         transparent_caches: Vec::new(),
         needs_paths: needed.to_vec(),
         toolchains: Default::default(),
-        platform: Default::default(),
-        container: String::new(),
+        platform: user.map(|skill| skill.platform.clone()).unwrap_or_default(),
+        container: user.map(|skill| skill.container.clone()).unwrap_or_default(),
         steps: vec![planned.run.clone()],
     }
 }

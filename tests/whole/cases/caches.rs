@@ -310,6 +310,7 @@ fn daemon_accepts_cache_options(env: &TestEnvironment) {
             accept_unattested: false,
             max_cache_trust,
             strict_inputs: false,
+            this_machine: false,
         };
         served.block_on(served.service.gate(served.caller, request)).expect("an answer").pass
     };

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::findings::{EarlierExecution, GateFindings};
 use crate::decision::gate::gate_facts::{
-    ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement,
+    ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, InputRequirement, MachineRequirement,
 };
 use crate::decision::verdict::Verdict;
 use crate::model::enforcement::SandboxMode;
@@ -76,8 +76,10 @@ pub(super) struct RecordedSteps {
     pub(super) counts: StepCounts,
     /// The earlier executions that the results depend on.
     pub(super) earlier: Vec<EarlierExecution>,
-    /// The other machines that executed steps.
+    /// The other machines that executed steps whose results the run uses.
     pub(super) origins: BTreeSet<ResultOrigin>,
+    /// The clusters whose workers executed steps of the run.
+    pub(super) clusters: BTreeSet<String>,
 }
 
 impl RecordedSteps {
@@ -91,6 +93,7 @@ impl RecordedSteps {
             recorded.counts.steps += 1;
             recorded.counts.cached_steps += u64::from(step.is_cached());
             recorded.origins.extend(step.reused.iter().filter_map(|source| source.origin.clone()));
+            recorded.clusters.extend(step.cluster().map(str::to_owned));
             recorded.earlier.extend(step.oldest_execution().map(|executed_at| EarlierExecution {
                 step: step_path(skill, &step.planned.name),
                 executed_at: executed_at.to_owned(),
@@ -108,6 +111,7 @@ pub(super) fn judge_evidence(documents: &EvidenceChecker<'_>, findings: &mut Gat
     documents.judge_tier(&cited, findings);
     documents.judge_caches(&cited, findings);
     documents.judge_inputs(&cited, findings);
+    documents.judge_machines(&cited, findings);
     for (file, evidence) in &cited {
         documents.judge_origin(file, &evidence.common_fields(), findings);
     }
@@ -199,6 +203,24 @@ impl EvidenceChecker<'_> {
         }
         if let Some(inputs) = &self.run.unverified_inputs {
             findings.inputs_unverified(&self.run.run_id, inputs);
+        }
+    }
+
+    /// Checks which machines executed the steps. Toolchain checks count, too: they can run on workers.
+    fn judge_machines(&self, cited: &[(String, EvidenceDocument)], findings: &mut GateFindings) {
+        if self.requirements.machines == MachineRequirement::Any {
+            return;
+        }
+        let mut others = BTreeSet::new();
+        for (_, evidence) in cited {
+            let steps: Vec<&StepEvidence> = match evidence {
+                EvidenceDocument::Skill(skill) => skill.steps.iter().collect(),
+                EvidenceDocument::Toolchain(toolchain) => toolchain.checks.iter().map(|check| &check.step).collect(),
+            };
+            others.extend(steps.iter().filter_map(|step| step.other_machine()));
+        }
+        if !others.is_empty() {
+            findings.other_machines(&self.run.run_id, &others);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reasons against a pass. Each has a code, a message and a hint, and the text of each is in one place.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -69,6 +70,8 @@ pub enum GateCode {
     CacheTooWide,
     /// The steps of the run could see files that no snapshot covers.
     InputsUnverified,
+    /// Other machines executed steps, and the requirements exclude them.
+    OtherMachine,
     /// A control that the operator requires today was not enforced.
     ControlMissing,
     /// The run is older than accepted.
@@ -370,6 +373,14 @@ impl GateFindings {
             self.verify_commit_hint()
         );
         self.add_finding(GateCode::InputsUnverified, message, hint);
+    }
+
+    /// Adds the finding that other machines executed steps.
+    pub(super) fn other_machines(&mut self, run: &RunId, machines: &BTreeSet<String>) {
+        let machines = machines.iter().take(MAX_LISTED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message = format!("other machines executed steps of the last run, {run}: {machines}");
+        let hint = format!("{} without a remote executor and with `--no-cache`", self.rerun_hint);
+        self.add_finding(GateCode::OtherMachine, message, hint);
     }
 
     /// Adds the finding that the steps saw ignored or prepared files, if there were any.

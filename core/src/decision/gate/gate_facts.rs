@@ -28,6 +28,24 @@ pub struct GateRequirements {
     pub max_cache_trust: CacheTrust,
     /// The inputs that the steps of the run may have seen.
     pub inputs: InputRequirement,
+    /// The machines that may have executed the steps of the run.
+    pub machines: MachineRequirement,
+}
+
+/// The machines that may have executed the steps of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineRequirement {
+    /// Any machine: also those whose shared results the run uses, and workers of a cluster.
+    Any,
+    /// The machine of the run.
+    ThisMachine,
+}
+
+impl MachineRequirement {
+    /// Returns the requirement for the value of `this_machine`.
+    pub fn from_flag(is_this_machine: bool) -> Self {
+        if is_this_machine { Self::ThisMachine } else { Self::Any }
+    }
 }
 
 /// Accepted kinds of inputs of a run.

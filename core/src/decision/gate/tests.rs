@@ -5,6 +5,7 @@ mod bit_flips;
 mod cache_trust;
 mod execution_age;
 mod external_ignores;
+mod other_machines;
 mod partial_run;
 mod restricted_run;
 mod unverified_inputs;
@@ -193,6 +194,7 @@ impl GateScenario {
             unattested: UnattestedPolicy::Refuse,
             max_cache_trust: CacheTrust::Default,
             inputs: InputRequirement::Any,
+            machines: MachineRequirement::Any,
         };
         let now_ms = ENDED_MS + 10_000;
         Self {

@@ -15,7 +15,8 @@ pub enum InputEnforcement {
         withheld: Vec<String>,
         /// The number of these paths; at most 100,000.
         withheld_count: u64,
-        /// True if the step was killed before the view could report all of these paths; absent otherwise.
+        /// True if the step was killed before the view could report all of these paths, or ran on a worker, where lookups
+        /// are not observed; absent otherwise.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         incomplete: bool,
     },

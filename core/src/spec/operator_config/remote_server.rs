@@ -51,8 +51,8 @@ impl RemoteServer {
         let single = [&self.token_file, &self.credential_helper, &self.tls_roots];
         let client = self.tls_client.iter().flat_map(|(certificate, key)| [certificate, key]);
         let relative = single.into_iter().flatten().chain(client).chain(others).filter(|path| !path.is_absolute());
-        let relative =
-            relative.map(|path| format!("{} of `{table}` is not an absolute path", quoted(&path.display().to_string())));
+        let relative = relative
+            .map(|path| format!("{} of `{table}` is not an absolute path", quoted(&path.display().to_string())));
         rules.chain(relative).collect()
     }
 }

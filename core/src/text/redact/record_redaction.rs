@@ -97,7 +97,8 @@ impl Redactor {
                 self.redact_in_place(reason);
             }
             StepExecutor::Remote(remote) => {
-                let RemoteExecution { endpoint, instance, action: _, platform, trusted: _, repo, worker } = &mut **remote;
+                let RemoteExecution { endpoint, instance, action: _, platform, trusted: _, repo, worker } =
+                    &mut **remote;
                 let WorkerEvidence { architecture, kernel, os, processors: _, programs, toolchains } = worker;
                 for text in [endpoint, instance, repo, architecture, kernel, os] {
                     self.redact_in_place(text);

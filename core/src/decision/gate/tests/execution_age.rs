@@ -1,7 +1,7 @@
 //! The age of earlier executions whose results a run uses.
 
 use super::{ENDED_MS, GateScenario, run_id};
-use crate::decision::gate::{AgeLimits, GateCode, MaxAge};
+use crate::decision::gate::{AgeLimits, GateCode, MachineRequirement, MaxAge};
 use crate::record::evidence::{CheckedFiles, ResultOrigin, ReuseSource};
 use crate::text::digest::Sha256Hex;
 
@@ -79,4 +79,6 @@ fn answer_names_the_machines_that_executed_steps() {
         w.skills[1].steps[0].reused = Some(source);
     });
     assert_eq!(world.write_documents().evaluate().run.expect("a run").origins, [origin]);
+    let strict = world.with(|w| w.requirements.machines = MachineRequirement::ThisMachine);
+    assert_eq!(strict.finding_codes(), [GateCode::OtherMachine]);
 }

@@ -1,0 +1,84 @@
+//! Opens the cluster of the operator's config for a run. The runs of a process share the connection.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use proctor_core::api::RemoteExecutorCheck;
+use proctor_core::model::plan::Plan;
+use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
+use proctor_core::text::digest::Sha256Hex;
+use proctor_remote::{BlobDigest, Client, RetryPolicy, Timeouts};
+
+use super::Engine;
+use crate::error::one_line;
+use crate::remote_server::{ServerError, connect_to};
+use crate::remote_steps::{AgentProgram, RemoteExecutor};
+use crate::shared_results::stamp_of;
+use crate::step::remote_attempt::RemoteRun;
+
+/// The client for the last settings.
+#[derive(Debug, Default)]
+pub(super) struct RemoteClients {
+    last: Mutex<Option<(RemoteExecutorSettings, Client)>>,
+}
+
+impl RemoteClients {
+    fn client(&self, settings: &RemoteExecutorSettings) -> Result<Client, ServerError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = last.as_ref().filter(|(known, _)| known == settings) {
+            return Ok(client.clone());
+        }
+        let limit = Duration::from_millis(settings.timeout_ms);
+        let timeouts = Timeouts { connect: limit, call: limit, idle: limit };
+        let client = connect_to(&settings.server, RetryPolicy::default(), timeouts)?;
+        *last = Some((settings.clone(), client.clone()));
+        Ok(client)
+    }
+}
+
+impl Engine {
+    /// Returns the cluster for a run of `plan`; `None` if its steps run on this machine.
+    pub(super) fn open_remote_executor(&self, plan: &Plan) -> Option<RemoteRun> {
+        let settings = self.config.operator.remote_executor.as_ref()?;
+        if settings.mode == ExecutorMode::Local {
+            return None;
+        }
+        let opened = self.remote_clients.client(settings).map_err(|error| one_line(&error));
+        let executor = opened.and_then(|client| {
+            let agent = settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox);
+            Ok(RemoteExecutor::new(client, settings.clone(), self.agent_program(agent)?))
+        });
+        Some(RemoteRun::new(settings.clone(), executor, plan))
+    }
+
+    /// Checks the cluster; `None` without one.
+    pub async fn check_remote_executor(&self) -> Option<RemoteExecutorCheck> {
+        let settings = self.config.operator.remote_executor.as_ref()?;
+        let problem = match self.remote_clients.client(settings).map_err(|error| one_line(&error)) {
+            Ok(client) => match client.capabilities().await {
+                Ok(capabilities) if capabilities.executes => {
+                    self.agent_program(settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox)).err()
+                }
+                Ok(_) => Some("the server executes no actions".to_owned()),
+                Err(error) => Some(one_line(&error)),
+            },
+            Err(problem) => Some(problem),
+        };
+        let (endpoint, mode) = (settings.server.endpoint.clone(), settings.mode);
+        Some(RemoteExecutorCheck { endpoint, mode, trust_workers: settings.trust_workers, problem })
+    }
+
+    /// Describes the agent program. Its digest is remembered as long as the file does not change.
+    fn agent_program(&self, path: &Path) -> Result<AgentProgram, String> {
+        let failed = |error: std::io::Error| format!("the agent program `{}` cannot be read: {error}", path.display());
+        let path = fs::canonicalize(path).map_err(failed)?;
+        let metadata = fs::metadata(&path).map_err(failed)?;
+        let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
+        let hash = self.shared_results.hashes(&self.state).hash(&path, &stamp_of(&metadata), now_ns);
+        let Some(hash) = hash else { return Err(format!("the agent program `{}` cannot be read", path.display())) };
+        let digest = BlobDigest { sha256: Sha256Hex::from_raw(hash), bytes: metadata.len() };
+        Ok(AgentProgram { path, digest })
+    }
+}

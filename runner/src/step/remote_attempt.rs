@@ -1,0 +1,388 @@
+//! Runs an attempt of a step on a worker of the cluster, and turns the worker's report into the result of the attempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::model::outcome::Termination;
+use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
+use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
+use proctor_core::text::redact::Redactor;
+use proctor_remote::{Bytes, MerkleTree};
+use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentReport, AgentRequest, LayerChange, LayerChangeKind};
+use proctor_sandbox::layer_changes::{LayerBounds, read_directory};
+use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
+use tokio::sync::OnceCell;
+
+use crate::error::one_line;
+use crate::host::environment;
+use crate::remote_steps::{
+    RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, examine_checks, git_tree, input_tree, received_stream,
+    require_own_report, worker_evidence, worker_text,
+};
+use crate::run::run_context::RunContext;
+use crate::step::attempt::{self, AttemptResult};
+use crate::step::layer_stack::LayerStack;
+use crate::step::live_output::LiveWriter;
+use crate::step::output::store_received;
+use crate::store::directory::random_u64;
+
+/// Bounds on the files that travel between this machine and a worker: those that earlier steps left, and those that the
+/// step writes.
+const CHANGES: LayerBounds = LayerBounds { entries: 200_000, bytes: 256 << 20 };
+/// Maximum size of an output stream that a worker returns, in bytes.
+const MAX_STREAM: u64 = 64 << 20;
+/// Minimum size of an output stream that a worker may return, in bytes: its ends are shown in any case.
+const MIN_STREAM: u64 = 64 << 10;
+/// Time of an action beyond the timeouts of its commands: transfers on the worker, and copying the tree.
+const OVERHEAD: Duration = Duration::from_secs(300);
+/// The directory of git in the private copy.
+const GIT: &str = ".git";
+
+/// The cluster during one run, and what its steps have in common.
+#[derive(Debug)]
+pub(crate) struct RemoteRun {
+    pub(crate) settings: RemoteExecutorSettings,
+    /// The executor, or the reason why the config cannot be used.
+    executor: Result<RemoteExecutor, String>,
+    plan: Arc<RemotePlan>,
+    trees: OnceCell<Result<RemoteTrees, String>>,
+}
+
+/// The parts of a plan that remote steps need.
+#[derive(Debug)]
+struct RemotePlan {
+    checks: Vec<PlannedCheck>,
+    skills: Vec<PlannedSkill>,
+}
+
+/// The trees that most steps of a run have in common.
+#[derive(Debug, Clone)]
+struct RemoteTrees {
+    tree: Arc<MerkleTree>,
+    git: Option<Arc<MerkleTree>>,
+}
+
+/// The result of an attempt on a worker.
+pub(crate) struct RemoteAttempt {
+    pub(crate) result: AttemptResult,
+    pub(crate) upper: Layer<Unsealed>,
+}
+
+/// The reason why the cluster has not executed a step.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotExecuted {
+    /// The run was cancelled.
+    #[error("the run was cancelled")]
+    Cancelled,
+    /// The cluster did not execute it, or its answer does not count.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<RemoteFailure> for NotExecuted {
+    fn from(failure: RemoteFailure) -> Self {
+        match failure {
+            RemoteFailure::Cancelled => Self::Cancelled,
+            failure => Self::Refused(one_line(&failure)),
+        }
+    }
+}
+
+fn refused(error: &impl std::error::Error) -> NotExecuted {
+    NotExecuted::Refused(one_line(error))
+}
+
+impl RemoteRun {
+    pub(crate) fn new(settings: RemoteExecutorSettings, executor: Result<RemoteExecutor, String>, plan: &Plan) -> Self {
+        let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
+        Self { settings, executor, plan: Arc::new(plan), trees: OnceCell::new() }
+    }
+
+    /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.
+    pub(crate) fn executes(&self, step: &PlannedStep) -> bool {
+        self.settings.mode != ExecutorMode::Local && step.sql.is_none()
+    }
+
+    /// Returns whether a step runs on this machine if the cluster does not execute it.
+    pub(crate) fn falls_back(&self) -> bool {
+        self.settings.mode == ExecutorMode::Hybrid
+    }
+
+    /// Returns the controls that may be missing on workers of a run in which `local` may be missing here.
+    pub(crate) fn tolerated(&self, local: &Tolerated) -> Tolerated {
+        if *local == Tolerated::all() { local.clone() } else { self.settings.may_miss.clone() }
+    }
+
+    /// Returns the toolchain checks that precede a step of `skill`. The checks themselves run as steps of skills that the
+    /// plan does not have.
+    fn checks(&self, skill: &PlannedSkill) -> Vec<PlannedCheck> {
+        let is_planned = self.plan.skills.iter().any(|planned| planned == skill);
+        let checks = self.plan.checks.iter().filter(|check| is_planned && skill.toolchains.includes(&check.toolchain));
+        checks.cloned().collect()
+    }
+
+    /// Executes one attempt.
+    ///
+    /// # Errors
+    /// The cluster does not execute it, or its answer does not count.
+    pub(crate) async fn run_attempt(
+        &self,
+        context: &Arc<RunContext>,
+        stack: &LayerStack,
+        (skill, step): (&PlannedSkill, &PlannedStep),
+        policy: &Policy,
+        live: &mut Option<[LiveWriter; 2]>,
+    ) -> Result<RemoteAttempt, NotExecuted> {
+        let executor = self.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))?;
+        if !skill.needs_paths.is_empty() {
+            let reason = format!("skill `{}` has `needs_paths`, which workers do not get", skill.name);
+            return Err(NotExecuted::Refused(reason));
+        }
+        let checks = self.checks(skill);
+        let (layers, content) = read_layers(stack).await?;
+        let request = AgentRequest {
+            version: AGENT_PROTOCOL,
+            nonce: nonce()?,
+            repo: policy.repo.clone(),
+            home: policy.home.clone(),
+            step: self.command(context, step, policy),
+            checks: checks.iter().map(|check| self.check_command(context, check)).collect(),
+            layers,
+            caches: skill.caches.clone(),
+            has_git: false,
+            max_changes_bytes: CHANGES.bytes,
+        };
+        require_no_secret(&request, context.redactor())?;
+        let trees = self.trees(context, (skill, step), policy).await?;
+        let commands = request.checks.iter().chain([&request.step]);
+        let timeouts = commands.map(|command| command.timeout_ms.saturating_add(command.grace_ms));
+        let job = RemoteJob {
+            run_limit: OVERHEAD + Duration::from_millis(timeouts.fold(0, u64::saturating_add)),
+            max_stream_bytes: request.step.max_output_bytes,
+            request: AgentRequest { has_git: trees.git.is_some(), ..request },
+            layers: content,
+            tree: trees.tree,
+            git: trees.git,
+            platform: self.settings.platform_of(&skill.platform, &skill.container),
+        };
+        let outputs = executor.execute(&job, &context.cancel).await?;
+        self.finish(context, step, (job, checks), outputs, live.take()).await
+    }
+
+    /// Returns the step's command as the worker runs it.
+    fn command(&self, context: &RunContext, step: &PlannedStep, policy: &Policy) -> AgentCommand {
+        let inputs = &context.host_view.environment_inputs;
+        // Variables for toolchains of this machine name paths of this machine.
+        let is_local = |name: &str, value: &str| inputs.toolchain_variables.get(name).is_some_and(|it| it == value);
+        let mut env: BTreeMap<String, String> = policy.env.clone();
+        env.retain(|name, value| !is_local(name, value));
+        self.set_path(step, &mut env);
+        AgentCommand {
+            name: step.name.to_string(),
+            workdir: policy.workdir.clone(),
+            argv: policy.argv.clone(),
+            files: policy.files.clone(),
+            env,
+            network: policy.network,
+            limits: policy.limits,
+            leaks: policy.leaks,
+            timeout_ms: step.timeout_ms,
+            grace_ms: step.grace_ms,
+            max_output_bytes: step.limits.output.get_or_max().clamp(MIN_STREAM, MAX_STREAM),
+        }
+    }
+
+    fn check_command(&self, context: &RunContext, check: &PlannedCheck) -> AgentCommand {
+        let step = &check.run;
+        let inputs = &context.host_view.environment_inputs;
+        let inputs = environment::EnvironmentInputs { toolchain_variables: BTreeMap::new(), ..inputs.clone() };
+        let env = environment::build(step, &inputs);
+        let mut env = env.into_iter().map(|(name, (value, _))| (name, value)).collect();
+        self.set_path(step, &mut env);
+        AgentCommand {
+            name: check.toolchain.to_string(),
+            workdir: step.workdir.clone(),
+            argv: step.cmd.clone(),
+            files: FileBatches::default(),
+            env,
+            network: step.network,
+            limits: step.limits,
+            leaks: step.leaks,
+            timeout_ms: step.timeout_ms,
+            grace_ms: step.grace_ms,
+            max_output_bytes: MIN_STREAM,
+        }
+    }
+
+    /// Sets the `PATH` of workers, unless the spec sets one.
+    fn set_path(&self, step: &PlannedStep, env: &mut BTreeMap<String, String>) {
+        if !step.env.keys().any(|name| name.as_str() == "PATH") {
+            env.insert("PATH".to_owned(), self.settings.path.clone());
+        }
+    }
+
+    /// Returns the trees that a step sees.
+    async fn trees(
+        &self,
+        context: &Arc<RunContext>,
+        (skill, step): (&PlannedSkill, &PlannedStep),
+        policy: &Policy,
+    ) -> Result<RemoteTrees, NotExecuted> {
+        let whole = self.trees.get_or_init(async || describe_trees(context).await).await;
+        let whole = whole.clone().map_err(NotExecuted::Refused)?;
+        if policy.inputs.is_none() {
+            return Ok(whole);
+        }
+        let inputs = context.input_filter(skill, step).map_err(NotExecuted::Refused)?;
+        let shared = Arc::clone(context);
+        let work = tokio::task::spawn_blocking(move || match shared.observed_tree(None) {
+            Some(tree) => input_tree(tree.entries, tree.directory, inputs.as_ref()).map_err(|error| one_line(&error)),
+            None => Err(NO_COPY.to_owned()),
+        });
+        let tree = work.await.unwrap_or_else(|error| Err(error.to_string())).map_err(NotExecuted::Refused)?;
+        Ok(RemoteTrees { tree: Arc::new(tree), ..whole })
+    }
+
+    /// Turns the outputs of an action into the result of the attempt, and puts the step's files into a layer.
+    async fn finish(
+        &self,
+        context: &Arc<RunContext>,
+        step: &PlannedStep,
+        (job, checks): (RemoteJob, Vec<PlannedCheck>),
+        outputs: RemoteOutputs,
+        live: Option<[LiveWriter; 2]>,
+    ) -> Result<RemoteAttempt, NotExecuted> {
+        let RemoteOutputs { action, report, stdout, stderr, changes } = outputs;
+        require_own_report(&job.request, &report).map_err(|fault| refused(&fault))?;
+        let toolchains = examine_checks(&checks, &report).map_err(|fault| refused(&fault))?;
+        let AgentReport { worker, repo, attempt, stdout: out, stderr: err, changes: list, changes_error, .. } = report;
+        let executed = attempt.ok_or_else(|| NotExecuted::Refused("the worker did not run the step".to_owned()))?;
+        if let Some((_, reason)) = &executed.not_started {
+            let reason = format!("the worker could not start the step: {}", worker_text(reason));
+            return Err(NotExecuted::Refused(reason));
+        }
+        if executed.cancelled {
+            return Err(NotExecuted::Refused("the worker ended the step before its timeout".to_owned()));
+        }
+        if let Some(error) = changes_error {
+            return Err(NotExecuted::Refused(format!("the files of the step are not known: {}", worker_text(&error))));
+        }
+        let (shared, keep) = (Arc::clone(context), step.limits.output.get_or_max());
+        let work = move || {
+            let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
+            let store = |stream, content: &Bytes, live| -> Result<StreamEvidence, NotExecuted> {
+                let received = received_stream(stream, content).map_err(|fault| refused(&fault))?;
+                let wrong =
+                    || NotExecuted::Refused("an output of the worker has another digest than its report".into());
+                store_received(received, keep, &shared.outputs, live).ok_or_else(wrong)
+            };
+            let streams = [store(&out, &stdout, live_out)?, store(&err, &stderr, live_err)?];
+            let facts = &shared.tree.repository.facts;
+            let upper = shared.space.new_layer(shared.launcher.host(), facts).map_err(|error| refused(&error))?;
+            match upper.fill(&list, changes.as_ref(), CHANGES) {
+                Ok(()) => Ok((streams, upper)),
+                Err(error) => {
+                    drop(upper.seal().discard());
+                    Err(refused(&error))
+                }
+            }
+        };
+        let work = tokio::task::spawn_blocking(work).await;
+        let (streams, upper) = work.unwrap_or_else(|error| Err(NotExecuted::Refused(error.to_string())))?;
+        let execution = RemoteExecution {
+            endpoint: self.settings.server.endpoint.clone(),
+            instance: self.settings.server.instance.clone(),
+            action: action.to_string(),
+            platform: job.platform,
+            trusted: self.settings.trust_workers,
+            repo: worker_text(&repo.display().to_string()),
+            worker: worker_evidence(&worker, toolchains),
+        };
+        let result = attempt::worker_result(executed, step, streams);
+        let executor = Some(StepExecutor::Remote(Box::new(execution)));
+        Ok(RemoteAttempt { result: AttemptResult { executor, ..result }, upper })
+    }
+}
+
+/// The reason why a run without a private copy of the tree uses no workers.
+const NO_COPY: &str = "the tree has no private copy, so that it could change while it is sent";
+
+async fn describe_trees(context: &Arc<RunContext>) -> Result<RemoteTrees, String> {
+    let context = Arc::clone(context);
+    let work = tokio::task::spawn_blocking(move || {
+        let tree = context.observed_tree(None).ok_or_else(|| NO_COPY.to_owned())?;
+        let git = git_tree(&tree.directory.join(GIT)).map_err(|error| one_line(&error))?;
+        let tree = input_tree(tree.entries, tree.directory, None).map_err(|error| one_line(&error))?;
+        Ok(RemoteTrees { tree: Arc::new(tree), git: git.map(Arc::new) })
+    });
+    work.await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+/// Reads the files that earlier steps left, oldest first.
+async fn read_layers(stack: &LayerStack) -> Result<(Vec<Vec<LayerChange>>, Bytes), NotExecuted> {
+    if stack.uppers().is_empty() {
+        return Ok((Vec::new(), Bytes::new()));
+    }
+    let stack = stack.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let (mut layers, mut content) = (Vec::new(), Vec::new());
+        for upper in stack.uppers().into_iter().rev() {
+            let start = content.len() as u64;
+            let bounds = LayerBounds { bytes: CHANGES.bytes.saturating_sub(start), ..CHANGES };
+            let mut changes =
+                read_directory(upper, bounds, &|_| false, &mut content).map_err(|error| refused(&error))?;
+            changes.iter_mut().for_each(|change| move_content(change, start));
+            layers.push(changes);
+        }
+        Ok((layers, Bytes::from(content)))
+    });
+    work.await.unwrap_or_else(|error| Err(NotExecuted::Refused(error.to_string())))
+}
+
+/// Moves the content of a file of a layer, whose positions count from the layer's own content.
+fn move_content(change: &mut LayerChange, start: u64) {
+    if let LayerChangeKind::File { offset, .. } = &mut change.kind {
+        *offset += start;
+    }
+}
+
+fn nonce() -> Result<String, NotExecuted> {
+    let random = || random_u64().map_err(|error| refused(&error));
+    Ok(format!("{:016x}{:016x}", random()?, random()?))
+}
+
+/// Requires that no secret of the caller leaves this machine.
+fn require_no_secret(request: &AgentRequest, redactor: &Redactor) -> Result<(), NotExecuted> {
+    let commands = request.checks.iter().chain([&request.step]);
+    let has_secret = |text: &String| matches!(redactor.redact_text(text), std::borrow::Cow::Owned(_));
+    for command in commands {
+        let names: BTreeSet<&str> =
+            command.env.iter().filter(|(_, value)| has_secret(value)).map(|(name, _)| name.as_str()).collect();
+        if let Some(name) = names.first() {
+            let reason = format!("its variable `{name}` has a secret of the caller, which does not leave this machine");
+            return Err(NotExecuted::Refused(reason));
+        }
+        if command.argv.words().iter().any(has_secret) {
+            let reason = "its command contains a secret of the caller, which does not leave this machine";
+            return Err(NotExecuted::Refused(reason.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the result of an attempt that did not run, for this reason.
+pub(crate) fn not_executed_result(reason: &NotExecuted, endpoint: &str) -> AttemptResult {
+    let fault = proctor_core::model::outcome::StartFault::Remote;
+    match reason {
+        NotExecuted::Cancelled => {
+            let result = AttemptResult::not_started(fault, String::new());
+            AttemptResult { termination: Termination::Cancelled, ..result }
+        }
+        NotExecuted::Refused(reason) => {
+            AttemptResult::not_started(fault, format!("the cluster `{endpoint}` did not execute it: {reason}"))
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Tests steps that run on the workers of a cluster. The cluster is a real server of the Remote Execution API; lying workers
+//! are scripts in place of the agent program.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{CaseDefinition, Needs, case};
+use crate::process::{FinishedProcess, RunningProcess};
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
+
+const CASD: &str = "buildbox/buildbox-casd";
+
+pub(super) const CASES: &[CaseDefinition] = &[
+    remote_case("remote_executor::step_runs_on_a_worker", step_runs_on_worker),
+    remote_case("", step_runs_on_worker).unprivileged("remote_executor::step_runs_on_a_worker_for_a_user"),
+    remote_case("remote_executor::failure_on_a_worker_is_a_failure", failure_is_failure),
+    remote_case("remote_executor::drift_on_a_worker_is_drift", drift_is_drift),
+    remote_case("remote_executor::timeout_holds_on_a_worker", timeout_holds),
+    remote_case("remote_executor::later_step_sees_the_files_of_an_earlier_one", later_step_sees_files),
+    remote_case("remote_executor::step_with_inputs_gets_only_these", inputs_are_enforced),
+    remote_case("remote_executor::network_is_denied_on_a_worker", network_is_denied),
+    remote_case("remote_executor::many_steps_run_at_once", many_steps_run),
+    remote_case("remote_executor::untrusted_worker_proves_no_pass", untrusted_worker_proves_nothing),
+    remote_case("remote_executor::missing_control_makes_the_step_inconclusive", missing_control_is_inconclusive),
+    remote_case("remote_executor::wrong_toolchain_of_a_worker_is_inconclusive", wrong_toolchain_is_inconclusive),
+    remote_case("remote_executor::secret_does_not_leave_the_machine", secret_stays),
+    remote_case("remote_executor::lying_worker_proves_nothing", lying_worker_proves_nothing),
+    remote_case("remote_executor::absent_cluster_is_inconclusive_or_falls_back", absent_cluster_falls_back),
+    remote_case("remote_executor::cluster_that_ends_during_a_step_is_inconclusive", ending_cluster_is_inconclusive),
+    remote_case("remote_executor::lost_inputs_are_uploaded_again", lost_inputs_are_uploaded),
+    remote_case("remote_executor::interrupt_ends_the_step_on_the_worker", interrupt_ends_step),
+    remote_case("remote_executor::doctor_names_the_cluster", doctor_names_cluster),
+];
+
+const fn remote_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+    case(name, run).needs(&[Needs::Sandbox, Needs::Client(&[CASD, "--version"]), Needs::Program("bwrap")])
+}
+
+/// A repository and a cluster.
+struct Cluster<'e> {
+    env: &'e TestEnvironment,
+    repo: Repo<'e>,
+    server: RunningProcess,
+}
+
+impl<'e> Cluster<'e> {
+    /// Starts a cluster whose workers are trusted, for a spec with one skill.
+    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
+        Self::with_spec(env, &TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")]))
+    }
+
+    fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
+        let cluster = Self { env, repo: env.repo(spec), server: start_server(env) };
+        cluster.configure("remote", TRUSTED);
+        cluster
+    }
+
+    fn configure(&self, mode: &str, more: &str) {
+        let socket = socket(self.env).display().to_string();
+        self.env.configure_operator(&format!(
+            "[remote_executor]\nendpoint = 'unix:{socket}'\nmode = '{mode}'\nplatform = {{ OSFamily = 'linux' }}\n{more}\n"
+        ));
+    }
+
+    /// Uses a script in place of the agent program.
+    fn use_agent(&self, script: &str) {
+        let agent = self.env.root().join("agent.sh");
+        machine::write(&agent, format!("#!/bin/sh\n{script}"));
+        std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        self.env.give_to_actor(&agent);
+        self.configure("remote", &format!("{TRUSTED}agent = '{}'\n", agent.display()));
+    }
+
+    fn run(&self) -> FinishedProcess {
+        self.repo.run_with(&["--no-daemon", "--verbose", "--max-tier", "2"])
+    }
+}
+
+/// The workers of the server run without namespaces of their own.
+const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', 'pid_namespace', \
+    'network_namespace', 'ipc_namespace', 'uts_namespace', 'cgroup_namespace', 'private_proc', 'private_tmp', 'layer', \
+    'disk_limit', 'pids_limit', 'kernel_files', 'read_only_root', 'git_read_only', 'hidden_paths']\n";
+
+fn socket(env: &TestEnvironment) -> PathBuf {
+    env.root().join("casd.sock")
+}
+
+/// Starts the server, and waits until it accepts connections.
+fn start_server(env: &TestEnvironment) -> RunningProcess {
+    let mut command = machine::client_command(CASD);
+    // The installed program is a link; the other program is next to its target.
+    let runner = PathBuf::from(command.get_program()).canonicalize().expect("a program").with_file_name("buildbox-run");
+    command.arg(format!("--bind=unix:{}", socket(env).display())).args(["--quota-high=500M", "--reserved=0"]);
+    command.arg(format!("--buildbox-run={}", runner.display()));
+    for mount in ["/usr:/usr", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64"] {
+        command.arg(format!("--runner-arg=--ro-bind-mount={mount}"));
+    }
+    command.args(["--runner-arg=--platform", "--unix-socket-mode=0777"]);
+    command.arg(env.root().join("casd-store"));
+    let mut server = RunningProcess::start(command);
+    server.wait_until(|| std::os::unix::net::UnixStream::connect(socket(env)).is_ok());
+    server
+}
+
+fn is_remote(step: &Value) -> bool {
+    step["executor"]["kind"] == "remote"
+}
+
+fn step_runs_on_worker(env: &TestEnvironment) {
+    let script = "cat README.md; echo error >&2; git rev-parse HEAD; ls /; test -w README.md && echo writable";
+    let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
+    cluster.repo.commit();
+    let run = cluster.run().exits(0);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step), "{step:#}");
+    let worker = &step["executor"]["worker"];
+    assert_eq!(worker["architecture"], std::env::consts::ARCH);
+    assert_eq!((&step["executor"]["trusted"], &step["executor"]["platform"]["OSFamily"]), (&true.into(), &"linux".into()));
+    let stdout = step["stdout_preview"].as_str().expect("text");
+    let head = cluster.repo.git(&["rev-parse", "HEAD"]);
+    assert!(stdout.contains(head.trim()), "{stdout}");
+    assert_eq!(step["stderr_preview"], "error\n");
+    assert!(run.all_output().contains("executed on a worker of `unix:"), "{run}");
+    let gate = ["gate", "--profile", "pr", "--changeset", "add-feature", "--no-daemon"];
+    let verified = cluster.repo.proctor(&gate).exits(0).all_output();
+    assert!(verified.contains("steps ran on workers of `unix:"), "{verified}");
+    let refused = cluster.repo.proctor(&[&gate[..], &["--this-machine"]].concat()).exits(1).all_output();
+    assert!(refused.contains("other machines executed steps"), "{refused}");
+}
+
+fn failure_is_failure(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "echo wrong; exit 7")]);
+    cluster.run().exits(1);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["outcome"] == "failed" && step["exit_code"] == 7, "{step:#}");
+    // The next execution is a new one, whatever the server has stored.
+    cluster.run().exits(1);
+}
+
+fn drift_is_drift(env: &TestEnvironment) {
+    let script = "echo changed >> README.md; rm src/lib.rs; echo new > new.txt";
+    let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
+    let before = cluster.repo.read("README.md");
+    cluster.run().exits(3);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["outcome"] == "drifted", "{step:#}");
+    let changes: Vec<(&str, &str)> = step["drift"]["changes"]
+        .as_array()
+        .expect("changes")
+        .iter()
+        .map(|change| (change["path"].as_str().expect("a path"), change["kind"].as_str().expect("a kind")))
+        .collect();
+    assert!(changes.contains(&("README.md", "modified")) && changes.contains(&("src/lib.rs", "deleted")), "{changes:?}");
+    assert_eq!(cluster.repo.read("README.md"), before, "the worktree is unchanged");
+}
+
+fn timeout_holds(env: &TestEnvironment) {
+    let step = TestStep::sh("it", "echo started; sleep 600").with_field("timeout_ms: 300").with_field("grace_ms: 100");
+    let cluster = Cluster::new(env, [step]);
+    cluster.run().exits(4);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["outcome"] == "timed_out", "{step:#}");
+    assert_eq!(step["stdout_preview"], "started\n");
+}
+
+fn later_step_sees_files(env: &TestEnvironment) {
+    let first = TestStep::sh("one", "mkdir -p out/sub && echo built > out/sub/file && ln -s sub/file out/link");
+    let second = TestStep::sh("two", "cat out/link && rm out/sub/file && echo again > out/other");
+    let third = TestStep::sh("three", "test ! -e out/sub/file && cat out/other");
+    let cluster = Cluster::new(env, [first, second, third]);
+    cluster.repo.write(".gitignore", "out/\n");
+    cluster.repo.commit();
+    cluster.run().exits(0);
+    for (name, stdout) in [("one", ""), ("two", "built\n"), ("three", "again\n")] {
+        let step = cluster.repo.step(name);
+        assert!(is_remote(&step) && step["stdout_preview"] == stdout, "{step:#}");
+    }
+}
+
+fn inputs_are_enforced(env: &TestEnvironment) {
+    let step = TestStep::sh("it", "cat README.md; cat src/lib.rs").with_field("inputs: [README.md]");
+    let cluster = Cluster::new(env, [step]);
+    cluster.run().exits(1);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["input_enforcement"]["state"] == "enforced", "{step:#}");
+    assert!(step["stderr_preview"].as_str().expect("text").contains("src/lib.rs"), "{step:#}");
+}
+
+fn network_is_denied(env: &TestEnvironment) {
+    let program = "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError as error:\n    \
+        print(type(error).__name__, error.errno)\n";
+    let cluster = Cluster::new(env, [TestStep::python("it", program)]);
+    cluster.run().exits(0);
+    let step = cluster.repo.step("it");
+    let (stdout, controls) = (step["stdout_preview"].as_str().expect("text"), &step["enforcement"]);
+    let is_enforced = |control: &str| controls[control]["state"] == "enforced";
+    assert!(is_enforced("network_namespace") || is_enforced("syscall_filter"), "{controls:#}");
+    assert!(!stdout.is_empty(), "{step:#}");
+}
+
+/// More steps than the server executes at once.
+fn many_steps_run(env: &TestEnvironment) {
+    let skill = |number: usize| {
+        let step = TestStep::sh("it", &format!("echo {number}"));
+        TestSkill::new(&format!("verify.n{number}"), [step]).determinism("D1")
+    };
+    let cluster = Cluster::with_spec(env, &TestSpec::new((0..32).map(skill)));
+    cluster.run().exits(0);
+    for number in 0..32 {
+        let evidence = cluster.repo.evidence(&format!("verify.n{number}"));
+        let step = &evidence["steps"][0];
+        assert!(is_remote(step) && step["stdout_preview"] == format!("{number}\n"), "{step:#}");
+    }
+}
+
+fn untrusted_worker_proves_nothing(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    cluster.configure("remote", &TRUSTED.replace("true", "false"));
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("trust_workers"), "{run}");
+    assert_eq!(cluster.repo.step("it")["outcome"], "inconclusive");
+}
+
+fn missing_control_is_inconclusive(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    cluster.configure("remote", "trust_workers = true\nmay_miss = []\n");
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("it ran without ") && run.contains("cgroup"), "{run}");
+}
+
+fn wrong_toolchain_is_inconclusive(env: &TestEnvironment) {
+    let spec = TestSpec::new([TestSkill::new("verify.it", [TestStep::sh("it", "exit 1")]).determinism("D1")]);
+    let checks = "toolchains:\n  tool: { required: [{ cmd: [sh, -c, 'echo 1.2.3'], version: '>=2' }] }";
+    let cluster = Cluster::with_spec(env, &spec.with_top_level(checks));
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("1.2.3"), "{run}");
+}
+
+fn secret_stays(env: &TestEnvironment) {
+    env.set_caller_var("SERVICE_TOKEN", "very-secret-value");
+    let step = TestStep::sh("it", "test -n \"$SERVICE_TOKEN\"").with_field("env_allowlist: [SERVICE_TOKEN]");
+    let cluster = Cluster::new(env, [step]);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("`SERVICE_TOKEN` has a secret of the caller"), "{run}");
+    let stored = machine::walk(&env.root().join("casd-store")).into_iter().filter(|path| path.is_file());
+    let leaks = |path: &PathBuf| {
+        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains("very-secret-value")
+    };
+    assert_eq!(stored.into_iter().find(leaks), None);
+    cluster.configure("hybrid", TRUSTED);
+    cluster.run().exits(0);
+    let step = cluster.repo.step("it");
+    assert_eq!(step["executor"]["kind"], "local_fallback", "{step:#}");
+}
+
+fn lying_worker_proves_nothing(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "exit 1")]);
+    let attempt = r#"{"started":true,"not_started":null,"status":{"code":0},"limit":null,"timed_out":false,"cancelled":false,
+        "duration_ms":1,"enforcement":{"landlock":{"state":"enforced","mechanism":"m"}},"resources":{"user_ms":0,"system_ms":0,
+        "max_rss_kib":0,"limits_hit":[]},"leaked":null,"processes_ended":true,"exhausted":[]}"#;
+    let stream = r#"{"bytes":0,"head_bytes":0,"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "complete":true}"#;
+    let report = |nonce: &str, stream: &str, changes: &str| {
+        format!(
+            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":1,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
+             \"kernel\":\"k\",\"os\":\"o\",\"processors\":1,\"programs\":[]}},\"repo\":\"/r\",\"checks\":[],\
+             \"attempt\":{attempt},\"stdout\":{stream},\"stderr\":{stream},\"changes\":[{changes}],\
+             \"changes_error\":null}}\nEND\n: > stdout; : > stderr; : > changes.bin\n"
+        )
+    };
+    let own = "$(sed 's/.*\"nonce\":\"\\([0-9a-f]*\\)\".*/\\1/' request.json)";
+    // Proves that the format of this script is the agent's: a complete lie cannot be found.
+    cluster.use_agent(&report(own, stream, ""));
+    let complete = cluster.run().all_output();
+    assert!(complete.contains("executed on a worker"), "{complete}");
+    let escaping = r#"{"path":"2e2e2f78","kind":{"kind":"deleted"}}"#;
+    let other = stream.replace("e3b0", "e3b1");
+    let longer = stream.replace(r#""bytes":0"#, r#""bytes":9"#);
+    for (script, expected) in [
+        ("exit 0".to_owned(), "the worker wrote no report (exit code 0)"),
+        ("echo no space >&2; exit 1".to_owned(), "the worker wrote no report (exit code 1): no space"),
+        ("echo '{' > report.json".to_owned(), "the report of the worker cannot be read"),
+        (report("0123", stream, ""), "belongs to another request"),
+        (report(own, &other, ""), "an output of the worker has another digest"),
+        (report(own, &longer, ""), "the sizes of an output do not fit"),
+        (report(own, stream, escaping), "in the list of a step's changes is refused"),
+    ] {
+        cluster.use_agent(&script);
+        let run = cluster.run().exits(5).all_output();
+        assert!(run.contains(expected), "{script}\n{run}");
+        assert_eq!(cluster.repo.step("it")["outcome"], "inconclusive");
+    }
+}
+
+fn absent_cluster_falls_back(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    cluster.server.signal(Signal::KILL);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("cannot be reached"), "{run}");
+    cluster.configure("hybrid", TRUSTED);
+    let run = cluster.run().exits(0).all_output();
+    assert!(run.contains("executed on this machine, because"), "{run}");
+    let step = cluster.repo.step("it");
+    assert!(step["executor"]["kind"] == "local_fallback" && step["outcome"] == "passed", "{step:#}");
+    cluster.configure("local", TRUSTED);
+    cluster.run().exits(0);
+    assert!(cluster.repo.step("it").get("executor").is_none());
+}
+
+/// A step that runs until it is ended.
+fn endless_step(env: &TestEnvironment) -> (TestStep, String) {
+    let word = format!("{}-endless", env.marker());
+    (TestStep::argv("it", &["sh", "-c", "sleep 600; true", &word]), word)
+}
+
+fn ending_cluster_is_inconclusive(env: &TestEnvironment) {
+    let (step, word) = endless_step(env);
+    let cluster = Cluster::new(env, [step]);
+    let mut run = cluster.repo.start(&["--no-daemon", "--max-tier", "2"]);
+    run.wait_for_process(&word);
+    cluster.server.signal(Signal::KILL);
+    env.finish(run).exits(5);
+    let step = cluster.repo.step("it");
+    assert!(step["outcome"] == "inconclusive" && step["termination"]["fault"] == "remote", "{step:#}");
+}
+
+/// Another run needs blobs that the server has removed meanwhile.
+fn lost_inputs_are_uploaded(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "cat README.md")]);
+    cluster.run().exits(0);
+    for path in machine::walk(&env.root().join("casd-store/cas/objects")).into_iter().filter(|path| path.is_file()) {
+        std::fs::remove_file(path).expect("removed");
+    }
+    cluster.run().exits(0);
+    assert!(is_remote(&cluster.repo.step("it")));
+}
+
+fn interrupt_ends_step(env: &TestEnvironment) {
+    let (step, word) = endless_step(env);
+    let cluster = Cluster::new(env, [step]);
+    let mut run = cluster.repo.start(&["--no-daemon", "--max-tier", "2"]);
+    run.wait_for_process(&word);
+    run.signal(Signal::INT);
+    env.finish(run).exits(130);
+    assert_eq!(cluster.repo.step("it")["outcome"], "cancelled");
+}
+
+fn doctor_names_cluster(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let doctor = cluster.repo.proctor(&["doctor", "--no-daemon"]).exits(0).all_output();
+    assert!(doctor.contains("steps run on workers only; workers are trusted"), "{doctor}");
+    cluster.server.signal(Signal::KILL);
+    let doctor = cluster.repo.proctor(&["doctor", "--no-daemon"]).all_output();
+    assert!(doctor.contains("does not work:"), "{doctor}");
+}
