@@ -132,6 +132,8 @@ impl<'a> CommandRunner<'a> {
         if !self.space.is_in_memory() {
             return Ok(());
         }
+        // Some workers have none. If it cannot be created, the sandbox reports that.
+        self.mount_points.ensure(Path::new("/sys"));
         if !self.mount_points.ensure(&self.request.home) {
             self.places.home = self.work.create_directory("home")?;
         }
@@ -190,9 +192,9 @@ impl<'a> CommandRunner<'a> {
     /// Stores empty outputs of a step that does not run because of a check or a signal.
     pub(super) fn skip_step(&self) -> Result<StepRun, AgentError> {
         let (changes, changes_error) = self.store_changes(Err("the step did not run".to_owned()))?;
-        let nothing = || StreamCapture::with_beginning(0);
-        let stdout = outputs::write_stream(self.root, STDOUT_FILE, nothing())?;
-        let stderr = outputs::write_stream(self.root, STDERR_FILE, nothing())?;
+        self.root.create_output(STDOUT_FILE)?;
+        self.root.create_output(STDERR_FILE)?;
+        let (stdout, stderr) = (AgentStream::default(), AgentStream::default());
         Ok(StepRun { repo: self.places.repo.clone(), attempt: None, stdout, stderr, changes, changes_error })
     }
 
