@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::capabilities;
 use crate::error::SandboxError;
 
 /// The user and group of a step under a root daemon for a repository that root owns.
@@ -65,6 +66,8 @@ pub struct Host {
     pub(crate) homes: BTreeMap<u32, PathBuf>,
     pub(crate) euid: u32,
     pub(crate) egid: u32,
+    /// `true` if this process has no capability and can get none.
+    pub(crate) lacks_capabilities: bool,
 }
 
 impl Host {
@@ -90,12 +93,14 @@ impl Host {
         let (euid, egid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         // Without accounts, the caller's home is the only one.
         let homes = fs::read_to_string("/etc/passwd").map(|text| parse_homes(&text)).unwrap_or_default();
-        Ok(Self { helper, state_dir, home, resolv_conf: resolver, homes, euid, egid })
+        let lacks_capabilities = capabilities::has_none();
+        Ok(Self { helper, state_dir, home, resolv_conf: resolver, homes, euid, egid, lacks_capabilities })
     }
 
-    /// Returns whether the set-up of steps runs as root.
+    /// Returns whether the set-up of steps runs as root. User 0 without any capability is an ordinary user: some
+    /// workers of build clusters run their actions like this, in a user namespace.
     pub fn is_root(&self) -> bool {
-        self.euid == 0
+        self.euid == 0 && !self.lacks_capabilities
     }
 
     /// Returns the caller's home directory, which is hidden from steps.
@@ -227,7 +232,7 @@ fn open_without_openat2(root: OwnedFd, path: &Path, flags: OFlags) -> rustix::io
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StepUser {
-    /// The daemon's own user, without privilege.
+    /// The daemon's own user, without privilege. It can be user 0 if that user has no capability.
     Own {
         /// The daemon's user id.
         uid: u32,
@@ -269,8 +274,8 @@ impl StepUser {
     /// a layer.
     pub fn choose(host: &Host, repo: &RepoFacts) -> Result<Self, SandboxError> {
         match (host.euid, repo.uid) {
-            (0, 0) => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
-            (0, uid) => Ok(match repo.ids_in_sandbox {
+            (_, 0) if host.is_root() => Ok(Self::Mapped { uid: MAPPED_BASE, gid: MAPPED_BASE }),
+            (_, uid) if host.is_root() => Ok(match repo.ids_in_sandbox {
                 Some(seen_as) => Self::Copy { uid, gid: repo.gid, seen_as },
                 // A step over another user's repository never gets root's group.
                 None => Self::Owner { uid, gid: if repo.gid == 0 { MAPPED_BASE } else { repo.gid } },
@@ -346,7 +351,17 @@ mod tests {
     fn host(euid: u32) -> Host {
         let path = PathBuf::from("/x");
         let homes = BTreeMap::new();
-        Host { helper: path.clone(), state_dir: path.clone(), home: path, resolv_conf: None, homes, euid, egid: euid }
+        let (helper, state_dir) = (path.clone(), path.clone());
+        Host {
+            helper,
+            state_dir,
+            home: path,
+            resolv_conf: None,
+            homes,
+            euid,
+            egid: euid,
+            lacks_capabilities: euid != 0,
+        }
     }
 
     fn repo(uid: u32, gid: u32) -> RepoFacts {
@@ -367,6 +382,14 @@ mod tests {
             let user = StepUser::choose(&host(0), &repo(uid, gid)).expect("root may verify every repository");
             assert!(user.uid() != 0 && user.gid() != 0, "{user:?}");
         }
+    }
+
+    #[test]
+    fn user_0_without_capabilities_is_an_ordinary_user() {
+        let host = Host { lacks_capabilities: true, ..host(0) };
+        assert!(!host.is_root());
+        assert_eq!(StepUser::choose(&host, &repo(0, 0)).expect("own"), StepUser::Own { uid: 0, gid: 0 });
+        StepUser::choose(&host, &repo(1001, 1001)).expect_err("another user's repository");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! that share an upper directory nor a live upper directory that is used as a lower one.
 
 pub mod agent;
+mod capabilities;
 pub mod cgroup;
 mod doctor;
 mod error;
@@ -39,6 +40,7 @@ mod space_creation;
 mod sys;
 mod wait;
 mod wire;
+pub mod worker_agent;
 
 pub use crate::removal::remove_dir;
 pub use crate::resource_report::{ExhaustedSpace, WaitStatus};

@@ -85,6 +85,11 @@ impl HostDirSpace {
         })
     }
 
+    /// Returns the path of the directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the request to the helper.
     pub(crate) fn build_request(
         &self,

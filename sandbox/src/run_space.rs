@@ -299,6 +299,8 @@ impl RunSpace {
 pub(crate) const UPPER: &str = "upper";
 /// Name of the directory of a layer that overlayfs uses internally.
 pub(crate) const WORK: &str = "work";
+/// Name of the copy of the tree next to a layer, if there are no namespaces.
+pub(crate) const TREE_COPY: &CStr = c"tree";
 
 impl<S> Layer<S> {
     /// Returns the user who writes the layer.
@@ -308,6 +310,13 @@ impl<S> Layer<S> {
 
     pub(crate) fn id(&self) -> u32 {
         self.slot.id
+    }
+
+    /// Returns the path of the copy of the tree in which the attempt of this layer runs, if there are no namespaces.
+    pub(crate) fn copy_path(&self) -> Option<PathBuf> {
+        self.space
+            .as_host_dir()
+            .map(|space| space.path().join(self.id().to_string()).join(&*TREE_COPY.to_string_lossy()))
     }
 
     pub(crate) fn directory(&self) -> BorrowedFd<'_> {

@@ -190,9 +190,13 @@ fn prepare_tree(
 /// Records the controls that such a sandbox lacks, and what replaces them.
 fn record_missing_controls(enforcement: &mut Enforcement, request: &HostDirSandboxRequest) {
     let why = request.refusal.as_str();
-    let user = request.sandbox.user.uid();
+    let user = match request.sandbox.user.uid() {
+        // Root becomes another user, so this is a caller without capabilities.
+        0 => "it runs as user 0 like its caller, who has no capabilities either".to_owned(),
+        user => format!("it runs as user {user} of the host, without capabilities"),
+    };
     let lacks = [
-        (Control::UserNamespace, format!("it runs as user {user} of the host, without capabilities")),
+        (Control::UserNamespace, user),
         (Control::MountNamespace, "it sees the host's mounts".to_owned()),
         (
             Control::PidNamespace,

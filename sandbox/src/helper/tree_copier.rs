@@ -239,7 +239,7 @@ fn timestamps(stat: &Stat) -> Timestamps {
 }
 
 /// Copies the content of a file. Shares its blocks if the file system supports that; otherwise the kernel copies it.
-fn copy_content(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
+pub(crate) fn copy_content(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8]) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
     if rustix::fs::ioctl_ficlone(&file, from).is_err() {

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tests use plain files")]
+
 use std::fs;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};

@@ -17,6 +17,7 @@ fn host() -> Host {
         homes: BTreeMap::new(),
         euid: 1001,
         egid: 1001,
+        lacks_capabilities: true,
     }
 }
 

@@ -27,10 +27,9 @@ use crate::helper::tree_copy::{
 };
 use crate::policy::{Frame, ToolKind, ToolMount};
 use crate::removal::remove_dir;
-use crate::run_space::UPPER;
+use crate::run_space::{TREE_COPY, UPPER};
 use crate::wire::{ClaimRequest, HelperMessage, HostDirSandboxRequest, SandboxRequest};
 
-const TREE: &CStr = c"tree";
 const GIT: &CStr = c"git";
 const HOME: &CStr = c"home";
 const TMP: &CStr = c"tmp";
@@ -57,7 +56,7 @@ impl AttemptPaths {
             let source = if kept { cache.source.upper() } else { dir.join(format!("cache{index}")) };
             (PathBuf::from(cache.at.as_str()), source)
         });
-        Self { tree: below(TREE), git: below(GIT), home: below(HOME), tmp: below(TMP), caches: caches.collect() }
+        Self { tree: below(TREE_COPY), git: below(GIT), home: below(HOME), tmp: below(TMP), caches: caches.collect() }
     }
 }
 
@@ -116,7 +115,7 @@ impl AttemptDirs {
     pub(super) fn finalize(self, message: HelperMessage) -> HelperMessage {
         let message = self.copied.finalize(message);
         // A directory that cannot be removed is removed with the run.
-        for name in [TREE, GIT, HOME, TMP] {
+        for name in [TREE_COPY, GIT, HOME, TMP] {
             let _ = remove_dir(self.dir.as_fd(), name);
         }
         message
@@ -157,7 +156,7 @@ fn copy_tree(
     TreeCopy::create(CopySources {
         repo: &repo,
         lowers: &lowers,
-        tree: create_dir(dir, TREE, owner)?,
+        tree: create_dir(dir, TREE_COPY, owner)?,
         upper: open_dir_beneath(dir.as_fd(), Path::new(UPPER))?,
         empty_dirs: dirs_to_leave_empty(frame),
         user: request.sandbox.user,

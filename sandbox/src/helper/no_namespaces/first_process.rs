@@ -14,6 +14,7 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 
 use super::command_process;
+use crate::capabilities;
 use crate::helper::init_state::InitState;
 use crate::helper::leftover_processes::{self, ProcessScope};
 use crate::helper::limit_monitor::LimitMonitor;
@@ -110,13 +111,13 @@ fn become_step_user(user: StepUser) -> FirstProcessOpResult {
     Err(refused(Control::UserNamespace, message, "report this with the kernel's version"))
 }
 
-/// Returns whether the bounding set could be emptied, which needs `CAP_SETPCAP`.
+/// Returns whether the bounding set is empty. Emptying it needs `CAP_SETPCAP`.
 fn empty_bounding_set() -> Result<bool, SetupFailure> {
     for bit in 0..u64::BITS {
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
             Ok(()) => {}
             Err(rustix::io::Errno::INVAL) => break,
-            Err(rustix::io::Errno::PERM) => return Ok(false),
+            Err(rustix::io::Errno::PERM) => return Ok(capabilities::is_bounding_set_empty()),
             Err(errno) => return Err(refuse(Control::NoCapabilities, "empty the bounding set")(errno)),
         }
     }
