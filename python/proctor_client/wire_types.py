@@ -33,6 +33,7 @@ InconclusiveReason = Literal[
     "layer_conflict",
     "apply_failed",
     "needed_path",
+    "remote_execution",
     "internal",
 ]
 # A limit whose violation Proctor can detect. The limit of open files is not included, because the kernel does not count
@@ -199,7 +200,16 @@ StageName = Literal["extract", "tokenize", "parse", "bind", "safety", "run", "se
 # The result of a stage.
 StageState = Literal["passed", "rejected", "failed", "skipped"]
 # The reason why a command did not start.
-StartFault = Literal["not_reached", "no_files", "program_missing", "sandbox", "workdir", "not_an_input", "internal"]
+StartFault = Literal[
+    "not_reached",
+    "no_files",
+    "program_missing",
+    "sandbox",
+    "workdir",
+    "not_an_input",
+    "remote",
+    "internal",
+]
 # The tier of a skill or result. 1: anyone may run it, including agents. 2: needs trust. 3: people only; never declared,
 # always the result of a violation.
 Tier = int

@@ -57,6 +57,7 @@ mod private_copy;
 mod python_client;
 mod refused_requests;
 mod remote_cache;
+mod remote_executor;
 mod report_formats;
 mod repository_formats;
 mod repository_locations;
@@ -169,6 +170,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::CASES,
         rerun::SERVICE_CASES,
         remote_cache::CASES,
+        remote_executor::CASES,
         reuse::CASES,
         inputs::CASES,
         reuse_daemon::CASES,

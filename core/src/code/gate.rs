@@ -175,8 +175,8 @@ codes! { GateCode;
         "Hide ignored files from steps with `ignored: hidden` in the spec and run over a private copy, or verify the commit.",
         "$ proctor run --rev HEAD && proctor gate --strict-inputs";
     OtherMachine, 335, "gate::other_machine",
-        "Other machines executed steps of the run, and `--this-machine` forbids that.",
+        "Other machines executed steps of the run, and `--this-machine` or the operator's config forbids that.",
         "A worker of a cluster, or a machine whose shared result is used, reports its own result.",
-        "Run the profile on this machine, without a remote executor and without cached results.",
+        "Run the profile on this machine, without a remote executor and without cached results, or trust the workers.",
         "$ proctor run --no-cache && proctor gate --this-machine";
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::outcome::Termination;
 use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
@@ -109,11 +108,6 @@ impl RemoteRun {
     /// Returns whether a step runs on this machine if the cluster does not execute it.
     pub(crate) fn falls_back(&self) -> bool {
         self.settings.mode == ExecutorMode::Hybrid
-    }
-
-    /// Returns the controls that may be missing on workers of a run in which `local` may be missing here.
-    pub(crate) fn tolerated(&self, local: &Tolerated) -> Tolerated {
-        if *local == Tolerated::all() { local.clone() } else { self.settings.may_miss.clone() }
     }
 
     /// Returns the toolchain checks that precede a step of `skill`. The checks themselves run as steps of skills that the
@@ -382,7 +376,8 @@ pub(crate) fn not_executed_result(reason: &NotExecuted, endpoint: &str) -> Attem
             AttemptResult { termination: Termination::Cancelled, ..result }
         }
         NotExecuted::Refused(reason) => {
-            AttemptResult::not_started(fault, format!("the cluster `{endpoint}` did not execute it: {reason}"))
+            let cluster = if reason.contains(endpoint) { String::new() } else { format!(" `{endpoint}`") };
+            AttemptResult::not_started(fault, format!("the cluster{cluster} did not execute it: {reason}"))
         }
     }
 }

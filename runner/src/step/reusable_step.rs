@@ -289,6 +289,8 @@ fn reused_step(
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
+        // Why the execution took place on that machine says nothing about this run.
+        executor: None,
         checked_files: checked.evidence(None).map(|now| CheckedFiles {
             batches,
             reused: 0,

@@ -399,7 +399,7 @@ async fn judge_remote_attempt(
     let Some(remote) = context.remote.get() else {
         return JudgedAttempt::not_started(StartFault::Internal, "the run has no cluster".to_owned());
     };
-    let tolerated = remote.tolerated(&context.host_view.tolerated);
+    let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
     let judging = Judging { tolerated, shows_inputs_only: policy.inputs.is_some() };
     let mut judged = judge_step_attempt(context, stack, (skill, step), result, upper, judging).await;
     if judged.outcome == Outcome::Passed && !remote.settings.trust_workers {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::environment::{Repo, TestEnvironment};
+use crate::environment::{CHANGESET, Repo, TestEnvironment};
 use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::{FinishedProcess, RunningProcess};
@@ -18,6 +18,8 @@ const CASD: &str = "buildbox/buildbox-casd";
 pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::step_runs_on_a_worker", step_runs_on_worker),
     remote_case("", step_runs_on_worker).unprivileged("remote_executor::step_runs_on_a_worker_for_a_user"),
+    remote_case("remote_executor::worker_without_namespaces_runs_a_step", worker_without_namespaces_runs_step),
+    remote_case("remote_executor::platform_of_a_skill_that_no_worker_has_is_inconclusive", unknown_platform),
     remote_case("remote_executor::failure_on_a_worker_is_a_failure", failure_is_failure),
     remote_case("remote_executor::drift_on_a_worker_is_drift", drift_is_drift),
     remote_case("remote_executor::timeout_holds_on_a_worker", timeout_holds),
@@ -56,15 +58,14 @@ impl<'e> Cluster<'e> {
 
     fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
         let cluster = Self { env, repo: env.repo(spec), server: start_server(env) };
-        cluster.configure("remote", TRUSTED);
+        cluster.configure("remote", &[USER, TRUSTED]);
         cluster
     }
 
-    fn configure(&self, mode: &str, more: &str) {
+    fn configure(&self, mode: &str, more: &[&str]) {
         let socket = socket(self.env).display().to_string();
-        self.env.configure_operator(&format!(
-            "[remote_executor]\nendpoint = 'unix:{socket}'\nmode = '{mode}'\nplatform = {{ OSFamily = 'linux' }}\n{more}\n"
-        ));
+        let more = more.concat();
+        self.env.configure_operator(&format!("[remote_executor]\nendpoint = 'unix:{socket}'\nmode = '{mode}'\n{more}"));
     }
 
     /// Uses a script in place of the agent program.
@@ -73,7 +74,7 @@ impl<'e> Cluster<'e> {
         machine::write(&agent, format!("#!/bin/sh\n{script}"));
         std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).expect("executable");
         self.env.give_to_actor(&agent);
-        self.configure("remote", &format!("{TRUSTED}agent = '{}'\n", agent.display()));
+        self.configure("remote", &[USER, TRUSTED, &format!("agent = '{}'\n", agent.display())]);
     }
 
     fn run(&self) -> FinishedProcess {
@@ -81,10 +82,15 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// The workers of the server run without namespaces of their own.
-const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', 'pid_namespace', \
-    'network_namespace', 'ipc_namespace', 'uts_namespace', 'cgroup_namespace', 'private_proc', 'private_tmp', 'layer', \
-    'disk_limit', 'pids_limit', 'kernel_files', 'read_only_root', 'git_read_only', 'hidden_paths']\n";
+/// The workers of the server show parts of their own /proc, and have no control groups.
+const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'private_proc']\n";
+/// A platform whose steps are not root, so that they can have namespaces.
+const USER: &str = "platform = { unixUID = '1000' }\n";
+/// The controls that a worker without namespaces lacks.
+const NO_NAMESPACES: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', \
+    'pid_namespace', 'network_namespace', 'ipc_namespace', 'uts_namespace', 'cgroup_namespace', 'private_proc', \
+    'private_tmp', 'layer', 'disk_limit', 'pids_limit', 'kernel_files', 'read_only_root', 'git_read_only', \
+    'hidden_paths']\n";
 
 fn socket(env: &TestEnvironment) -> PathBuf {
     env.root().join("casd.sock")
@@ -100,7 +106,7 @@ fn start_server(env: &TestEnvironment) -> RunningProcess {
     for mount in ["/usr:/usr", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64"] {
         command.arg(format!("--runner-arg=--ro-bind-mount={mount}"));
     }
-    command.args(["--runner-arg=--platform", "--unix-socket-mode=0777"]);
+    command.arg("--unix-socket-mode=0777");
     command.arg(env.root().join("casd-store"));
     let mut server = RunningProcess::start(command);
     server.wait_until(|| std::os::unix::net::UnixStream::connect(socket(env)).is_ok());
@@ -114,23 +120,44 @@ fn is_remote(step: &Value) -> bool {
 fn step_runs_on_worker(env: &TestEnvironment) {
     let script = "cat README.md; echo error >&2; git rev-parse HEAD; ls /; test -w README.md && echo writable";
     let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
-    cluster.repo.commit();
     let run = cluster.run().exits(0);
     let step = cluster.repo.step("it");
     assert!(is_remote(&step), "{step:#}");
     let worker = &step["executor"]["worker"];
     assert_eq!(worker["architecture"], std::env::consts::ARCH);
-    assert_eq!((&step["executor"]["trusted"], &step["executor"]["platform"]["OSFamily"]), (&true.into(), &"linux".into()));
+    assert_eq!(
+        (&step["executor"]["trusted"], &step["executor"]["platform"]["unixUID"]),
+        (&true.into(), &"1000".into())
+    );
     let stdout = step["stdout_preview"].as_str().expect("text");
     let head = cluster.repo.git(&["rev-parse", "HEAD"]);
     assert!(stdout.contains(head.trim()), "{stdout}");
     assert_eq!(step["stderr_preview"], "error\n");
     assert!(run.all_output().contains("executed on a worker of `unix:"), "{run}");
-    let gate = ["gate", "--profile", "pr", "--changeset", "add-feature", "--no-daemon"];
+    let gate = ["gate", "--profile", "pr", "--changeset", CHANGESET, "--no-daemon"];
     let verified = cluster.repo.proctor(&gate).exits(0).all_output();
     assert!(verified.contains("steps ran on workers of `unix:"), "{verified}");
     let refused = cluster.repo.proctor(&[&gate[..], &["--this-machine"]].concat()).exits(1).all_output();
     assert!(refused.contains("other machines executed steps"), "{refused}");
+}
+
+fn worker_without_namespaces_runs_step(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("one", "cat README.md"), TestStep::sh("two", "rm README.md")]);
+    cluster.configure("remote", &[NO_NAMESPACES]);
+    cluster.run().exits(3);
+    let (one, two) = (cluster.repo.step("one"), cluster.repo.step("two"));
+    assert!(is_remote(&one) && one["outcome"] == "passed", "{one:#}");
+    assert!(is_remote(&two) && two["outcome"] == "drifted", "{two:#}");
+    assert_eq!(one["enforcement"]["network_namespace"]["state"], "not_enforced");
+    assert_eq!(cluster.repo.evidence("verify.it")["tier"], 3, "because of the drift");
+}
+
+fn unknown_platform(env: &TestEnvironment) {
+    let skill = TestSkill::new("verify.it", [TestStep::sh("it", "true")]).determinism("D1");
+    let skill = skill.with_field("platform: { pool: large }").with_field("container: 'docker://image:latest'");
+    let cluster = Cluster::with_spec(env, &TestSpec::new([skill]));
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("did not execute it") && run.contains("latest"), "{run}");
 }
 
 fn failure_is_failure(env: &TestEnvironment) {
@@ -155,7 +182,10 @@ fn drift_is_drift(env: &TestEnvironment) {
         .iter()
         .map(|change| (change["path"].as_str().expect("a path"), change["kind"].as_str().expect("a kind")))
         .collect();
-    assert!(changes.contains(&("README.md", "modified")) && changes.contains(&("src/lib.rs", "deleted")), "{changes:?}");
+    assert!(
+        changes.contains(&("README.md", "modified")) && changes.contains(&("src/lib.rs", "deleted")),
+        "{changes:?}"
+    );
     assert_eq!(cluster.repo.read("README.md"), before, "the worktree is unchanged");
 }
 
@@ -220,7 +250,7 @@ fn many_steps_run(env: &TestEnvironment) {
 
 fn untrusted_worker_proves_nothing(env: &TestEnvironment) {
     let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
-    cluster.configure("remote", &TRUSTED.replace("true", "false"));
+    cluster.configure("remote", &[USER, &TRUSTED.replace("true", "false")]);
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("trust_workers"), "{run}");
     assert_eq!(cluster.repo.step("it")["outcome"], "inconclusive");
@@ -228,7 +258,7 @@ fn untrusted_worker_proves_nothing(env: &TestEnvironment) {
 
 fn missing_control_is_inconclusive(env: &TestEnvironment) {
     let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
-    cluster.configure("remote", "trust_workers = true\nmay_miss = []\n");
+    cluster.configure("remote", &[USER, "trust_workers = true\nmay_miss = []\n"]);
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("it ran without ") && run.contains("cgroup"), "{run}");
 }
@@ -252,7 +282,7 @@ fn secret_stays(env: &TestEnvironment) {
         String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains("very-secret-value")
     };
     assert_eq!(stored.into_iter().find(leaks), None);
-    cluster.configure("hybrid", TRUSTED);
+    cluster.configure("hybrid", &[USER, TRUSTED]);
     cluster.run().exits(0);
     let step = cluster.repo.step("it");
     assert_eq!(step["executor"]["kind"], "local_fallback", "{step:#}");
@@ -302,12 +332,12 @@ fn absent_cluster_falls_back(env: &TestEnvironment) {
     cluster.server.signal(Signal::KILL);
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("cannot be reached"), "{run}");
-    cluster.configure("hybrid", TRUSTED);
+    cluster.configure("hybrid", &[USER, TRUSTED]);
     let run = cluster.run().exits(0).all_output();
     assert!(run.contains("executed on this machine, because"), "{run}");
     let step = cluster.repo.step("it");
     assert!(step["executor"]["kind"] == "local_fallback" && step["outcome"] == "passed", "{step:#}");
-    cluster.configure("local", TRUSTED);
+    cluster.configure("local", &[USER, TRUSTED]);
     cluster.run().exits(0);
     assert!(cluster.repo.step("it").get("executor").is_none());
 }

@@ -208,18 +208,15 @@ impl EvidenceChecker<'_> {
 
     /// Checks which machines executed the steps. Toolchain checks count, too: they can run on workers.
     fn judge_machines(&self, cited: &[(String, EvidenceDocument)], findings: &mut GateFindings) {
-        if self.requirements.machines == MachineRequirement::Any {
-            return;
+        let steps: Vec<&StepEvidence> = cited.iter().flat_map(|(_, evidence)| evidence.common_fields().steps).collect();
+        let trusts_workers =
+            self.facts.operator.remote_executor.as_ref().is_some_and(|settings| settings.trust_workers);
+        let clusters: BTreeSet<&str> = steps.iter().filter_map(|step| step.cluster()).collect();
+        if !trusts_workers && !clusters.is_empty() {
+            return findings.workers_untrusted(&self.run.run_id, &clusters);
         }
-        let mut others = BTreeSet::new();
-        for (_, evidence) in cited {
-            let steps: Vec<&StepEvidence> = match evidence {
-                EvidenceDocument::Skill(skill) => skill.steps.iter().collect(),
-                EvidenceDocument::Toolchain(toolchain) => toolchain.checks.iter().map(|check| &check.step).collect(),
-            };
-            others.extend(steps.iter().filter_map(|step| step.other_machine()));
-        }
-        if !others.is_empty() {
+        let others: BTreeSet<String> = steps.iter().filter_map(|step| step.other_machine()).collect();
+        if self.requirements.machines == MachineRequirement::ThisMachine && !others.is_empty() {
             findings.other_machines(&self.run.run_id, &others);
         }
     }
@@ -267,11 +264,15 @@ impl EvidenceChecker<'_> {
 
     /// Checks that the controls that the operator requires today were enforced in the run.
     fn judge_controls(&self, file: &str, common: &CommonEvidenceFields<'_>, findings: &mut GateFindings) {
-        let tolerated = self.facts.operator.tolerated(common.sandbox);
+        let operator = self.facts.operator;
+        let here = operator.tolerated(common.sandbox);
+        let on_workers = operator.remote_executor.as_ref().map(|settings| settings.tolerated(here.as_ref()));
         for step in &common.steps {
+            // Without the config of a cluster, its workers count as this machine.
+            let tolerated = on_workers.as_ref().filter(|_| step.cluster().is_some()).or(here.as_ref());
             let missing = step.enforcement.missing();
             let demanded = missing.map(|(control, _)| control);
-            let gap = demanded.filter(|control| !tolerated.as_ref().is_some_and(|some| some.contains(*control))).min();
+            let gap = demanded.filter(|control| !tolerated.is_some_and(|some| some.contains(*control))).min();
             if let Some(control) = gap {
                 findings.control_missing(file, step.planned.name.as_str(), control.as_str());
             }

@@ -375,6 +375,16 @@ impl GateFindings {
         self.add_finding(GateCode::InputsUnverified, message, hint);
     }
 
+    /// Adds the finding that workers executed steps, and that the operator does not trust them.
+    pub(super) fn workers_untrusted(&mut self, run: &RunId, clusters: &BTreeSet<&str>) {
+        let clusters = clusters.iter().map(|cluster| format!("`{cluster}`")).collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "steps of the last run, {run}, ran on workers of {clusters}, and the operator's config does not trust workers"
+        );
+        let hint = format!("set `trust_workers` of `[remote_executor]` in `proctord.toml`, or {}", self.rerun_hint);
+        self.add_finding(GateCode::OtherMachine, message, hint);
+    }
+
     /// Adds the finding that other machines executed steps.
     pub(super) fn other_machines(&mut self, run: &RunId, machines: &BTreeSet<String>) {
         let machines = machines.iter().take(MAX_LISTED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");

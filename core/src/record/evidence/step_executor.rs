@@ -84,7 +84,8 @@ impl StepExecutor {
                 format!("executed on a worker of `{}` ({})", remote.endpoint, system.join(", "))
             }
             Self::LocalFallback { endpoint, reason } => {
-                format!("executed on this machine, because `{endpoint}` did not execute it: {reason}")
+                let cluster = if reason.contains(endpoint) { String::new() } else { format!(" `{endpoint}`") };
+                format!("executed on this machine, because the cluster{cluster} did not execute it: {reason}")
             }
         }
     }
@@ -139,8 +140,11 @@ mod tests {
     fn note_names_worker_or_reason() {
         let note = StepExecutor::Remote(Box::new(remote())).note();
         assert_eq!(note, "executed on a worker of `grpcs://cluster:1` (debian 12, aarch64)");
-        let fallback = StepExecutor::LocalFallback { endpoint: "e".to_owned(), reason: "it is away".to_owned() };
-        assert_eq!(fallback.note(), "executed on this machine, because `e` did not execute it: it is away");
+        let fallback = StepExecutor::LocalFallback { endpoint: "grpc://e".to_owned(), reason: "it is away".to_owned() };
+        assert_eq!(
+            fallback.note(),
+            "executed on this machine, because the cluster `grpc://e` did not execute it: it is away"
+        );
     }
 
     #[test]

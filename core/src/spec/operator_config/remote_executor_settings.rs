@@ -130,6 +130,14 @@ impl RemoteExecutorSettings {
         problems.into_iter().chain(relative).collect()
     }
 
+    /// Returns the controls that may be missing on workers of a run in which `here` may be missing on this machine.
+    pub fn tolerated(&self, here: Option<&Tolerated>) -> Tolerated {
+        match here {
+            Some(here) if *here == Tolerated::all() => Tolerated::all(),
+            _ => self.may_miss.clone(),
+        }
+    }
+
     /// Returns the properties of the worker for a skill, sorted by name.
     pub fn platform_of(&self, platform: &BTreeMap<String, String>, container: &str) -> BTreeMap<String, String> {
         let mut properties = self.platform.clone();

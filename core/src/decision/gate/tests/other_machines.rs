@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::GateScenario;
 use crate::decision::gate::{GateCode, MachineRequirement};
+use crate::model::enforcement::Control;
 use crate::record::evidence::{RemoteExecution, StepExecutor, WorkerEvidence};
+use crate::spec::OperatorConfig;
 
 fn on_worker() -> StepExecutor {
     StepExecutor::Remote(Box::new(RemoteExecution {
@@ -25,9 +27,41 @@ fn on_worker() -> StepExecutor {
     }))
 }
 
+fn operator(rest: &str) -> OperatorConfig {
+    let text = format!("[remote_executor]\nendpoint = 'grpcs://cluster:1'\n{rest}");
+    OperatorConfig::parse(&text).expect("a config")
+}
+
+#[test]
+fn only_trusted_workers_count() {
+    let remote = GateScenario::new().with(|world| world.skills[0].steps[0].executor = Some(on_worker()));
+    assert_eq!(remote.finding_codes(), [GateCode::OtherMachine], "there is no config");
+    let untrusted = remote.with(|world| world.operator = operator(""));
+    assert_eq!(untrusted.finding_codes(), [GateCode::OtherMachine]);
+    let trusted = untrusted.with(|world| world.operator = operator("trust_workers = true"));
+    assert!(trusted.finding_codes().is_empty());
+}
+
+#[test]
+fn controls_that_may_be_missing_on_workers_are_their_own() {
+    let missing = |world: &mut GateScenario| {
+        let step = &mut world.skills[0].steps[0];
+        step.executor = Some(on_worker());
+        step.enforcement.record_not_enforced(Control::PrivateProc, "it is masked");
+    };
+    let world = GateScenario::new().with(missing).with(|world| world.operator = operator("trust_workers = true"));
+    assert!(world.finding_codes().contains(&GateCode::ControlMissing), "{:?}", world.finding_codes());
+    let permitted = "trust_workers = true\nmay_miss = ['private_proc']";
+    let world = world.with(|world| world.operator = operator(permitted));
+    assert!(!world.finding_codes().contains(&GateCode::ControlMissing), "{:?}", world.finding_codes());
+}
+
 #[test]
 fn only_the_machine_of_the_run_counts_on_request() {
-    let remote = GateScenario::new().with(|world| world.skills[0].steps[0].executor = Some(on_worker()));
+    let remote = GateScenario::new().with(|world| {
+        world.skills[0].steps[0].executor = Some(on_worker());
+        world.operator = operator("trust_workers = true");
+    });
     let answer = remote.write_documents().evaluate();
     assert!(answer.pass, "{answer:#?}");
     assert_eq!(answer.run.expect("a run").clusters, ["grpcs://cluster:1"]);
