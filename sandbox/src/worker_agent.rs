@@ -12,6 +12,7 @@
 //!
 //! [`agent`]: crate::agent
 
+mod agent_error;
 mod attempt;
 mod command_runner;
 mod input_root;
@@ -23,16 +24,13 @@ mod termination_signals;
 mod tree_import;
 mod worker_facts;
 
-use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use self::agent_error::AgentError;
 use self::command_runner::{CommandRunner, StepRun};
 use self::input_root::InputRoot;
 use self::termination_signals::TerminationSignals;
 use crate::agent::{AGENT_PROTOCOL, AgentReport, AgentRequest, CheckReport};
-use crate::error::SandboxError;
-use crate::layer_changes::LayerChangeError;
 use crate::resource_report::WaitStatus;
 
 /// The first argument of the program that selects the agent.
@@ -41,37 +39,6 @@ pub const AGENT_ARGUMENT: &str = "agent";
 const EXIT_BAD_REQUEST: u8 = 65;
 /// Exit code for an error of the worker that prevents a report.
 const EXIT_NO_REPORT: u8 = 70;
-
-/// The reason why there is no report.
-#[derive(Debug, thiserror::Error)]
-enum AgentError {
-    /// The request cannot be read or contains an invalid value.
-    #[error("the request is not valid: {0}\nhint: the worker must run the agent of the version that wrote the request")]
-    BadRequest(String),
-    /// A file or directory of the worker cannot be used.
-    #[error("{what} `{}`: {source}", path.display())]
-    Path { what: &'static str, path: PathBuf, source: io::Error },
-    /// A system call failed.
-    #[error("{what}: {source}")]
-    System { what: &'static str, source: io::Error },
-    /// An earlier layer cannot be created.
-    #[error("cannot apply the writes of an earlier step: {0}")]
-    Layer(#[from] LayerChangeError),
-    /// No sandbox can be started.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-}
-
-impl AgentError {
-    fn path<E: Into<io::Error>>(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
-        let path = path.into();
-        move |source| Self::Path { what, path, source: source.into() }
-    }
-
-    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System { what, source: source.into() }
-    }
-}
 
 /// Runs the agent in the current directory.
 pub fn main() -> ExitCode {

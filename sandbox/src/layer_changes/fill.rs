@@ -12,10 +12,13 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::{CHUNK, ContentSource, LayerBounds, LayerChangeError, MAX_DEPTH, io_error, shown};
+use super::content_source::ContentSource;
+use super::layer_change_error::{LayerBounds, LayerChangeError, MAX_DEPTH, io_error, shown};
 use crate::agent::{LayerChange, LayerChangeKind};
 use crate::helper::tree_copier;
 
+/// The block size for writing files, in bytes.
+const CHUNK: usize = 128 << 10;
 /// Mode of a directory that the list does not contain, but that contains one of its entries.
 const PARENT_MODE: Mode = Mode::from_raw_mode(0o755);
 

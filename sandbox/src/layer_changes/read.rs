@@ -8,10 +8,12 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::{CHUNK, LayerBounds, LayerChangeError, MAX_DEPTH, io_error, shown};
+use super::layer_change_error::{LayerBounds, LayerChangeError, MAX_DEPTH, io_error, shown};
 use crate::agent::{LayerChange, LayerChangeKind};
 use crate::helper::tree_copier;
 
+/// The block size for reading files, in bytes.
+const CHUNK: usize = 128 << 10;
 /// Attributes that the kernel uses for bookkeeping, and that do not affect content.
 const BOOKKEEPING: [&[u8]; 5] = [b"impure", b"origin", b"uuid", b"nlink", b"upper"];
 

@@ -1,3 +1,4 @@
+//! Tests a round trip, and lists of a lying worker.
 #![expect(clippy::disallowed_methods, reason = "tests use plain files")]
 
 use std::fs;
@@ -8,6 +9,7 @@ use std::path::Path;
 use proctor_core::text::digest::Sha256Hex;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 
+use super::layer_change_error::MAX_DEPTH;
 use super::*;
 use crate::agent::LayerChangeKind;
 
@@ -56,7 +58,7 @@ fn problem(changes: &[LayerChange], content: &[u8]) -> String {
 fn make_layer(dir: &Path) {
     fs::create_dir_all(dir.join("a/b")).expect("made");
     fs::write(dir.join("a/b/file"), "content").expect("written");
-    fs::write(dir.join("a/large"), vec![7; 3 * CHUNK + 1]).expect("written");
+    fs::write(dir.join("a/large"), vec![7; (3 << 17) + 1]).expect("written");
     fs::write(dir.join("empty"), "").expect("written");
     fs::set_permissions(dir.join("a/b/file"), fs::Permissions::from_mode(0o751)).expect("set");
     fs::set_permissions(dir.join("a/b"), fs::Permissions::from_mode(0o500)).expect("set");

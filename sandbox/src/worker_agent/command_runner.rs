@@ -9,7 +9,7 @@ use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::max_files;
 use rustix::fs::{Mode, OFlags};
 
-use super::AgentError;
+use super::agent_error::AgentError;
 use super::attempt::{self, Streams};
 use super::input_root::{InputRoot, WorkDirectory, home_directory};
 use super::mount_points::MountPoints;
@@ -106,17 +106,8 @@ impl<'a> CommandRunner<'a> {
         let space = RunSpace::create(&launcher, space)?;
         let layers = fill_layers(request, root, (&launcher, &space), &tree, disk_bytes)?;
         let places = Places { repo: tree.clone(), home: request.home.clone(), tree, empty };
-        let mut runner = Self {
-            request,
-            root,
-            signals,
-            layers,
-            space,
-            launcher,
-            places,
-            mount_points: MountPoints::default(),
-            work,
-        };
+        let mut runner =
+            Self { request, root, signals, layers, space, launcher, places, mount_points: MountPoints::new(), work };
         runner.choose_paths()?;
         Ok(runner)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::AgentError;
+use super::agent_error::AgentError;
 use crate::agent::{CHANGES_CONTENT_FILE, REPORT_FILE, STDERR_FILE, STDOUT_FILE};
 use crate::removal::remove_dir;
 

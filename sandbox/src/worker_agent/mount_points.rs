@@ -3,57 +3,69 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 /// Directories that a sandbox covers with an empty file system, in which it can create mount points.
 const COVERED: [&str; 5] = ["/root", "/home", "/run", "/tmp", "/var/tmp"];
 
-/// The directories that this agent created. Those that no other agent uses are removed when this value is dropped.
+/// The attribute of a directory that an agent created.
+const MARK: &str = "user.proctor.agent";
+/// Number of tries if other agents create or remove the same directories at the same time.
+const MAX_TRIES: usize = 16;
+
+/// The directories that agents created for this one and maybe others. Those that no other agent uses are removed when
+/// this value is dropped.
 ///
-/// An agent holds a shared lock on each directory. Removing the mount point of another agent's sandbox would unmount
-/// the tree there.
-#[derive(Debug, Default)]
+/// An agent holds a shared lock on each of these directories. Removing the mount point of another agent's sandbox would
+/// unmount the tree there.
+#[derive(Debug)]
 pub(super) struct MountPoints {
-    /// The created directories, the outer ones first.
+    /// Directories in which the sandbox creates mount points.
+    covered: &'static [&'static str],
+    /// The outer ones first.
     created: Vec<(PathBuf, OwnedFd)>,
-    /// The locks on directories that existed.
-    locks: Vec<OwnedFd>,
 }
 
 impl MountPoints {
+    pub(super) fn new() -> Self {
+        Self { covered: &COVERED, created: Vec::new() }
+    }
+
     /// Returns whether a sandbox can mount a directory at this absolute path. Creates the mount point, and directories
     /// above it, unless the sandbox does that itself.
     pub(super) fn ensure(&mut self, path: &Path) -> bool {
-        if COVERED
-            .iter()
-            .any(|cover| path != Path::new(cover) && path.starts_with(cover) && is_real_dir(Path::new(cover)))
-        {
-            return true;
-        }
+        let is_in = |cover: &&str| path != Path::new(cover) && path.starts_with(cover) && is_real_dir(Path::new(cover));
+        self.covered.iter().any(is_in) || (0..MAX_TRIES).any(|_| self.create_all(path).is_ok())
+    }
+
+    fn create_all(&mut self, path: &Path) -> rustix::io::Result<()> {
         let mut so_far = PathBuf::from("/");
         for name in path.components().skip(1) {
             so_far.push(name);
+            if self.created.iter().any(|(created, _)| *created == so_far) {
+                continue;
+            }
             match rustix::fs::mkdir(&so_far, Mode::from_raw_mode(0o755)) {
-                Ok(()) => match lock(&so_far) {
-                    Some(lock) => self.created.push((so_far.clone(), lock)),
-                    None => return false,
-                },
-                Err(Errno::EXIST | Errno::ROFS) if is_real_dir(&so_far) => {}
-                Err(_) => return false,
+                Ok(()) => {
+                    // Without the mark, only this agent removes the directory.
+                    let _ = rustix::fs::setxattr(&so_far, MARK, b"", XattrFlags::empty());
+                    self.created.push((so_far.clone(), lock(&so_far)?));
+                }
+                Err(_) if is_real_dir(&so_far) => {
+                    if rustix::fs::getxattr(&so_far, MARK, &mut [0; 0][..]).is_ok() {
+                        self.created.push((so_far.clone(), lock(&so_far)?));
+                    }
+                }
+                Err(errno) => return Err(errno),
             }
         }
-        if !self.created.iter().any(|(created, _)| created == path) {
-            self.locks.extend(lock(path));
-        }
-        // Another agent may have removed the directory before it was locked.
-        is_real_dir(path)
+        Ok(())
     }
 }
 
 impl Drop for MountPoints {
     fn drop(&mut self) {
-        self.locks.clear();
         for (path, lock) in self.created.drain(..).rev() {
             if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return;
@@ -69,27 +81,28 @@ fn is_real_dir(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-fn lock(path: &Path) -> Option<OwnedFd> {
+/// Locks a directory. Fails if it was removed before.
+fn lock(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).ok()?;
-    Some(dir)
+    let dir = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared)?;
+    let (locked, named) = (rustix::fs::fstat(&dir)?, rustix::fs::lstat(path)?);
+    if (locked.st_dev, locked.st_ino) == (named.st_dev, named.st_ino) { Ok(dir) } else { Err(Errno::NOENT) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A directory outside of those that sandboxes cover.
-    fn directory() -> tempfile::TempDir {
-        tempfile::Builder::new().tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory")
+    fn mount_points() -> MountPoints {
+        MountPoints { covered: &[], created: Vec::new() }
     }
 
     #[test]
     fn removes_only_what_it_created() {
-        let dir = directory();
+        let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("old")).expect("made");
-        let mut points = MountPoints::default();
+        let mut points = mount_points();
         assert!(points.ensure(&dir.path().join("old")) && points.ensure(&dir.path().join("old/new/inner")));
         assert!(dir.path().join("old/new/inner").is_dir());
         drop(points);
@@ -98,22 +111,29 @@ mod tests {
 
     #[test]
     fn keeps_directories_that_another_agent_uses() {
-        let dir = directory();
-        let (mut first, mut second) = (MountPoints::default(), MountPoints::default());
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut first, mut second) = (mount_points(), mount_points());
         let path = dir.path().join("a/b");
         assert!(first.ensure(&path) && second.ensure(&path));
         drop(first);
         assert!(path.is_dir());
+        drop(second);
+        assert!(!dir.path().join("a").exists(), "the last agent removes them");
     }
 
     #[test]
     fn refuses_files_and_links() {
-        let dir = directory();
+        let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("real")).expect("made");
         std::os::unix::fs::symlink("real", dir.path().join("link")).expect("made");
         std::os::unix::fs::symlink("file", dir.path().join("file")).expect("made");
-        let mut points = MountPoints::default();
+        let mut points = mount_points();
         assert!(!points.ensure(&dir.path().join("link/x")) && !points.ensure(&dir.path().join("file")));
-        assert!(points.ensure(Path::new("/tmp/anything/at/all")), "the sandbox creates it");
+    }
+
+    #[test]
+    fn leaves_covered_directories_to_the_sandbox() {
+        let path = Path::new("/tmp/proctor-mount-points/inner");
+        assert!(MountPoints::new().ensure(path) && !path.exists());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write as _};
 
-use super::AgentError;
+use super::agent_error::AgentError;
 use super::input_root::InputRoot;
 use super::stream_capture::StreamCapture;
 use crate::agent::{AgentReport, AgentStream, CHANGES_CONTENT_FILE, LayerChange, MAX_REPORT_BYTES, REPORT_FILE};

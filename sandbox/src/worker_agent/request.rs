@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 
 use serde::Deserialize;
 
-use super::AgentError;
+use super::agent_error::AgentError;
 use super::input_root::InputRoot;
 use crate::agent::{AGENT_PROTOCOL, AgentRequest, REQUEST_FILE};
 

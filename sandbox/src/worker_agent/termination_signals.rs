@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use super::AgentError;
+use super::agent_error::AgentError;
 use crate::sys::{self, BlockedSignals};
 
 /// SIGTERM, SIGINT and SIGHUP, which are blocked and received through a descriptor.
