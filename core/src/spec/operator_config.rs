@@ -16,6 +16,7 @@ mod tree_settings;
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
@@ -302,6 +303,19 @@ impl OperatorConfig {
             ask: file.ask.as_ref().map(AskSettings::from_file).unwrap_or_default(),
             sql: file.sql.as_ref().map(SqlSettings::from_file).unwrap_or_default(),
         }
+    }
+
+    /// Returns the files that the config names and that contain secrets of this machine: private keys and tokens. No step
+    /// may read them.
+    pub fn secret_files(&self) -> impl Iterator<Item = PathBuf> {
+        let cache = self.remote_cache.iter();
+        let cache = cache.flat_map(|cache| cache.signing_key.iter().chain(cache.server.secret_files()));
+        let executor = self.remote_executor.iter().flat_map(|executor| executor.server.secret_files());
+        let of_provider = |provider: &ProviderSettings| match &provider.key {
+            Some(KeySource::File(file)) => Some(PathBuf::from(file)),
+            Some(KeySource::Credential(_) | KeySource::Variable(_)) | None => None,
+        };
+        cache.chain(executor).cloned().chain(self.ask.providers.values().filter_map(of_provider))
     }
 
     /// Returns the controls that may be missing in sandbox mode `mode`; `None` if the operator does not allow the mode.

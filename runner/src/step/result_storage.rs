@@ -15,6 +15,7 @@ use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::{RunContext, TreeMounts};
 use crate::shared_results::SharedDraft;
 use crate::step::file_selection::{StepFiles, path_in_tree};
+use crate::step::reuse::shared::SharedKey;
 use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
 
 /// How the reuse of results applies to one execution of a step.
@@ -33,7 +34,7 @@ pub(crate) struct StepKey {
     /// True if a pass counts for each file by itself.
     pub(crate) is_per_file: bool,
     /// The fingerprint under which other machines store results of the step; `None` if its results are not shared.
-    pub(crate) weak: Option<Sha256Hex>,
+    pub(crate) shared: Option<SharedKey>,
 }
 
 impl StepReuseState {
@@ -86,7 +87,7 @@ pub(crate) async fn store_result(
     // A failure of some files is a failure, whatever the others do.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
     let not_stored = || StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
-    let (Some(StepReuseState { key: StepKey { key, is_per_file, weak }, recheck, earlier }), Some(trace)) =
+    let (Some(StepReuseState { key: StepKey { key, is_per_file, shared: shared_key }, recheck, earlier }), Some(trace)) =
         (state, view)
     else {
         return not_stored();
@@ -126,7 +127,7 @@ pub(crate) async fn store_result(
         let stored = match &listed {
             None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle).map(|result| {
                 let about = (&skill, context.redactor());
-                draft = weak.as_ref().and_then(|weak| reuse.shared_draft(&result, weak, about, tree));
+                draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&result, shared, about, tree));
                 result.chain_digest()
             }),
             Some((checked, all, earlier)) => {

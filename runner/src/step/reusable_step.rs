@@ -158,7 +158,7 @@ pub(crate) fn reuse_key(
     if step.passes_per_file() {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
-            Ok(None) => return Some(StepKey { key, is_per_file: true, weak: None }),
+            Ok(None) => return Some(StepKey { key, is_per_file: true, shared: None }),
             Ok(Some(dependence)) => files.set_dependence(dependence),
             Err(error) => {
                 tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
@@ -170,33 +170,33 @@ pub(crate) fn reuse_key(
     let key = reuse.key(skill, step, &policy, (&mounted, &below));
     // The results of earlier steps are known only here.
     let is_shared = below.is_empty();
-    let weak =
+    let shared =
         is_shared.then(|| reuse.weak_fingerprint((skill, step), &policy, &mounted, context.redactor())).flatten();
-    Some(StepKey { key, is_per_file: false, weak })
+    Some(StepKey { key, is_per_file: false, shared })
 }
 
 /// Searches a result of another machine, if no stored one of this machine holds.
 async fn search_shared(
     context: &Arc<RunContext>,
-    StepKey { key, weak, .. }: &StepKey,
+    StepKey { key, shared: shared_key, .. }: &StepKey,
     inputs: &Arc<Option<InputFilter>>,
     reason: NoResult,
 ) -> ReuseSearch {
     let may_search = matches!(reason, NoResult::NotStored | NoResult::Changed(_) | NoResult::TooOld);
-    let (Some(weak), Some(reuse), true) = (weak, &context.reuse, may_search) else {
+    let (Some(shared_key), Some(reuse), true) = (shared_key, &context.reuse, may_search) else {
         return ReuseSearch::Nothing(reason);
     };
     let Some(shared) = reuse.shared() else { return ReuseSearch::Nothing(reason) };
-    for set in shared.path_sets(weak).await {
+    for set in shared.path_sets(&shared_key.weak).await {
         let path_set = Sha256Hex::digest(&set.encode());
-        let (blocking, inputs) = (Arc::clone(context), Arc::clone(inputs));
+        let (blocking, inputs, of_step) = (Arc::clone(context), Arc::clone(inputs), shared_key.clone());
         let look_up = move || {
             let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
-            blocking.reuse.as_ref()?.shared_candidate(&set, tree)
+            blocking.reuse.as_ref()?.shared_candidate(&of_step, &set, tree)
         };
         let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
         let strong = candidate.strong.clone();
-        let expected = reuse.expected_record(weak, &path_set, &strong);
+        let expected = reuse.expected_record(&shared_key.weak, &path_set, &strong);
         let Some(record) = shared.record(&expected).await else { continue };
         match reuse.rechecks_shared() {
             Ok(true) => return ReuseSearch::Nothing(NoResult::Recheck),

@@ -4,7 +4,7 @@
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
 //! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines.
 
-mod shared;
+pub(crate) mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;

@@ -25,6 +25,11 @@ pub struct RemoteServer {
 }
 
 impl RemoteServer {
+    /// Returns the files with secrets of this machine.
+    pub(super) fn secret_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.token_file.iter().chain(self.tls_client.iter().map(|(_, key)| key))
+    }
+
     /// Returns the contradictions of the table `table`, and the files that are not absolute paths, `others` among them.
     pub(super) fn problems<'a>(
         &'a self,

@@ -165,7 +165,12 @@ impl CredentialSearch<'_> {
             versions.map(move |version| version.path().join(file))
         }));
         let by_operator = self.search.operator.tool_masks.iter().map(|path| expand_home(path, home));
-        named.chain(by_operator).chain(anywhere).chain(settings.filter(|path| path.exists() && contains_secret(path)))
+        let of_config = self.search.operator.secret_files();
+        named
+            .chain(by_operator)
+            .chain(of_config)
+            .chain(anywhere)
+            .chain(settings.filter(|path| path.exists() && contains_secret(path)))
     }
 
     /// Returns the paths at which a step would see a file of the host: its own path unless it is hidden, and its

@@ -47,7 +47,6 @@ impl FixtureDir {
         visible: Option<&Path>,
         find: impl FnOnce(&ToolchainSearch<'_>) -> T,
     ) -> T {
-        let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         // A path with the prefix `!` is a mask.
         let (masks, mounts): (Vec<&str>, Vec<&str>) = operator.iter().partition(|path| path.starts_with('!'));
         let operator = OperatorConfig {
@@ -55,10 +54,21 @@ impl FixtureDir {
             tool_masks: masks.iter().map(|path| path.replace('!', "")).collect(),
             ..OperatorConfig::default()
         };
+        self.with_config(caller, &operator, visible, find)
+    }
+
+    fn with_config<T>(
+        &self,
+        caller: &[(&str, &str)],
+        operator: &OperatorConfig,
+        visible: Option<&Path>,
+        find: impl FnOnce(&ToolchainSearch<'_>) -> T,
+    ) -> T {
+        let caller = caller.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         find(&ToolchainSearch {
             home: &self.path,
             reader: None,
-            operator: &operator,
+            operator,
             caller_env: &caller,
             unexposed: [&self.at("repo"), &self.at("state")],
             empty_dir: &self.at("state/empty"),
@@ -260,6 +270,29 @@ fn masks_credentials_in_mounted_directories() {
     ];
     assert_eq!(masked_paths(&found), expected.map(|path| home.at(path)));
     assert!(visible_mounts(&found).contains(&(home.at(".config/gh"), home.at("state/empty"))));
+}
+
+#[test]
+fn masks_secret_files_that_the_config_names() {
+    let names = ["signing.pem", "cache.token", "client.key", "cluster.token", "model.key"];
+    let (home, keys) =
+        (FixtureDir::with_files(&[]), FixtureDir::with_files(&names.map(|name| (name, "a secret of this machine"))));
+    let [signing, cache_token, client_key, cluster_token, model_key] = names.map(|name| keys.at(name));
+    let text = format!(
+        "[remote_cache]\nendpoint = 'grpcs://c:1'\nwrite = true\nsigning_key = '{}'\ntoken_file = '{}'\n\
+         [remote_executor]\nendpoint = 'grpcs://c:1'\ntoken_file = '{}'\ntls_client_certificate = '/c'\n\
+         tls_client_key = '{}'\n[ask.providers.a]\napi = 'openai'\nmodel = 'm'\nkey = {{ file = '{}' }}\n",
+        signing.display(),
+        cache_token.display(),
+        cluster_token.display(),
+        client_key.display(),
+        model_key.display(),
+    );
+    let operator = OperatorConfig::parse(&text).expect("a config");
+    let found = home.with_config(&[], &operator, Some(&keys.path), HostToolchains::find).expect("looks");
+    let mut expected = names.map(|name| keys.at(name));
+    expected.sort();
+    assert_eq!(masked_paths(&found), expected);
 }
 
 #[test]

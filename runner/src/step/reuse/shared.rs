@@ -1,5 +1,9 @@
 //! Uses the results of other machines, and prepares results of this one for them.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
 use proctor_core::model::trace::{AccessTrace, AccessedPath, PathState};
 use proctor_core::record::evidence::ResultOrigin;
 use proctor_core::reuse::{
@@ -7,6 +11,7 @@ use proctor_core::reuse::{
     StoredResult, strong_fingerprint,
 };
 use proctor_core::text::redact::Redactor;
+use proctor_sandbox::ToolKind;
 
 use super::{
     MAX_AGE, Path, PlannedSkill, PlannedStep, Policy, Sha256Hex, StepReuse, StoreError, require_reliable_stamp,
@@ -17,6 +22,26 @@ use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
 
 /// Stands for the state directory in the identity of a step, because other machines have other ones.
 const STATE_DIR: &str = "<state>";
+
+/// What identifies a step on all machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SharedKey {
+    /// The weak fingerprint.
+    pub(crate) weak: Sha256Hex,
+    /// The files that the step sees as empty on this machine, because they contain secrets. Other machines have other
+    /// secrets, so they are not part of the fingerprint. A result of a step that looks for one of them is not shared.
+    masked: Vec<PathBuf>,
+}
+
+impl SharedKey {
+    fn has_masked_path(&self, set: &PathSet) -> bool {
+        let is_masked = |path: &SharedPath| {
+            let path = Path::new(OsStr::from_bytes(&path.path));
+            self.masked.iter().any(|masked| path.starts_with(masked))
+        };
+        set.paths().iter().any(|path| path.area == InputArea::Host && is_masked(path))
+    }
+}
 
 /// The inputs that a path set names, as they are on this machine.
 #[derive(Debug)]
@@ -40,7 +65,7 @@ impl StepReuse {
         self.shared.as_ref().is_some_and(|shared| shared.trusts(&origin.key_id))
     }
 
-    /// Returns the weak fingerprint of a step; `None` if its results are not shared: without a remote cache, if it has
+    /// Returns what identifies a step on all machines; `None` if its results are not shared: without a remote cache, if it has
     /// `reports`, whose files are only on this machine, or if its environment or command contains a secret, which the
     /// fingerprint could reveal.
     pub(crate) fn weak_fingerprint(
@@ -49,7 +74,7 @@ impl StepReuse {
         policy: &Policy,
         mounts: &[MountedDirectory],
         redactor: &Redactor,
-    ) -> Option<Sha256Hex> {
+    ) -> Option<SharedKey> {
         let portable = &self.shared.as_ref()?.identity;
         let mut identity = self.identity(skill, step, policy, (mounts, &[]));
         let is_secret = |text: &String| redactor.redact_text(text) != text.as_str();
@@ -65,11 +90,23 @@ impl StepReuse {
                 tool.source = tool.source.replacen(&state, STATE_DIR, 1);
             }
         }
-        Some(identity.weak_fingerprint())
+        let masked = policy.tools.iter().filter(|tool| tool.kind == ToolKind::Masked);
+        let masked: Vec<PathBuf> = masked.map(|tool| tool.at.clone()).collect();
+        identity.tools.retain(|tool| masked.iter().all(|at| at.as_os_str().as_bytes() != tool.at.as_bytes()));
+        Some(SharedKey { weak: identity.weak_fingerprint(), masked })
     }
 
     /// Looks up the inputs of a path set on this machine; `None` if one of them cannot be determined. Blocks the thread.
-    pub(crate) fn shared_candidate(&self, set: &PathSet, tree: ObservedTree<'_>) -> Option<SharedCandidate> {
+    pub(crate) fn shared_candidate(
+        &self,
+        key: &SharedKey,
+        set: &PathSet,
+        tree: ObservedTree<'_>,
+    ) -> Option<SharedCandidate> {
+        if key.has_masked_path(set) {
+            tracing::debug!("an input of another machine is a file that steps of this one see as empty");
+            return None;
+        }
         let looked_up = self.look_up(set, tree).inspect_err(|path| {
             tracing::debug!(path, "an input of another machine cannot be determined");
         });
@@ -175,7 +212,7 @@ impl StepReuse {
     pub(crate) fn shared_draft(
         &self,
         result: &StoredResult,
-        weak: &Sha256Hex,
+        key: &SharedKey,
         (skill, redactor): (&PlannedSkill, &Redactor),
         tree: ObservedTree<'_>,
     ) -> Option<SharedDraft> {
@@ -183,7 +220,11 @@ impl StepReuse {
         if result.has_files || !self.shared.as_ref()?.writes() {
             return None;
         }
+        let weak = &key.weak;
         let paths = PathSet::from_inputs(weak.clone(), &result.inputs);
+        if key.has_masked_path(&paths) {
+            return None;
+        }
         let strong = self.strong_fingerprint(&paths, &result.inputs, tree)?;
         let mut evidence = result.evidence.clone();
         redactor.redact_step(&mut evidence);
