@@ -10,7 +10,7 @@ from parameters import DAY, Parameters
 from queueing import ServerPool, Simulator
 from results import LocalResults, SharedResults
 from traffic import DAEMON, WORKER, Traffic
-from workload import Developer, FileChoice, Repository, day_of
+from workload import Developer, FileChoice, Repository, activities, day_of
 
 LOCAL, SHARED, RECHECKED, EXECUTED = "local", "shared", "rechecked", "executed"
 # Spread of the CPU time of a step (sigma of a lognormal distribution whose mean is 1).
@@ -77,7 +77,10 @@ class Fleet:
         weights = [1 / rank**0.7 for rank in range(1, p.repositories + 1)]
         rng = random.Random(f"{p.seed}/teams")
         teams = rng.choices(range(p.repositories), weights, k=p.developers)
-        return [Developer(n, self.repositories[team], n % p.daemons, p) for n, team in enumerate(teams)]
+        developers = [Developer(n, self.repositories[team], n % p.daemons, p) for n, team in enumerate(teams)]
+        for developer, activity in zip(developers, activities(p.developers, random.Random(f"{p.seed}/activity"))):
+            developer.activity = activity
+        return developers
 
     def run(self) -> Fleet:
         self._store_main_branches()

@@ -140,7 +140,12 @@ def slot_table(summaries: dict[int, Summary], developers: int) -> str:
     return table(["slots", "developers per slot", "busiest hour", "wait of a step, s", "save, s", "push, s", ""], rows)
 
 
-def sensitivity_table(base: Summary, reuse: dict[str, Summary], cases: dict[tuple[str, str], Summary], factor: int) -> str:
+def runs_table(summaries: dict[str, Summary]) -> str:
+    rows = [[runs, times(s.run_wait_s), times(s.save_s), times(s.push_s)] for runs, s in summaries.items()]
+    return table(["runs", "wait of a run, s", "save, s", "push, s"], rows)
+
+
+def sensitivity_table(base: Summary, others: dict[tuple[str, ...], Summary], cases: dict[tuple[str, str], Summary], factor: int) -> str:
     """Shows days with a part of the fleet; `factor` scales sums to the whole fleet."""
 
     def cells(s: Summary) -> list[str]:
@@ -148,7 +153,7 @@ def sensitivity_table(base: Summary, reuse: dict[str, Summary], cases: dict[tupl
         slots, gigabytes = factor * s.busiest_hour_slots, factor * (s.cas_up_bytes + s.cas_down_bytes) / 1e9
         return [hits, f"{slots:.0f}", times(s.save_s), times(s.push_s), f"{gigabytes:.0f}", f"{s.cost_used:.5f}"]
 
-    rows = [["base", "", *cells(base)], *(["reuse", name, *cells(summary)] for name, summary in reuse.items())]
+    rows = [["base", "", *cells(base)], *([*name, *cells(summary)] for name, summary in others.items())]
     for assumption in ASSUMPTIONS:
         for side in ("low", "high"):
             if (assumption.name, side) in cases:

@@ -23,7 +23,7 @@ from parameters import ASSUMPTIONS, DAY, HOUR, MEASURED_FILE, Measured, MissingF
 from queueing import ServerPool, Simulator, erlang_c_wait, percentile  # noqa: E402
 from results import LocalResults, SharedResults  # noqa: E402
 from traffic import DAEMON, WORKER  # noqa: E402
-from workload import Developer, FileChoice, Repository, day_of, times_of_day  # noqa: E402
+from workload import Developer, FileChoice, Repository, activities, day_of, times_of_day  # noqa: E402
 
 MEASURED = Measured.load(MEASURED_FILE)
 
@@ -164,6 +164,12 @@ class WorkloadCase(unittest.TestCase):
         noon = sum(12 * HOUR <= time < 13 * HOUR for time in times)
         eleven = sum(11 * HOUR <= time < 12 * HOUR for time in times)
         self.assertAlmostEqual(noon / eleven, 4 / 8, delta=0.1)
+
+    def test_activities_have_the_same_mean_for_every_seed(self) -> None:
+        for seed, count in [(1, 10), (2, 1000)]:
+            factors = activities(count, random.Random(seed))
+            self.assertAlmostEqual(sum(factors) / count, 1)
+            self.assertGreater(max(factors), 2)
 
     def test_sites_share_the_day(self) -> None:
         parameters = self.parameters.with_value("time_zones", 3)

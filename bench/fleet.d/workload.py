@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Iterator
 
 from parameters import DAY, HOUR, Parameters
@@ -20,6 +21,8 @@ CORE = 0
 # A module that only `docs` and the checks of all files read.
 DOCS = MODULES - 1
 SHARDS = 6
+# Spread of the number of requests of developers (sigma of a lognormal distribution).
+ACTIVITY_SPREAD = 0.6
 PER_FILE = ("format", "lint")
 # Relative number of requests in each hour of the developer's day.
 DAY_SHAPE = [0] * 7 + [1, 4, 8, 9, 8, 4, 6, 8, 9, 8, 5, 2, 1] + [0] * 4
@@ -87,6 +90,7 @@ class Developer:
         self.daemon = daemon
         # Proctor's identity of a step contains the path of the repository and the user.
         self.layout = 0 if random.Random(f"{parameters.seed}/layout/{number}").random() < parameters.values["common_layout"] else number + 1
+        self.activity = 1.0
         self.home = 1 + number % (MODULES - 2)
         self.rng = random.Random(f"{parameters.seed}/developer/{number}")
         self.changes: dict[int, int] = {}
@@ -146,6 +150,18 @@ def cumulative_zipf(count: int, exponent: float) -> list[float]:
     return list(itertools.accumulate(1 / rank**exponent for rank in range(1, count + 1)))
 
 
+def activities(count: int, rng: random.Random) -> list[float]:
+    """Returns a factor for the requests of each developer: the quantiles of a lognormal distribution, in random order.
+
+    Quantiles instead of random values: their sum does not depend on the seed, so that fleets of different size compare.
+    """
+    normal = statistics.NormalDist()
+    factors = [math.exp(ACTIVITY_SPREAD * normal.inv_cdf((rank + 0.5) / count)) for rank in range(count)]
+    mean = sum(factors) / count
+    rng.shuffle(factors)
+    return [factor / mean for factor in factors]
+
+
 def times_of_day(rng: random.Random, mean: float, offset_s: float) -> list[float]:
     """Returns the times of a Poisson process with the shape of the day, whose expected number is `mean`."""
     count, threshold = 0, math.exp(-mean)
@@ -160,9 +176,8 @@ def times_of_day(rng: random.Random, mean: float, offset_s: float) -> list[float
 def day_of(developer: Developer, parameters: Parameters) -> Iterator[tuple[float, str]]:
     """Yields the times and kinds of all actions of a developer in a day: `save`, `push` and `sync`."""
     values = parameters.values
-    activity = random.Random(f"{parameters.seed}/activity/{developer.number}").lognormvariate(-0.18, 0.6)
     offset = developer.number % int(values["time_zones"]) * 8 * HOUR
     for kind, mean in [("save", values["saves_per_day"]), ("push", values["pushes_per_day"]), ("sync", values["syncs_per_day"])]:
         rng = random.Random(f"{parameters.seed}/{kind}/{developer.number}")
-        for time in times_of_day(rng, mean * activity, offset):
+        for time in times_of_day(rng, mean * developer.activity, offset):
             yield time, kind
