@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -265,6 +266,12 @@ class InputsCase(unittest.TestCase):
             path = pathlib.Path(directory) / "measured.json"
             path.write_text('{"figures": {}}')
             self.assertRaisesRegex(MissingFigure, "no figure `local_run_s`", Measured.load, path)
+
+    def test_the_program_refuses_missing_figures(self) -> None:
+        program = pathlib.Path(__file__).resolve().parent.parent / "fleet"
+        done = subprocess.run([sys.executable, program, "--measured", "/nonexistent"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("hint: run `bench/fleet measure`", done.stderr)
 
     def test_ranges_contain_their_base(self) -> None:
         for assumption in ASSUMPTIONS:
