@@ -12,7 +12,7 @@ BUILD_TESTS = { scripts/need --try $(TEST_PROGRAMS); scripts/clients; } & \
 	$(CARGO) build --workspace --bins --tests; built=$$?; wait $$! && exit $$built
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo screens test test-long check check-deps schemas bench book install deb dist try-dist
+.PHONY: help build demo screens test test-long check check-deps check-manifests schemas bench book install deb dist try-dist
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -53,6 +53,10 @@ check: check-deps ## check format, lints, dependencies, schemas, repository rule
 check-deps: ## check licences, bans, sources and advisories of dependencies, if cargo-deny is installed
 	@scripts/need cargo
 	@scripts/deny
+
+check-manifests: ## check deploy/kubernetes against schemas and with proctord; names the parts that it cannot check
+	@scripts/need python3
+	@scripts/check-manifests
 
 schemas: ## generate schemas/ from the types, and the types of the Python client from schemas/
 	@scripts/need cargo python3

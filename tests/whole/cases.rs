@@ -21,6 +21,7 @@ mod exec;
 mod explanations;
 mod fault_injection;
 mod files;
+mod fleet;
 mod fuzz;
 mod gate;
 mod generated_clients;
@@ -131,6 +132,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         explanations::CASES,
         fault_injection::CASES,
         files::CASES,
+        fleet::CASES,
         repository_formats::CASES,
         fuzz::CASES,
         gate::CASES,
