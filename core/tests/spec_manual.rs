@@ -81,7 +81,8 @@ fn manual_names_every_key() {
         + &read_doc("sql-ask.md")
         + &read_doc("sql-verifiers.md")
         + &read_doc("prepared-paths.md")
-        + &read_doc("remote-cache.md");
+        + &read_doc("remote-cache.md")
+        + &read_doc("remote-executor.md");
     let daemon_docs = read_doc("daemon.md") + &read_doc("telemetry.md");
     for schema in [spec::schema(), spec::operator_schema()] {
         let definitions = schema["$defs"].as_object().expect("definitions").values();

@@ -146,3 +146,171 @@ pub(crate) fn received_stream<'a>(
     }
     Ok(ReceivedStream { head, tail, bytes: stream.bytes, sha256, complete: stream.complete })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proctor_core::model::enforcement::{Control, Enforcement};
+    use proctor_core::model::outcome::StartFault;
+    use proctor_core::model::plan::VersionDemand;
+    use proctor_core::record::evidence::Resources;
+    use proctor_core::text::digest::Sha256Hex;
+    use proctor_sandbox::FileBatches;
+    use proctor_sandbox::agent::{AgentAttempt, AgentCommand};
+
+    use super::*;
+
+    fn command(name: &str) -> AgentCommand {
+        let step = crate::test_support::step("it", &["true"]);
+        AgentCommand {
+            name: name.to_owned(),
+            workdir: step.workdir,
+            argv: step.cmd,
+            files: FileBatches::default(),
+            env: BTreeMap::new(),
+            network: step.network,
+            limits: step.limits,
+            leaks: step.leaks,
+            timeout_ms: 1,
+            grace_ms: 1,
+            max_output_bytes: 1,
+        }
+    }
+
+    fn request() -> AgentRequest {
+        AgentRequest {
+            version: AGENT_PROTOCOL,
+            nonce: "n1".to_owned(),
+            repo: PathBuf::from("/r"),
+            home: PathBuf::from("/h"),
+            step: command("it"),
+            checks: vec![command("tool")],
+            layers: Vec::new(),
+            caches: Vec::new(),
+            has_git: false,
+            max_changes_bytes: 1,
+        }
+    }
+
+    fn ended(code: u8) -> AgentAttempt {
+        let mut enforcement = Enforcement::default();
+        enforcement.record_enforced(Control::Landlock, "ABI 7");
+        AgentAttempt {
+            started: true,
+            not_started: None,
+            status: Some(WaitStatus::Code(code)),
+            limit: None,
+            timed_out: false,
+            cancelled: false,
+            duration_ms: 1,
+            enforcement,
+            resources: Resources::default(),
+            leaked: None,
+            processes_ended: true,
+            exhausted: Vec::new(),
+        }
+    }
+
+    fn check(code: u8, stdout: &str) -> CheckReport {
+        CheckReport { name: "tool".to_owned(), attempt: ended(code), stdout: stdout.to_owned(), stderr: String::new() }
+    }
+
+    fn report() -> AgentReport {
+        AgentReport {
+            version: AGENT_PROTOCOL,
+            nonce: "n1".to_owned(),
+            worker: WorkerFacts {
+                architecture: "x86_64".to_owned(),
+                kernel: "6.8\u{1b}[31m".to_owned(),
+                os: "debian 12".to_owned(),
+                processors: 4,
+                programs: Vec::new(),
+            },
+            repo: PathBuf::from("/r"),
+            checks: vec![check(0, "tool 1.2.3")],
+            attempt: Some(ended(1)),
+            stdout: AgentStream::default(),
+            stderr: AgentStream::default(),
+            changes: Vec::new(),
+            changes_error: None,
+        }
+    }
+
+    #[test]
+    fn report_of_another_request_does_not_count() {
+        let judge = |report| require_own_report(&request(), &report);
+        assert_eq!(judge(report()), Ok(()));
+        assert_eq!(judge(AgentReport { nonce: "n2".to_owned(), ..report() }), Err(ReportFault::Foreign));
+        assert_eq!(judge(AgentReport { version: 2, ..report() }), Err(ReportFault::Version(2)));
+    }
+
+    #[test]
+    fn contradictory_report_does_not_count() {
+        let renamed = CheckReport { name: "other".to_owned(), ..check(0, "") };
+        let unstarted = AgentAttempt { started: false, ..ended(0) };
+        let unconfined = AgentAttempt { enforcement: Enforcement::default(), ..ended(0) };
+        let fault = Some((StartFault::ProgramMissing, "no program".to_owned()));
+        let both = AgentAttempt { not_started: fault.clone(), ..ended(0) };
+        for (case, wrong) in [
+            ("a step without its check", AgentReport { checks: Vec::new(), ..report() }),
+            ("a step after a failed check", AgentReport { checks: vec![check(1, "")], ..report() }),
+            ("no step after its check", AgentReport { attempt: None, ..report() }),
+            ("another check", AgentReport { checks: vec![renamed], ..report() }),
+            ("more checks", AgentReport { checks: vec![check(0, ""), check(0, "")], ..report() }),
+            ("a result without a start", AgentReport { attempt: Some(unstarted), ..report() }),
+            ("a start without controls", AgentReport { attempt: Some(unconfined), ..report() }),
+            ("a start and a reason against it", AgentReport { attempt: Some(both), ..report() }),
+        ] {
+            let judged = require_own_report(&request(), &wrong);
+            assert!(matches!(judged, Err(ReportFault::Contradiction(_))), "{case}: {judged:?}");
+        }
+        let missing = AgentAttempt { started: false, status: None, not_started: fault, ..ended(0) };
+        assert_eq!(require_own_report(&request(), &AgentReport { attempt: Some(missing), ..report() }), Ok(()));
+    }
+
+    #[test]
+    fn toolchain_of_the_worker_must_satisfy_the_plan() {
+        let planned = |version| PlannedCheck {
+            toolchain: "tool".parse().expect("a name"),
+            version,
+            run: crate::test_support::step("tool", &["tool", "--version"]),
+        };
+        let range = |range: &str| vec![planned(VersionDemand::Range { range: range.to_owned() })];
+        let found = examine_checks(&range(">=1.2"), &report()).expect("satisfied");
+        assert_eq!(found, BTreeMap::from([("tool".to_owned(), Some("1.2.3".to_owned()))]));
+        let error = examine_checks(&range(">=2"), &report()).expect_err("too old").to_string();
+        assert!(error.contains("`tool`") && error.contains("version 1.2.3"), "{error}");
+        let failed = AgentReport { checks: vec![check(127, "")], attempt: None, ..report() };
+        let error = examine_checks(&range(">=1"), &failed).expect_err("failed").to_string();
+        assert!(error.contains("exit code 127"), "{error}");
+    }
+
+    #[test]
+    fn texts_of_the_worker_are_escaped_and_bounded() {
+        let evidence = worker_evidence(&report().worker, BTreeMap::new());
+        assert_eq!(evidence.kernel, "6.8\\x1b[31m");
+        assert_eq!(worker_text(&"x".repeat(1_000)).len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn sizes_of_an_output_must_fit() {
+        let stream = |bytes, head_bytes| AgentStream {
+            bytes,
+            head_bytes,
+            sha256: Some(Sha256Hex::digest(b"abcd")),
+            complete: true,
+        };
+        let whole = stream(4, 4);
+        assert_eq!(received_stream(&whole, b"abcd").expect("whole").head, b"abcd");
+        let cut = stream(9, 2);
+        let received = received_stream(&cut, b"abij").expect("cut");
+        assert_eq!((received.head, received.tail, received.bytes), (&b"ab"[..], &b"ij"[..], 9));
+        for (wrong, content) in
+            [(stream(4, 5), "abcd"), (stream(4, 4), "abc"), (stream(9, 4), "abcd"), (stream(3, 2), "abcd")]
+        {
+            received_stream(&wrong, content.as_bytes()).expect_err(content);
+        }
+        received_stream(&AgentStream { sha256: None, ..stream(4, 4) }, b"abcd").expect_err("no digest");
+    }
+}

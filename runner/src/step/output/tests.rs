@@ -182,3 +182,32 @@ proptest::proptest! {
         proptest::prop_assert_eq!(tail.into_bytes(), expected);
     }
 }
+
+#[test]
+fn received_stream_has_the_evidence_of_a_drained_one() {
+    let temp = tempfile::tempdir().expect("temp");
+    let outputs = outputs(&temp);
+    let text = format!("a {SECRET} b\n").into_bytes();
+    let sha256 = Sha256Hex::digest(&text);
+    let whole = ReceivedStream { head: &text, tail: b"", bytes: text.len() as u64, sha256: &sha256, complete: true };
+    let stream = store_received(whole, 1000, &outputs, None).expect("its digest");
+    assert_eq!((&stream.sha256, stream.bytes, stream.redacted), (&sha256, 17, 1));
+    assert_eq!(outputs.read(&stream).expect("reads"), b"a [redacted] b\n");
+    let other = Sha256Hex::digest(b"other");
+    assert!(store_received(ReceivedStream { sha256: &other, ..whole }, 1000, &outputs, None).is_none());
+}
+
+#[test]
+fn received_stream_with_a_gap_shows_both_ends() {
+    let temp = tempfile::tempdir().expect("temp");
+    let outputs = outputs(&temp);
+    let (head, tail) = (vec![b'h'; 20_000], vec![b't'; 20_000]);
+    let sha256 = Sha256Hex::digest(b"what the worker hashed");
+    let cut = ReceivedStream { head: &head, tail: &tail, bytes: 1_000_000, sha256: &sha256, complete: true };
+    let stream = store_received(cut, u64::MAX, &outputs, None).expect("a gap");
+    assert_eq!((stream.bytes, stream.kept_bytes, &stream.sha256), (1_000_000, 20_000, &sha256));
+    assert_eq!((stream.preview.as_bytes(), stream.tail.as_bytes()), (&head[..PREVIEW_BYTES], &tail[..PREVIEW_BYTES]));
+    assert_eq!(outputs.read(&stream).expect("reads"), head);
+    let overlapping = ReceivedStream { bytes: 30_000, ..cut };
+    assert!(store_received(overlapping, u64::MAX, &outputs, None).is_none(), "the parts are longer than the stream");
+}
