@@ -166,12 +166,16 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 fn create_locked(parent: BorrowedFd<'_>, host: &Host) -> Result<(CString, OwnedFd), Errno> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Other users can enter root's directory. An unguessable name keeps them from finding the files of a private
-    // repository in it.
-    let mut random = [0; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let (own, next, random) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed), u64::from_ne_bytes(random));
-    let name = format!("{own}-{next}-{random:016x}");
+    let (own, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut name = format!("{own}-{next}");
+    if host.is_root() {
+        // Other users can enter root's directory. An unguessable name keeps them from finding the files of a private
+        // repository in it. In another user's directory, a name that does not change keeps the paths in outputs the
+        // same, if the process has the same id, as on remote workers.
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        name.push_str(&format!("-{:016x}", u64::from_ne_bytes(random)));
+    }
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     rustix::fs::mkdirat(parent, &name, Mode::RWXU)?;
     let dir = rustix::fs::openat(parent, &name, DIRECTORY, Mode::empty())?;

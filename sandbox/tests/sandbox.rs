@@ -8,6 +8,7 @@
 mod batches;
 mod caches;
 mod environment;
+mod layer_changes;
 mod leaks;
 mod memory;
 mod no_namespaces;
@@ -122,6 +123,8 @@ const CHECKS: &[SandboxTestCase] = checks![
     reuse::uses_another_sandbox_for_other_layers: MountNamespace;
     reuse::terminates_and_kills_later_command: MountNamespace;
     reuse::replaces_sandbox_that_died_while_waiting: MountNamespace;
+    layer_changes::filled_layer_equals_the_original;
+    layer_changes::refused_layer_creates_nothing_outside;
     discarding_layer_frees_space;
     discards_deep_layer;
     reports_every_control;
