@@ -1,10 +1,14 @@
 //! Executes steps on the workers of a cluster: describes the inputs of a step, executes the agent program over them, and
 //! examines its report. The decision where a step runs is in `step/remote_attempt.rs`.
 
+mod clients;
 mod executor;
 mod input_root;
+mod remote_run;
 mod worker_report;
 
+pub(crate) use clients::RemoteClients;
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
 pub(crate) use input_root::{git_tree, input_tree};
+pub(crate) use remote_run::{RemoteRun, RemoteTrees};
 pub(crate) use worker_report::{examine_checks, received_stream, require_own_report, worker_evidence, worker_text};

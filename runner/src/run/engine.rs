@@ -53,6 +53,7 @@ use crate::host::repository::Repository;
 use crate::host::sandboxed_git::SandboxedGit;
 use crate::host::spec_cache::SpecCache;
 use crate::host::spec_file::SpecFile;
+use crate::remote_steps::RemoteClients;
 use crate::run::dispatch;
 use crate::run::evidence_builder::{self, RunFacts, TimeRange};
 use crate::run::finish::{self, RevocablePass, RunObservations};
@@ -77,7 +78,6 @@ use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
 use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
-use remote_executor::RemoteClients;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use shared_results_cache::SharedResultsCache;
@@ -313,9 +313,7 @@ impl Engine {
         };
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
         context.set_trace(StepTrace::new(&request.trace, &facts.run_id));
-        if let Some(remote) = self.open_remote_executor(&plan) {
-            context.remote.get_or_init(|| remote);
-        }
+        self.set_remote_executor(&context, &plan);
         preflight::require_same_spec(&context.tree.snapshot, &repository, &file)?;
         preflight::reject_hiding_caches(&context.tree.snapshot, &plan)?;
         context.remaining_commands.store(command_count(&plan), Ordering::Relaxed);

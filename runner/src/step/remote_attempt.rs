@@ -5,21 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::model::outcome::Termination;
-use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::model::plan::{PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
-use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
 use proctor_core::text::redact::Redactor;
-use proctor_remote::{Bytes, MerkleTree};
+use proctor_remote::Bytes;
 use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentReport, AgentRequest, LayerChange, LayerChangeKind};
 use proctor_sandbox::layer_changes::{LayerBounds, read_directory};
 use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
-use tokio::sync::OnceCell;
 
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
-    RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, examine_checks, git_tree, input_tree, received_stream,
-    require_own_report, worker_evidence, worker_text,
+    RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, examine_checks, git_tree, input_tree,
+    received_stream, require_own_report, worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -40,28 +38,13 @@ const OVERHEAD: Duration = Duration::from_secs(300);
 /// The directory of git in the private copy.
 const GIT: &str = ".git";
 
-/// The cluster during one run, and what its steps have in common.
-#[derive(Debug)]
-pub(crate) struct RemoteRun {
-    pub(crate) settings: RemoteExecutorSettings,
-    /// The executor, or the reason why the config cannot be used.
-    executor: Result<RemoteExecutor, String>,
-    plan: Arc<RemotePlan>,
-    trees: OnceCell<Result<RemoteTrees, String>>,
-}
-
-/// The parts of a plan that remote steps need.
-#[derive(Debug)]
-struct RemotePlan {
-    checks: Vec<PlannedCheck>,
-    skills: Vec<PlannedSkill>,
-}
-
-/// The trees that most steps of a run have in common.
-#[derive(Debug, Clone)]
-struct RemoteTrees {
-    tree: Arc<MerkleTree>,
-    git: Option<Arc<MerkleTree>>,
+/// A step that is to run on a worker.
+pub(crate) struct StepOnWorker<'a> {
+    pub(crate) remote: &'a RemoteRun,
+    pub(crate) context: &'a Arc<RunContext>,
+    pub(crate) skill: &'a PlannedSkill,
+    pub(crate) step: &'a PlannedStep,
+    pub(crate) policy: &'a Policy,
 }
 
 /// The result of an attempt on a worker.
@@ -94,63 +77,38 @@ fn refused(error: &impl std::error::Error) -> NotExecuted {
     NotExecuted::Refused(one_line(error))
 }
 
-impl RemoteRun {
-    pub(crate) fn new(settings: RemoteExecutorSettings, executor: Result<RemoteExecutor, String>, plan: &Plan) -> Self {
-        let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
-        Self { settings, executor, plan: Arc::new(plan), trees: OnceCell::new() }
-    }
-
-    /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.
-    pub(crate) fn executes(&self, step: &PlannedStep) -> bool {
-        self.settings.mode != ExecutorMode::Local && step.sql.is_none()
-    }
-
-    /// Returns whether a step runs on this machine if the cluster does not execute it.
-    pub(crate) fn falls_back(&self) -> bool {
-        self.settings.mode == ExecutorMode::Hybrid
-    }
-
-    /// Returns the toolchain checks that precede a step of `skill`. The checks themselves run as steps of skills that the
-    /// plan does not have.
-    fn checks(&self, skill: &PlannedSkill) -> Vec<PlannedCheck> {
-        let is_planned = self.plan.skills.iter().any(|planned| planned == skill);
-        let checks = self.plan.checks.iter().filter(|check| is_planned && skill.toolchains.includes(&check.toolchain));
-        checks.cloned().collect()
-    }
-
+impl StepOnWorker<'_> {
     /// Executes one attempt.
     ///
     /// # Errors
     /// The cluster does not execute it, or its answer does not count.
-    pub(crate) async fn run_attempt(
+    pub(crate) async fn run(
         &self,
-        context: &Arc<RunContext>,
         stack: &LayerStack,
-        (skill, step): (&PlannedSkill, &PlannedStep),
-        policy: &Policy,
         live: &mut Option<[LiveWriter; 2]>,
     ) -> Result<RemoteAttempt, NotExecuted> {
-        let executor = self.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))?;
+        let Self { remote, context, skill, policy, .. } = self;
+        let executor = remote.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))?;
         if !skill.needs_paths.is_empty() {
             let reason = format!("skill `{}` has `needs_paths`, which workers do not get", skill.name);
             return Err(NotExecuted::Refused(reason));
         }
-        let checks = self.checks(skill);
+        let checks = remote.checks(skill);
         let (layers, content) = read_layers(stack).await?;
         let request = AgentRequest {
             version: AGENT_PROTOCOL,
             nonce: nonce()?,
             repo: policy.repo.clone(),
             home: policy.home.clone(),
-            step: self.command(context, step, policy),
-            checks: checks.iter().map(|check| self.check_command(context, check)).collect(),
+            step: self.command(),
+            checks: checks.iter().map(|check| self.check_command(check)).collect(),
             layers,
             caches: skill.caches.clone(),
             has_git: false,
             max_changes_bytes: CHANGES.bytes,
         };
         require_no_secret(&request, context.redactor())?;
-        let trees = self.trees(context, (skill, step), policy).await?;
+        let trees = self.trees().await?;
         let commands = request.checks.iter().chain([&request.step]);
         let timeouts = commands.map(|command| command.timeout_ms.saturating_add(command.grace_ms));
         let job = RemoteJob {
@@ -160,15 +118,16 @@ impl RemoteRun {
             layers: content,
             tree: trees.tree,
             git: trees.git,
-            platform: self.settings.platform_of(&skill.platform, &skill.container),
+            platform: remote.settings.platform_of(&skill.platform, &skill.container),
         };
         let outputs = executor.execute(&job, &context.cancel).await?;
-        self.finish(context, step, (job, checks), outputs, live.take()).await
+        self.finish((job, checks), outputs, live.take()).await
     }
 
     /// Returns the step's command as the worker runs it.
-    fn command(&self, context: &RunContext, step: &PlannedStep, policy: &Policy) -> AgentCommand {
-        let inputs = &context.host_view.environment_inputs;
+    fn command(&self) -> AgentCommand {
+        let Self { step, policy, .. } = self;
+        let inputs = &self.context.host_view.environment_inputs;
         // Variables for toolchains of this machine name paths of this machine.
         let is_local = |name: &str, value: &str| inputs.toolchain_variables.get(name).is_some_and(|it| it == value);
         let mut env: BTreeMap<String, String> = policy.env.clone();
@@ -189,9 +148,9 @@ impl RemoteRun {
         }
     }
 
-    fn check_command(&self, context: &RunContext, check: &PlannedCheck) -> AgentCommand {
+    fn check_command(&self, check: &PlannedCheck) -> AgentCommand {
         let step = &check.run;
-        let inputs = &context.host_view.environment_inputs;
+        let inputs = &self.context.host_view.environment_inputs;
         let inputs = environment::EnvironmentInputs { toolchain_variables: BTreeMap::new(), ..inputs.clone() };
         let env = environment::build(step, &inputs);
         let mut env = env.into_iter().map(|(name, (value, _))| (name, value)).collect();
@@ -214,18 +173,14 @@ impl RemoteRun {
     /// Sets the `PATH` of workers, unless the spec sets one.
     fn set_path(&self, step: &PlannedStep, env: &mut BTreeMap<String, String>) {
         if !step.env.keys().any(|name| name.as_str() == "PATH") {
-            env.insert("PATH".to_owned(), self.settings.path.clone());
+            env.insert("PATH".to_owned(), self.remote.settings.path.clone());
         }
     }
 
     /// Returns the trees that a step sees.
-    async fn trees(
-        &self,
-        context: &Arc<RunContext>,
-        (skill, step): (&PlannedSkill, &PlannedStep),
-        policy: &Policy,
-    ) -> Result<RemoteTrees, NotExecuted> {
-        let whole = self.trees.get_or_init(async || describe_trees(context).await).await;
+    async fn trees(&self) -> Result<RemoteTrees, NotExecuted> {
+        let Self { remote, context, skill, step, policy } = self;
+        let whole = remote.trees.get_or_init(async || describe_trees(context).await).await;
         let whole = whole.clone().map_err(NotExecuted::Refused)?;
         if policy.inputs.is_none() {
             return Ok(whole);
@@ -243,12 +198,11 @@ impl RemoteRun {
     /// Turns the outputs of an action into the result of the attempt, and puts the step's files into a layer.
     async fn finish(
         &self,
-        context: &Arc<RunContext>,
-        step: &PlannedStep,
         (job, checks): (RemoteJob, Vec<PlannedCheck>),
         outputs: RemoteOutputs,
         live: Option<[LiveWriter; 2]>,
     ) -> Result<RemoteAttempt, NotExecuted> {
+        let Self { remote, context, step, .. } = self;
         let RemoteOutputs { action, report, stdout, stderr, changes } = outputs;
         require_own_report(&job.request, &report).map_err(|fault| refused(&fault))?;
         let toolchains = examine_checks(&checks, &report).map_err(|fault| refused(&fault))?;
@@ -287,11 +241,11 @@ impl RemoteRun {
         let work = tokio::task::spawn_blocking(work).await;
         let (streams, upper) = work.unwrap_or_else(|error| Err(NotExecuted::Refused(error.to_string())))?;
         let execution = RemoteExecution {
-            endpoint: self.settings.server.endpoint.clone(),
-            instance: self.settings.server.instance.clone(),
+            endpoint: remote.settings.server.endpoint.clone(),
+            instance: remote.settings.server.instance.clone(),
             action: action.to_string(),
             platform: job.platform,
-            trusted: self.settings.trust_workers,
+            trusted: remote.settings.trust_workers,
             repo: worker_text(&repo.display().to_string()),
             worker: worker_evidence(&worker, toolchains),
         };

@@ -22,7 +22,7 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles, require_inputs};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, not_executed_result};
+use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, StepOnWorker, not_executed_result};
 use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
@@ -355,7 +355,8 @@ async fn run_attempt(
     if let Some(remote) = context.remote.get().filter(|remote| remote.executes(step)) {
         let endpoint = &remote.settings.server.endpoint;
         // The future of an exchange is large, and most runs have none.
-        match Box::pin(remote.run_attempt(context, stack, (skill, step), policy, &mut live)).await {
+        let on_worker = StepOnWorker { remote, context, skill, step, policy };
+        match Box::pin(on_worker.run(stack, &mut live)).await {
             Ok(RemoteAttempt { result, upper }) => {
                 timer.finish_stage("remote");
                 return judge_remote_attempt(context, stack, (skill, step), policy, result, upper).await;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::StepEvidence;
 use crate::text::digest::Sha256Hex;
 
 /// Where the last attempt of a step was executed. Absent if it was executed on this machine, as planned.
@@ -88,28 +87,6 @@ impl StepExecutor {
                 format!("executed on this machine, because the cluster{cluster} did not execute it: {reason}")
             }
         }
-    }
-}
-
-impl StepEvidence {
-    /// Returns the cluster whose worker executed the step; `None` if there is none.
-    pub fn cluster(&self) -> Option<&str> {
-        match &self.executor {
-            Some(StepExecutor::Remote(remote)) => Some(&remote.endpoint),
-            Some(StepExecutor::LocalFallback { .. }) | None => None,
-        }
-    }
-
-    /// Returns the other machine that executed the step, as a phrase; `None` if it was the machine of the run.
-    pub fn other_machine(&self) -> Option<String> {
-        let origin = self.reused.as_ref().and_then(|source| source.origin.as_ref());
-        let origin = origin.map(|origin| format!("`{}` (key {})", origin.host, origin.short_key()));
-        origin.or_else(|| self.cluster().map(|cluster| format!("a worker of `{cluster}`")))
-    }
-
-    /// Returns where the step was executed, as a phrase; `None` if it was this machine, as planned.
-    pub fn executor_note(&self) -> Option<String> {
-        self.executor.as_ref().map(StepExecutor::note)
     }
 }
 

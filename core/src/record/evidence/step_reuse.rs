@@ -1,6 +1,7 @@
-//! Describes how far the result of a step comes from earlier executions, and what is to be known about its files.
+//! Describes how far the result of a step comes from earlier executions and other machines, and what is to be known about
+//! its files.
 
-use super::{CACHED, ReuseSource, StepEvidence};
+use super::{CACHED, ReuseSource, StepEvidence, StepExecutor};
 use crate::text::humanize::duration;
 
 impl StepEvidence {
@@ -42,5 +43,27 @@ impl StepEvidence {
             Some(_) => CACHED.to_owned(),
             None => duration(self.duration_ms),
         }
+    }
+}
+
+impl StepEvidence {
+    /// Returns the cluster whose worker executed the step; `None` if there is none.
+    pub fn cluster(&self) -> Option<&str> {
+        match &self.executor {
+            Some(StepExecutor::Remote(remote)) => Some(&remote.endpoint),
+            Some(StepExecutor::LocalFallback { .. }) | None => None,
+        }
+    }
+
+    /// Returns the other machine that executed the step, as a phrase; `None` if it was the machine of the run.
+    pub fn other_machine(&self) -> Option<String> {
+        let origin = self.reused.as_ref().and_then(|source| source.origin.as_ref());
+        let origin = origin.map(|origin| format!("`{}` (key {})", origin.host, origin.short_key()));
+        origin.or_else(|| self.cluster().map(|cluster| format!("a worker of `{cluster}`")))
+    }
+
+    /// Returns where the step was executed, as a phrase; `None` if it was this machine, as planned.
+    pub fn executor_note(&self) -> Option<String> {
+        self.executor.as_ref().map(StepExecutor::note)
     }
 }

@@ -2,45 +2,29 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use proctor_core::api::RemoteExecutorCheck;
 use proctor_core::model::plan::Plan;
-use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
+use proctor_core::spec::ExecutorMode;
 use proctor_core::text::digest::Sha256Hex;
-use proctor_remote::{BlobDigest, Client, RetryPolicy, Timeouts};
+use proctor_remote::BlobDigest;
 
 use super::Engine;
 use crate::error::one_line;
-use crate::remote_server::{ServerError, connect_to};
-use crate::remote_steps::{AgentProgram, RemoteExecutor};
+use crate::remote_steps::{AgentProgram, RemoteExecutor, RemoteRun};
+use crate::run::run_context::RunContext;
 use crate::shared_results::stamp_of;
-use crate::step::remote_attempt::RemoteRun;
-
-/// The client for the last settings.
-#[derive(Debug, Default)]
-pub(super) struct RemoteClients {
-    last: Mutex<Option<(RemoteExecutorSettings, Client)>>,
-}
-
-impl RemoteClients {
-    fn client(&self, settings: &RemoteExecutorSettings) -> Result<Client, ServerError> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, client)) = last.as_ref().filter(|(known, _)| known == settings) {
-            return Ok(client.clone());
-        }
-        let limit = Duration::from_millis(settings.timeout_ms);
-        let timeouts = Timeouts { connect: limit, call: limit, idle: limit };
-        let client = connect_to(&settings.server, RetryPolicy::default(), timeouts)?;
-        *last = Some((settings.clone(), client.clone()));
-        Ok(client)
-    }
-}
 
 impl Engine {
+    /// Lets the steps of a run use the cluster of the config, if there is one.
+    pub(super) fn set_remote_executor(&self, context: &RunContext, plan: &Plan) {
+        if let Some(remote) = self.open_remote_executor(plan) {
+            context.remote.get_or_init(|| remote);
+        }
+    }
+
     /// Returns the cluster for a run of `plan`; `None` if its steps run on this machine.
-    pub(super) fn open_remote_executor(&self, plan: &Plan) -> Option<RemoteRun> {
+    fn open_remote_executor(&self, plan: &Plan) -> Option<RemoteRun> {
         let settings = self.config.operator.remote_executor.as_ref()?;
         if settings.mode == ExecutorMode::Local {
             return None;
