@@ -19,8 +19,8 @@ use proctor_core::model::plan::{
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{
     self, AttemptEvidence, CheckEvidence, CheckedFiles, DriftEvidence, FileDependence, InputEnforcement, Measured,
-    ReportEvidence, ReportFault, ReportState, Resources, ResultOrigin, ReuseSource, StepEvidence, StreamEvidence,
-    Summary, TrackedDrift,
+    RemoteExecution, ReportEvidence, ReportFault, ReportState, Resources, ResultOrigin, ReuseSource, StepEvidence,
+    StepExecutor, StreamEvidence, Summary, TrackedDrift, WorkerEvidence, WorkerProgram,
 };
 use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
@@ -127,6 +127,26 @@ fn leaked() -> LeakedProcesses {
     LeakedProcesses::new(1, vec![LeakedProcess::new(7, b"sleep")])
 }
 
+fn remote_execution() -> RemoteExecution {
+    let sha256 = Some(Sha256Hex::digest(b"a program"));
+    RemoteExecution {
+        endpoint: "grpcs://cluster:1".into(),
+        instance: "main".into(),
+        action: "00/1".into(),
+        platform: BTreeMap::from([("OSFamily".into(), "linux".into())]),
+        trusted: true,
+        repo: "/srv/r".into(),
+        worker: WorkerEvidence {
+            architecture: "x86_64".into(),
+            kernel: "6.8.0".into(),
+            os: "debian 12".into(),
+            processors: 4,
+            programs: vec![WorkerProgram { name: "tool".into(), path: Some("/usr/bin/tool".into()), sha256 }],
+            toolchains: BTreeMap::from([("rust".into(), Some("1.95.0".into())), ("any".into(), None)]),
+        },
+    }
+}
+
 fn step() -> StepEvidence {
     let mut enforcement = Enforcement::default();
     enforcement.record_enforced(Control::Layer, "overlayfs on tmpfs");
@@ -172,6 +192,7 @@ fn step() -> StepEvidence {
             transparent_caches: vec![transparent_cache()],
             origin: Some(ResultOrigin { key_id: Sha256Hex::digest(b"key"), host: "ci".into() }),
         }),
+        executor: Some(StepExecutor::Remote(Box::new(remote_execution()))),
         env_names: BTreeSet::from(["PATH".to_owned()]),
         resources: Resources { user_ms: 1, system_ms: 2, max_rss_kib: 3, ..Resources::default() },
         leaked: Some(leaked()),
