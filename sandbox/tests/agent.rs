@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         signal_cancels_step;
         refuses_bad_requests;
         records_user_without_capabilities;
+        claims_only_enforced_process_limits;
     ];
     let mut trials = Vec::new();
     for environment in Environment::ALL {
@@ -355,6 +356,19 @@ fn records_user_without_capabilities(action: &Action) -> Result<(), Failed> {
     if let Some(ControlState::NotEnforced { reason, .. }) = attempt(&ran)?.enforcement.0.get(&Control::UserNamespace) {
         assert!(reason.contains("who has no capabilities either"), "{reason}");
         assert_eq!(action.environment, Environment::BubblewrapRoot);
+    }
+    Ok(())
+}
+
+fn claims_only_enforced_process_limits(action: &Action) -> Result<(), Failed> {
+    let ran = action.run_shell("i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo all")?;
+    let enforcement = &attempt(&ran)?.enforcement;
+    assert!(attempt(&ran)?.processes_ended);
+    if enforcement.is_enforced(Control::PidsLimit) {
+        assert_eq!(ran.stdout, "", "{enforcement:?}");
+    } else {
+        let reason = enforcement.missing().find(|(control, _)| *control == Control::PidsLimit);
+        assert!(reason.is_some_and(|(_, reason)| reason.contains("RLIMIT_NPROC")), "{enforcement:?}");
     }
     Ok(())
 }
