@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::ExitCode;
 
-use agent_worker::{Action, Environment, REPO, change, command, file, request, shell};
+use agent_worker::{Action, Environment, REPO, WORK_DIRECTORY, change, command, file, request, shell};
 use libtest_mimic::{Arguments, Failed, Trial};
 use proctor_core::model::enforcement::{Control, ControlState};
 use proctor_core::model::outcome::StartFault;
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
         signal_cancels_step;
         refuses_bad_requests;
         records_user_without_capabilities;
+        claims_only_enforced_process_limits;
+        works_outside_of_the_input_root;
     ];
     let mut trials = Vec::new();
     for environment in Environment::ALL {
@@ -287,8 +289,8 @@ fn allows_network_of_worker(action: &Action) -> Result<(), Failed> {
     let state = attempt(&ran)?.enforcement.0.get(&Control::NetworkNamespace);
     assert!(matches!(state, Some(ControlState::NotRequested { .. })), "{state:?}");
     // Bubblewrap denies the network to all actions of its worker.
-    let is_direct = matches!(action.environment, Environment::Root | Environment::User);
-    assert_eq!(ran.stdout, if is_direct { "connected\n" } else { "" }, "{ran:?}");
+    let is_denied = matches!(action.environment, Environment::BubblewrapRoot | Environment::BubblewrapUser);
+    assert_eq!(ran.stdout, if is_denied { "" } else { "connected\n" }, "{ran:?}");
     Ok(())
 }
 
@@ -303,8 +305,8 @@ fn git_directory_is_read_only(action: &Action) -> Result<(), Failed> {
 fn hides_inputs_from_step(action: &Action) -> Result<(), Failed> {
     action.write_input(LAYERS_CONTENT_FILE, "content")?;
     let root = match action.environment {
-        Environment::Root | Environment::User => action.root.display().to_string(),
         Environment::BubblewrapRoot | Environment::BubblewrapUser => String::new(),
+        _ => action.root.display().to_string(),
     };
     let script = format!("cat {root}/{REQUEST_FILE} {root}/{LAYERS_CONTENT_FILE} {root}/tree/tracked.txt; env; true");
     let ran = action.run_shell(&script)?;
@@ -353,8 +355,31 @@ fn records_user_without_capabilities(action: &Action) -> Result<(), Failed> {
     assert_eq!(capabilities.matches("0000000000000000").count(), 3, "{capabilities}");
     assert_eq!(id == "0", action.environment == Environment::BubblewrapRoot, "{ran:?}");
     if let Some(ControlState::NotEnforced { reason, .. }) = attempt(&ran)?.enforcement.0.get(&Control::UserNamespace) {
-        assert!(reason.contains("who has no capabilities either"), "{reason}");
-        assert_eq!(action.environment, Environment::BubblewrapRoot);
+        let is_user_0 = action.environment == Environment::BubblewrapRoot;
+        assert_eq!(reason.contains("who has no capabilities either"), is_user_0, "{reason}");
     }
+    Ok(())
+}
+
+fn claims_only_enforced_process_limits(action: &Action) -> Result<(), Failed> {
+    let ran = action.run_shell("i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo all")?;
+    let enforcement = &attempt(&ran)?.enforcement;
+    assert!(attempt(&ran)?.processes_ended);
+    if enforcement.is_enforced(Control::PidsLimit) {
+        assert_eq!(ran.stdout, "", "{enforcement:?}");
+    } else {
+        let reason = enforcement.missing().find(|(control, _)| *control == Control::PidsLimit);
+        assert!(reason.is_some_and(|(_, reason)| reason.contains("RLIMIT_NPROC")), "{enforcement:?}");
+    }
+    Ok(())
+}
+
+fn works_outside_of_the_input_root(action: &Action) -> Result<(), Failed> {
+    // The agent cannot create its own directory.
+    action.write_input(&format!("{WORK_DIRECTORY}/kept"), "kept")?;
+    let ran = action.run_with_git("cat tracked.txt .git/HEAD; echo x > new")?;
+    assert_eq!(ran.stdout, "as it was\nref: refs/heads/main\n", "{ran:?}");
+    assert_eq!(changes(&ran)["new"].1, "x\n");
+    assert_eq!(fs::read_to_string(action.root.join(WORK_DIRECTORY).join("kept"))?, "kept");
     Ok(())
 }

@@ -11,7 +11,7 @@ use proctor_core::model::enforcement::{Control, Enforcement};
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{Limit, Limits, Network};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions};
 
 use super::abstract_socket_probe::AbstractSocketProbe;
 use super::batch_runner;
@@ -23,7 +23,7 @@ use crate::helper::init_state::{CommandTurn, InitState, check_enforcement, toler
 use crate::host::StepUser;
 use crate::policy;
 use crate::setup::{SetupOp, SetupStage};
-use crate::sys::{self, CloseTime};
+use crate::sys::{self, CloseTime, ForkResult};
 use crate::wire::{self, ClaimRequest, CommandMessage, HelperMessage, MountedTree};
 
 /// Waits for the command and executes it, or reports why that failed and exits.
@@ -250,7 +250,35 @@ fn set_limits(
     bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;
     bound(Control::MemoryLimit, memory, Resource::Data, 0, memory_held, &data)?;
     bound(Control::CpuLimit, cpu_seconds, Resource::Cpu, 0, None, cpu)?;
-    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")
+    bound(Control::OpenFilesLimit, open_files, Resource::Nofile, 0, None, "RLIMIT_NOFILE of each process,")?;
+    if pids != Limit::Unlimited && pids_held.is_none() && !is_nproc_enforced().map_err(internal("try RLIMIT_NPROC"))? {
+        enforcement.record_not_enforced(Control::PidsLimit, NPROC_EXEMPTION);
+    }
+    Ok(())
+}
+
+/// The reason why RLIMIT_NPROC has no effect.
+pub(super) const NPROC_EXEMPTION: &str =
+    "the kernel exempts this user from RLIMIT_NPROC: it is root outside of the user namespaces of a container";
+
+/// Returns whether the kernel enforces RLIMIT_NPROC for this process: with a limit of 0, a fork must fail.
+pub(super) fn is_nproc_enforced() -> io::Result<bool> {
+    let own = rustix::process::getrlimit(Resource::Nproc);
+    rustix::process::setrlimit(Resource::Nproc, Rlimit { current: Some(0), maximum: own.maximum })?;
+    let forked = sys::fork();
+    if matches!(forked, Ok(ForkResult::Child)) {
+        std::process::exit(0)
+    }
+    rustix::process::setrlimit(Resource::Nproc, own)?;
+    match forked {
+        Ok(ForkResult::Parent(pid)) => {
+            rustix::process::waitpid(Pid::from_raw(pid), WaitOptions::empty())?;
+            Ok(false)
+        }
+        Ok(ForkResult::Child) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 fn enforce_landlock(

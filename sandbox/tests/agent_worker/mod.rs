@@ -22,6 +22,8 @@ use proctor_sandbox::agent::{
 const USER: u32 = 1001;
 /// Timeout for every wait.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The directory of the agent in the input root.
+pub(crate) const WORK_DIRECTORY: &str = "proctor-work";
 /// The path of the repository in each request.
 pub(crate) const REPO: &str = "/proctor-test/project";
 
@@ -30,6 +32,8 @@ pub(crate) const REPO: &str = "/proctor-test/project";
 pub(crate) enum Environment {
     /// Directly, as root.
     Root,
+    /// As root of a container that permits no namespaces.
+    ContainerRoot,
     /// Directly, as an ordinary user.
     User,
     /// In bubblewrap, as user 0 without capabilities, as buildbox-casd does by default.
@@ -39,11 +43,13 @@ pub(crate) enum Environment {
 }
 
 impl Environment {
-    pub(crate) const ALL: [Self; 4] = [Self::Root, Self::User, Self::BubblewrapRoot, Self::BubblewrapUser];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Root, Self::ContainerRoot, Self::User, Self::BubblewrapRoot, Self::BubblewrapUser];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Root => "root",
+            Self::ContainerRoot => "container_root",
             Self::User => "user",
             Self::BubblewrapRoot => "bubblewrap_root",
             Self::BubblewrapUser => "bubblewrap_user",
@@ -52,8 +58,8 @@ impl Environment {
 
     /// Returns the reason why the agent cannot be started like this on this machine, without using it.
     pub(crate) fn skip_reason(self) -> Option<String> {
-        if self == Self::Root {
-            return (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned());
+        if matches!(self, Self::Root | Self::ContainerRoot) && !rustix::process::geteuid().is_root() {
+            return Some("needs root".to_owned());
         }
         let dir = tempfile::tempdir().ok()?;
         prepare_root(dir.path(), self).ok()?;
@@ -67,6 +73,11 @@ impl Environment {
     fn command(self, root: &Path, words: &[&str]) -> Command {
         let mut command = match self {
             Self::Root => Command::new("env"),
+            Self::ContainerRoot => {
+                let mut command = Command::new("setpriv");
+                command.args(["--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]);
+                command
+            }
             Self::User if !rustix::process::geteuid().is_root() => Command::new("env"),
             Self::User => {
                 let mut command = Command::new("setpriv");
@@ -195,8 +206,7 @@ impl Action {
         if !output.status.success() || !stdout.is_empty() || !stderr.is_empty() {
             return Err(format!("{}: {stdout}{stderr}", output.status).into());
         }
-        let left: Vec<_> = fs::read_dir(&self.root)?.flatten().map(|entry| entry.file_name()).collect();
-        assert!(!left.iter().any(|name| name.to_string_lossy().contains("work")), "{left:?}");
+        assert_eq!(self.root.join(WORK_DIRECTORY).exists(), self.root.join(WORK_DIRECTORY).join("kept").exists());
         let text = |name| Ok::<_, Failed>(String::from_utf8_lossy(&fs::read(self.root.join(name))?).into_owned());
         Ok(Outputs {
             report: serde_json::from_slice(&fs::read(self.root.join(REPORT_FILE))?)?,

@@ -8,7 +8,7 @@ use proctor_core::model::plan::{Limit, Limits};
 use rustix::process::Resource;
 
 use crate::helper::command_process::{self, DEFAULT_MEMORY_NOTE};
-use crate::helper::setup_failure::{SetupFailure, refuse};
+use crate::helper::setup_failure::{SetupFailure, internal, refuse};
 use crate::host::StepUser;
 use crate::wire::InitInstructions;
 
@@ -81,10 +81,13 @@ fn limit_pids(
             let others = count_threads(user.uid());
             let all = most.saturating_add(others);
             command_process::set_rlimit(Resource::Nproc, all).map_err(refuse(control, "set RLIMIT_NPROC"))?;
-            let how = format!(
-                "RLIMIT_NPROC {all} limits all processes of user {} on the host, of which {others} were running",
-                user.uid()
-            );
+            let how = match command_process::is_nproc_enforced().map_err(internal("try RLIMIT_NPROC"))? {
+                true => format!(
+                    "RLIMIT_NPROC {all} limits all processes of user {} on the host, of which {others} were running",
+                    user.uid()
+                ),
+                false => command_process::NPROC_EXEMPTION.to_owned(),
+            };
             enforcement.record_not_enforced(control, how);
         }
         (Limit::Unlimited, _) => enforcement.record_not_requested(control, UNBOUNDED),
