@@ -8,6 +8,7 @@ use proctor_core::model::outcome::Termination;
 use proctor_core::model::plan::{PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
 use proctor_core::text::redact::Redactor;
+use proctor_git::files::paths;
 use proctor_remote::Bytes;
 use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentReport, AgentRequest, LayerChange, LayerChangeKind};
 use proctor_sandbox::layer_changes::{LayerBounds, read_directory};
@@ -215,6 +216,11 @@ impl StepOnWorker<'_> {
         if executed.cancelled {
             return Err(NotExecuted::Refused("the worker ended the step before its timeout".to_owned()));
         }
+        if job.request.has_git && list.iter().any(|change| is_git_directory(&change.path)) {
+            return Err(NotExecuted::Refused(
+                "the worker reports changes of `.git`, which no step can make".to_owned(),
+            ));
+        }
         if let Some(error) = changes_error {
             return Err(NotExecuted::Refused(format!("the files of the step are not known: {}", worker_text(&error))));
         }
@@ -295,6 +301,11 @@ fn move_content(change: &mut LayerChange, start: u64) {
     if let LayerChangeKind::File { offset, .. } = &mut change.kind {
         *offset += start;
     }
+}
+
+/// Returns whether a path of the tree is its git directory or below it.
+fn is_git_directory(path: &[u8]) -> bool {
+    path == GIT.as_bytes() || paths::is_below(path, GIT.as_bytes())
 }
 
 fn nonce() -> Result<String, NotExecuted> {

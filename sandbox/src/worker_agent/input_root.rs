@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::agent_error::AgentError;
-use crate::agent::{CHANGES_CONTENT_FILE, REPORT_FILE, STDERR_FILE, STDOUT_FILE};
+use crate::agent::{CHANGES_CONTENT_FILE, GIT_DIRECTORY, REPORT_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY};
 use crate::removal::remove_dir;
 
 /// Name of the directory in the input root in which the agent works.
@@ -18,6 +18,10 @@ const WORK_DIRECTORY: &str = "proctor-work";
 /// Types of file systems on which no tree is copied: FUSE, NFS, 9P, CIFS and SMB. They are slow, and may support
 /// neither overlays nor the times that show changes.
 const REMOTE_FILE_SYSTEMS: [u64; 5] = [0x6573_5546, 0x6969, 0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
+const TMPFS: u64 = 0x0102_1994;
+const PAGE: u64 = 4096;
+/// The largest tree that is copied to memory.
+const SMALL: TreeSize = TreeSize { bytes: 128 << 20, entries: 50_000 };
 /// Number of names that are tried for a directory outside of the input root.
 const MAX_TRIES: usize = 16;
 
@@ -81,6 +85,49 @@ impl InputRoot {
     }
 }
 
+/// The size of a tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct TreeSize {
+    bytes: u64,
+    entries: u64,
+}
+
+impl TreeSize {
+    /// Returns the size of everything in those of the directories that exist; `None` if it is not small, or cannot be read.
+    fn of_small<const N: usize>(tops: [PathBuf; N]) -> Option<Self> {
+        let mut open: Vec<PathBuf> = tops.into_iter().filter(|top| top.is_dir()).collect();
+        let mut size = Self::default();
+        while let Some(directory) = open.pop() {
+            for entry in std::fs::read_dir(directory).ok()? {
+                let entry = entry.ok()?;
+                let metadata = entry.metadata().ok()?;
+                size.entries += 1;
+                if metadata.is_dir() {
+                    open.push(entry.path());
+                } else {
+                    // A file takes whole pages of memory.
+                    size.bytes += metadata.len().next_multiple_of(PAGE);
+                }
+                if size.bytes > SMALL.bytes || size.entries > SMALL.entries {
+                    return None;
+                }
+            }
+        }
+        Some(size)
+    }
+}
+
+/// Returns whether a directory is on a tmpfs from which programs can run, with space for a tree, the copy of it that a
+/// sandbox without namespaces makes, and the step's own files.
+fn has_memory_for(directory: &Path, size: TreeSize) -> bool {
+    let (Ok(system), Ok(flags)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else { return false };
+    let is_tmpfs = u64::try_from(system.f_type).is_ok_and(|kind| kind == TMPFS);
+    let free = u64::try_from(system.f_bsize).unwrap_or_default().saturating_mul(system.f_bavail);
+    let has_inodes = system.f_files == 0 || system.f_ffree >= 3 * size.entries;
+    let runs_programs = !flags.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC);
+    is_tmpfs && has_inodes && runs_programs && free >= 3 * size.bytes + SMALL.bytes
+}
+
 /// The directory for the copy of the tree and the state of the sandboxes. It is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct WorkDirectory {
@@ -90,27 +137,36 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Creates it in the input root. If that is on a remote file system, or cannot be written, creates it in `TMPDIR`
-    /// or `/tmp`.
+    /// Creates it. A small tree is copied to memory, if `TMPDIR`, `/tmp` or `/dev/shm` is a tmpfs with enough space, because
+    /// creating a file on a disk takes much longer. Otherwise, the directory is in the input root. If that is on a remote
+    /// file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
     pub(super) fn create(root: &InputRoot) -> Result<Self, AgentError> {
+        if let Some(size) = TreeSize::of_small([TREE_DIRECTORY, GIT_DIRECTORY].map(|name| root.path.join(name))) {
+            let candidates = [temporary_directory(), "/tmp".into(), "/dev/shm".into()];
+            let in_memory = candidates.iter().filter(|candidate| has_memory_for(candidate, size));
+            if let Some(made) = in_memory.filter_map(|candidate| Self::create_in_temporary(candidate).ok()).next() {
+                return Ok(made);
+            }
+        }
         let is_remote = rustix::fs::fstatfs(&root.dir)
             .is_ok_and(|system| REMOTE_FILE_SYSTEMS.contains(&u64::try_from(system.f_type).unwrap_or_default()));
         if !is_remote && let Ok(made) = Self::create_in(&root.path, WORK_DIRECTORY) {
             return Ok(made);
         }
         let parent = temporary_directory();
-        let mut last = Errno::EXIST;
+        Self::create_in_temporary(&parent)
+            .map_err(AgentError::path("cannot create a directory for the copy of the tree in", parent))
+    }
+
+    /// Creates it in a directory that other actions use, too.
+    fn create_in_temporary(parent: &Path) -> Result<Self, Errno> {
         for number in 0..MAX_TRIES {
-            match Self::create_in(&parent, &format!("{WORK_DIRECTORY}-{}-{number}", std::process::id())) {
+            match Self::create_in(parent, &format!("{WORK_DIRECTORY}-{}-{number}", std::process::id())) {
                 Err(Errno::EXIST) => {}
-                Err(errno) => {
-                    last = errno;
-                    break;
-                }
-                Ok(made) => return Ok(made),
+                other => return other,
             }
         }
-        Err(AgentError::path("cannot create a directory for the copy of the tree in", parent)(last))
+        Err(Errno::EXIST)
     }
 
     fn create_in(parent: &Path, name: &str) -> Result<Self, Errno> {
@@ -152,4 +208,33 @@ fn temporary_directory() -> PathBuf {
 pub(super) fn home_directory() -> Option<PathBuf> {
     let home = std::fs::canonicalize(std::env::var_os("HOME")?).ok()?;
     Some(home).filter(|path| path.parent().is_some())
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests use plain files")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_counts_pages_and_entries_of_small_trees() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tree = dir.path().join("tree");
+        std::fs::create_dir_all(tree.join("sub")).expect("made");
+        std::fs::write(tree.join("sub/file"), "x").expect("written");
+        std::os::unix::fs::symlink("/", tree.join("link")).expect("made");
+        let size = |tops| TreeSize::of_small::<2>(tops);
+        let expected = TreeSize { bytes: 2 * PAGE, entries: 3 };
+        assert_eq!(size([tree.clone(), dir.path().join("absent")]), Some(expected), "a link is not followed");
+        let large = std::fs::File::create(tree.join("large")).expect("made");
+        large.set_len(SMALL.bytes).expect("sparse");
+        assert_eq!(size([tree, dir.path().join("absent")]), None);
+    }
+
+    #[test]
+    fn memory_must_be_a_tmpfs_with_space() {
+        let none = TreeSize::default();
+        assert!(!has_memory_for(Path::new("/proc"), none));
+        let all = TreeSize { bytes: u64::MAX / 8, entries: 1 };
+        assert!(!has_memory_for(Path::new("/dev/shm"), all));
+    }
 }

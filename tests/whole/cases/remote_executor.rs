@@ -82,8 +82,9 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// The workers of the server show parts of their own /proc, and have no control groups.
-const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'private_proc']\n";
+/// The workers of the server show parts of their own /proc, have no control groups, and belong to root on the host, for
+/// whom the kernel does not count processes.
+const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'pids_limit', 'private_proc']\n";
 /// A platform whose steps are not root, so that they can have namespaces.
 const USER: &str = "platform = { unixUID = '1000' }\n";
 /// The controls that a worker without namespaces lacks.
@@ -233,16 +234,21 @@ fn network_is_denied(env: &TestEnvironment) {
     assert!(!stdout.is_empty(), "{step:#}");
 }
 
-/// More steps than the server executes at once.
+/// More steps than run at once.
 fn many_steps_run(env: &TestEnvironment) {
     let skill = |number: usize| {
         let step = TestStep::sh("it", &format!("echo {number}"));
         TestSkill::new(&format!("verify.n{number}"), [step]).determinism("D1")
     };
+    let names: Vec<String> = (0..32).map(|number| format!("verify.n{number}")).collect();
+    let profile = format!("  wide: {{ include: [{}], parallel: 4 }}", names.join(", "));
     let cluster = Cluster::with_spec(env, &TestSpec::new((0..32).map(skill)));
-    cluster.run().exits(0);
-    for number in 0..32 {
-        let evidence = cluster.repo.evidence(&format!("verify.n{number}"));
+    let spec = cluster.repo.read("spec/verification.yaml").replace("\nskills:", &format!("\n{profile}\nskills:"));
+    cluster.repo.write("spec/verification.yaml", spec);
+    let run = ["--profile", "wide", "--changeset", CHANGESET, "--no-daemon", "--max-tier", "2"];
+    cluster.repo.run_with_only(&run).exits(0);
+    for (number, name) in names.iter().enumerate() {
+        let evidence = cluster.repo.evidence(name);
         let step = &evidence["steps"][0];
         assert!(is_remote(step) && step["stdout_preview"] == format!("{number}\n"), "{step:#}");
     }
@@ -309,6 +315,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
     let complete = cluster.run().all_output();
     assert!(complete.contains("executed on a worker"), "{complete}");
     let escaping = r#"{"path":"2e2e2f78","kind":{"kind":"deleted"}}"#;
+    let git = r#"{"path":"2e676974","kind":{"kind":"deleted"}}"#;
     let other = stream.replace("e3b0", "e3b1");
     let longer = stream.replace(r#""bytes":0"#, r#""bytes":9"#);
     for (script, expected) in [
@@ -319,6 +326,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         (report(own, &other, ""), "an output of the worker has another digest"),
         (report(own, &longer, ""), "the sizes of an output do not fit"),
         (report(own, stream, escaping), "in the list of a step's changes is refused"),
+        (report(own, stream, git), "changes of `.git`"),
     ] {
         cluster.use_agent(&script);
         let run = cluster.run().exits(5).all_output();
