@@ -360,10 +360,17 @@ fn tier_phrase(record: &RunRecord, tier: Tier) -> String {
 /// Renders a warning with the missing controls, if the last line does not name them.
 fn missing_controls_warning(record: &RunRecord) -> String {
     let missing = missing_controls_of(record);
-    match missing.len() <= MAX_NAMED_CONTROLS {
-        true => String::new(),
-        false => style::warning(&format!("not enforced: {} (see `proctor doctor`)", missing.join(", "))),
+    if missing.len() <= MAX_NAMED_CONTROLS {
+        return String::new();
     }
+    // `proctor doctor` examines this machine.
+    let is_here =
+        record.steps().any(|(_, step)| step.cluster().is_none() && step.enforcement.missing().next().is_some());
+    let missing = missing.join(", ");
+    style::warning(&match is_here {
+        true => format!("not enforced: {missing} (see `proctor doctor`)"),
+        false => format!("not enforced on the workers: {missing}"),
+    })
 }
 
 /// Renders the last line: the verdict, "partial" for a partial run, the count of each outcome, tier, tree and time.

@@ -176,7 +176,7 @@ fn failure_message(check: &CheckEvidence, plan: &Plan) -> String {
             format!("`{command}` {leaked} (leaks: fail)")
         }
         (Outcome::Drifted, ..) => {
-            format!("`{command}` changed {}, which it must not change change", changed_paths(check))
+            format!("`{command}` changed {}, which it must not change", changed_paths(check))
         }
         _ => match &check.step.termination {
             Termination::NotStarted { reason, .. } => format!("`{command}` did not start: {reason}"),
