@@ -50,11 +50,14 @@ impl RemoteRun {
         self.settings.mode == ExecutorMode::Hybrid
     }
 
-    /// Returns the toolchain checks that precede a step of `skill`. The checks themselves run as steps of skills that the
-    /// plan does not have.
-    pub(crate) fn checks(&self, skill: &PlannedSkill) -> Vec<PlannedCheck> {
+    /// Returns the toolchain checks that precede a step on the worker. The checks themselves run as steps of skills that the
+    /// plan does not have. If this machine is to replace a worker that does not satisfy a check, the check precedes itself.
+    pub(crate) fn checks(&self, skill: &PlannedSkill, step: &PlannedStep) -> Vec<PlannedCheck> {
         let is_planned = self.plan.skills.iter().any(|planned| planned == skill);
-        let checks = self.plan.checks.iter().filter(|check| is_planned && skill.toolchains.includes(&check.toolchain));
-        checks.cloned().collect()
+        let precedes = |check: &&PlannedCheck| match is_planned {
+            true => skill.toolchains.includes(&check.toolchain),
+            false => self.falls_back() && check.run == *step,
+        };
+        self.plan.checks.iter().filter(precedes).cloned().collect()
     }
 }

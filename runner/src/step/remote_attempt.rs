@@ -88,13 +88,13 @@ impl StepOnWorker<'_> {
         stack: &LayerStack,
         live: &mut Option<[LiveWriter; 2]>,
     ) -> Result<RemoteAttempt, NotExecuted> {
-        let Self { remote, context, skill, policy, .. } = self;
+        let Self { remote, context, skill, step, policy } = self;
         let executor = remote.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))?;
         if !skill.needs_paths.is_empty() {
             let reason = format!("skill `{}` has `needs_paths`, which workers do not get", skill.name);
             return Err(NotExecuted::Refused(reason));
         }
-        let checks = remote.checks(skill);
+        let checks = remote.checks(skill, step);
         let (layers, content) = read_layers(stack).await?;
         let request = AgentRequest {
             version: AGENT_PROTOCOL,

@@ -272,9 +272,17 @@ fn missing_control_is_inconclusive(env: &TestEnvironment) {
 fn wrong_toolchain_is_inconclusive(env: &TestEnvironment) {
     let spec = TestSpec::new([TestSkill::new("verify.it", [TestStep::sh("it", "exit 1")]).determinism("D1")]);
     let checks = "toolchains:\n  tool: { required: [{ cmd: [sh, -c, 'echo 1.2.3'], version: '>=2' }] }";
-    let cluster = Cluster::with_spec(env, &spec.with_top_level(checks));
+    let cluster = Cluster::with_spec(env, &spec.clone().with_top_level(checks));
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("1.2.3"), "{run}");
+    // The workers have no /etc, unlike this machine.
+    let checks = checks.replace("echo 1.2.3", "test -d /etc && echo 2.0.0 || echo 1.2.3");
+    let repo = env.repo_at("other", &spec.with_top_level(&checks));
+    cluster.configure("hybrid", &[USER, TRUSTED]);
+    repo.run_with(&["--no-daemon", "--max-tier", "2"]).exits(1);
+    let fallback = &repo.step("it")["executor"];
+    let reason = fallback["reason"].as_str().unwrap_or_default();
+    assert!(fallback["kind"] == "local_fallback" && reason.contains("does not satisfy"), "{fallback:#}");
 }
 
 fn secret_stays(env: &TestEnvironment) {
