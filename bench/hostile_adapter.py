@@ -5,10 +5,14 @@ calls `judge(kind, probe, result)` for demands that it cannot check itself. The 
 record of the run, and the output of Proctor in its formats for human readers and for programs.
 
 PROCTOR is the path of the program. By default, it is `proctor` next to this file, or the release or debug build.
+
+If REMOTE_CONFIG names a `proctord.toml` with `[remote_executor]`, the probes run on workers of that cluster: as steps of
+`proctor run`, over a copy of the repository with a spec of its own.
 """
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,6 +28,9 @@ PATIENCE = 30
 # Maximum time until the processes of a step are gone after its runner was killed, in seconds.
 GONE_WITHIN = 1.0
 
+# The config of the cluster whose workers run the probes.
+REMOTE_CONFIG = os.environ.get("REMOTE_CONFIG")
+
 # The demands that concern the printed output.
 READ = {"runner:utf8", "runner:esc", "runner:wf", "runner:spoof", "runner:redact"}
 
@@ -38,7 +45,31 @@ def proctor():
     return os.path.abspath(found)
 
 
+def remote_command(ctx, form):
+    """Returns the command that runs the probe on a worker."""
+    limits = ctx["limits"]
+    step = {
+        "name": "probe", "cmd": ctx["argv"], "timeout_ms": int(ctx["timeout_s"] * 1000), "grace_ms": GRACE_MS,
+        "limits": {
+            "memory": "%dMiB" % limits["mem_limit_mb"], "pids": limits["pids_limit"],
+            "disk": "%dMiB" % limits["disk_limit_mb"], "output": limits["output_limit"] // 2,
+        },
+    }
+    skill = {"description": "a probe", "determinism": "D2", "tier": 1, "steps": [step]}
+    spec = {"version": 1, "profiles": {"pr": {"include": ["verify.probe"]}}, "skills": {"verify.probe": skill}}
+    # The harness compares its own repository with an earlier state.
+    repo = ctx["repo"] + "-remote"
+    if not os.path.exists(repo):
+        shutil.copytree(ctx["repo"], repo, symlinks=True)
+        with open(os.path.join(repo, "spec/verification.yaml"), "w") as file:
+            json.dump(spec, file)
+    return [proctor(), "run", "--format", form, "--profile", "pr", "--no-daemon", "--max-tier", "3", "--repo", repo,
+            "--config", REMOTE_CONFIG, "--state-dir", os.path.join(ctx["state"], "proctor")]
+
+
 def command(ctx, form):
+    if REMOTE_CONFIG:
+        return remote_command(ctx, form)
     limits = ctx["limits"]
     # The limit of the harness applies to both streams together, `--output` to each stream.
     each = limits["output_limit"] // 2
@@ -92,6 +123,10 @@ def run(ctx):
 
 
 def answer(record, presented):
+    if REMOTE_CONFIG:
+        # As `proctor exec` has it.
+        finished = record["finished"]
+        record |= {"step": record["skills"][0]["steps"][0], "verdict": finished["verdict"], "exit_code": finished["exit_code"]}
     step = record["step"]
     ended = step["termination"]
     drift = [change["path"] for change in step["drift"]["changes"]]
