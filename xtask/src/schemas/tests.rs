@@ -403,8 +403,8 @@ fn toolchain_evidence_matches_schema() {
     });
     let value = assert_valid("toolchain-evidence", &document);
     // Older documents lack `found_reports`, a step without `files` lacks these, a step that left no process behind lacks
-    // `leaked`, and a step that was executed lacks `reused`.
-    let optional = ["found_reports", "leaked", "files", "checked_files", "input_enforcement", "reused"];
+    // `leaked`, and a step that was executed on this machine lacks `reused` and `executor`.
+    let optional = ["found_reports", "leaked", "files", "checked_files", "input_enforcement", "reused", "executor"];
     let may_lack = |key: &&String| optional.contains(&key.as_str());
     for key in value["checks"][0].as_object().expect("an object").keys().filter(|key| !may_lack(key)) {
         assert_required("toolchain-evidence", &value, "/checks/0", key);
