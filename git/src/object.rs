@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod blob_id;
+pub mod loose_object;
 pub(crate) mod name_rules;
 pub(crate) mod object_error;
 pub mod object_id;

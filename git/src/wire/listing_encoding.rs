@@ -6,8 +6,9 @@ use crate::files::file_stat::FileStat;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 use crate::index::{GITLINK_MODE, GitIndex, IndexEntry, IndexStat};
+use crate::object::loose_object::LooseObject;
 use crate::object::object_id::ObjectId;
-use crate::protocol::{CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
+use crate::protocol::{CommitObjects, CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
 use crate::wire::codec::{BinaryDecoder, BinaryEncoder};
 
 /// Writes paths.
@@ -124,6 +125,28 @@ impl CommitTree {
         Some(())
     }
 }
+
+impl CommitObjects {
+    /// Writes the objects, which the JSON omits.
+    pub(crate) fn write_objects(&self, writer: &mut BinaryEncoder) {
+        writer.count(self.objects.len());
+        for object in &self.objects {
+            write_id(writer, object.id);
+            writer.bytes(&object.file);
+        }
+    }
+
+    /// Reads the objects, which the JSON omits.
+    pub(crate) fn read_objects(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        let count = reader.count(MIN_OBJECT_BYTES)?;
+        let object = |_| Some(LooseObject { id: read_id(reader)?, file: reader.bytes()?.to_vec() });
+        self.objects = (0..count).map(object).collect::<Option<_>>()?;
+        Some(())
+    }
+}
+
+/// Minimum encoded size of an object, in bytes.
+const MIN_OBJECT_BYTES: usize = 1 + 20 + 8;
 
 /// Minimum encoded size of a leaf in a commit's tree, in bytes.
 const MIN_LEAF_BYTES: usize = 4 + 4 + 1 + 20;
