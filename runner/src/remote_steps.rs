@@ -2,9 +2,11 @@
 //! examines its report. The decision where a step runs is in `step/remote_attempt.rs`.
 
 mod executor;
+mod git_objects;
 mod input_root;
 mod worker_report;
 
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
+pub(crate) use git_objects::GitObjectReader;
 pub(crate) use input_root::{git_tree, input_tree};
 pub(crate) use worker_report::{examine_checks, received_stream, require_own_report, worker_evidence, worker_text};

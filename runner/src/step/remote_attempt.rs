@@ -9,6 +9,7 @@ use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
 use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
 use proctor_core::text::redact::Redactor;
+use proctor_git::helper::GitHelper;
 use proctor_remote::{Bytes, MerkleTree};
 use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentReport, AgentRequest, LayerChange, LayerChangeKind};
 use proctor_sandbox::layer_changes::{LayerBounds, read_directory};
@@ -18,8 +19,8 @@ use tokio::sync::OnceCell;
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
-    RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, examine_checks, git_tree, input_tree, received_stream,
-    require_own_report, worker_evidence, worker_text,
+    GitObjectReader, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, examine_checks, git_tree, input_tree,
+    received_stream, require_own_report, worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -46,8 +47,17 @@ pub(crate) struct RemoteRun {
     pub(crate) settings: RemoteExecutorSettings,
     /// The executor, or the reason why the config cannot be used.
     executor: Result<RemoteExecutor, String>,
+    git: GitObjectSource,
     plan: Arc<RemotePlan>,
     trees: OnceCell<Result<RemoteTrees, String>>,
+}
+
+/// Reads git objects for workers.
+#[derive(Debug, Clone)]
+pub(crate) struct GitObjectSource {
+    pub(crate) helper: GitHelper,
+    /// Remembers the objects of the last tree. The runs of a process share it.
+    pub(crate) reader: Arc<GitObjectReader>,
 }
 
 /// The parts of a plan that remote steps need.
@@ -62,6 +72,8 @@ struct RemotePlan {
 struct RemoteTrees {
     tree: Arc<MerkleTree>,
     git: Option<Arc<MerkleTree>>,
+    /// The reason why `git` has no objects, unless there is no commit.
+    no_git_objects: Option<String>,
 }
 
 /// The result of an attempt on a worker.
@@ -95,9 +107,14 @@ fn refused(error: &impl std::error::Error) -> NotExecuted {
 }
 
 impl RemoteRun {
-    pub(crate) fn new(settings: RemoteExecutorSettings, executor: Result<RemoteExecutor, String>, plan: &Plan) -> Self {
+    pub(crate) fn new(
+        settings: RemoteExecutorSettings,
+        executor: Result<RemoteExecutor, String>,
+        git: GitObjectSource,
+        plan: &Plan,
+    ) -> Self {
         let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
-        Self { settings, executor, plan: Arc::new(plan), trees: OnceCell::new() }
+        Self { settings, executor, git, plan: Arc::new(plan), trees: OnceCell::new() }
     }
 
     /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.
@@ -160,6 +177,7 @@ impl RemoteRun {
             layers: content,
             tree: trees.tree,
             git: trees.git,
+            no_git_objects: trees.no_git_objects,
             platform: self.settings.platform_of(&skill.platform, &skill.container),
         };
         let outputs = executor.execute(&job, &context.cancel).await?;
@@ -225,7 +243,7 @@ impl RemoteRun {
         (skill, step): (&PlannedSkill, &PlannedStep),
         policy: &Policy,
     ) -> Result<RemoteTrees, NotExecuted> {
-        let whole = self.trees.get_or_init(async || describe_trees(context).await).await;
+        let whole = self.trees.get_or_init(async || describe_trees(context, self.git.clone()).await).await;
         let whole = whole.clone().map_err(NotExecuted::Refused)?;
         if policy.inputs.is_none() {
             return Ok(whole);
@@ -293,6 +311,7 @@ impl RemoteRun {
             platform: job.platform,
             trusted: self.settings.trust_workers,
             repo: worker_text(&repo.display().to_string()),
+            no_git_objects: job.no_git_objects,
             worker: worker_evidence(&worker, toolchains),
         };
         let result = attempt::worker_result(executed, step, streams);
@@ -304,13 +323,16 @@ impl RemoteRun {
 /// The reason why a run without a private copy of the tree uses no workers.
 const NO_COPY: &str = "the tree has no private copy, so that it could change while it is sent";
 
-async fn describe_trees(context: &Arc<RunContext>) -> Result<RemoteTrees, String> {
+async fn describe_trees(context: &Arc<RunContext>, source: GitObjectSource) -> Result<RemoteTrees, String> {
     let context = Arc::clone(context);
     let work = tokio::task::spawn_blocking(move || {
         let tree = context.observed_tree(None).ok_or_else(|| NO_COPY.to_owned())?;
-        let git = git_tree(&tree.directory.join(GIT)).map_err(|error| one_line(&error))?;
+        let git = tree.directory.join(GIT);
+        let objects = source.reader.read(&source.helper, context.tree.worktree.path(), &git);
+        let (objects, no_git_objects) = objects.map_or_else(|reason| (None, Some(reason)), |found| (found, None));
+        let git = git_tree(&git, objects.as_deref()).map_err(|error| one_line(&error))?;
         let tree = input_tree(tree.entries, tree.directory, None).map_err(|error| one_line(&error))?;
-        Ok(RemoteTrees { tree: Arc::new(tree), git: git.map(Arc::new) })
+        Ok(RemoteTrees { tree: Arc::new(tree), git: git.map(Arc::new), no_git_objects })
     });
     work.await.unwrap_or_else(|error| Err(error.to_string()))
 }

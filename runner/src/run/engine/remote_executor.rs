@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::api::RemoteExecutorCheck;
@@ -16,7 +16,7 @@ use crate::error::one_line;
 use crate::remote_server::{ServerError, connect_to};
 use crate::remote_steps::{AgentProgram, RemoteExecutor};
 use crate::shared_results::stamp_of;
-use crate::step::remote_attempt::RemoteRun;
+use crate::step::remote_attempt::{GitObjectSource, RemoteRun};
 
 /// The client for the last settings.
 #[derive(Debug, Default)]
@@ -50,7 +50,8 @@ impl Engine {
             let agent = settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox);
             Ok(RemoteExecutor::new(client, settings.clone(), self.agent_program(agent)?))
         });
-        Some(RemoteRun::new(settings.clone(), executor, plan))
+        let git = GitObjectSource { helper: self.helper.clone(), reader: Arc::clone(&self.git_objects) };
+        Some(RemoteRun::new(settings.clone(), executor, git, plan))
     }
 
     /// Checks the cluster; `None` without one.
