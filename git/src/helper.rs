@@ -293,7 +293,7 @@ impl GitHelper {
         }
     }
 
-    /// Returns a commit with its trees and blobs, the tags that lead to it, and other blobs, as git stores them.
+    /// Returns packs of a commit, its trees and blobs, the tags that lead to it, and other blobs.
     ///
     /// # Errors
     /// [`GitError::Unreadable`] if the commit or one of its trees is missing; otherwise the errors of

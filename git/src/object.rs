@@ -2,10 +2,10 @@
 
 pub mod attributes;
 pub mod blob_id;
-pub mod loose_object;
 pub(crate) mod name_rules;
 pub(crate) mod object_error;
 pub mod object_id;
+pub mod object_pack;
 pub(crate) mod object_parser;
 pub mod tree_check;
 pub mod tree_identity;

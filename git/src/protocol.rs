@@ -14,8 +14,8 @@ use crate::files::file_stat::FileStat;
 use crate::files::repo_path::RepoPath;
 use crate::ignore::external_rules::ExternalRules;
 use crate::index::GitIndex;
-use crate::object::loose_object::LooseObject;
 use crate::object::object_id::{ObjectFormat, ObjectId};
+use crate::object::object_pack::ObjectPack;
 use crate::repository_paths::RepositoryPaths;
 
 /// A request, on the helper's standard input.
@@ -114,7 +114,7 @@ pub enum GitRequest {
         /// Size of the files that the receiver has already, in bytes.
         held_bytes: u64,
     },
-    /// Returns a commit and other objects as git stores them.
+    /// Returns packs of a commit and other objects.
     Objects {
         /// The top of the work tree.
         repo: PathBuf,
@@ -442,9 +442,9 @@ pub struct CommitObjects {
     pub exceeded: Option<ObjectBound>,
     /// True if the commit has parents.
     pub has_parents: bool,
-    /// The objects, each once. Blobs that the repository lacks are omitted.
+    /// The packs of the objects. Blobs that the repository lacks are omitted.
     #[serde(skip)]
-    pub objects: Vec<LooseObject>,
+    pub packs: Vec<ObjectPack>,
 }
 
 /// A bound on the objects for a git directory.

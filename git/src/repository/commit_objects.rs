@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use crate::error::GitError;
 use crate::index::GITLINK_MODE;
-use crate::object::loose_object::LooseObject;
 use crate::object::object_id::{ObjectId, ObjectKind};
+use crate::object::object_pack::{self, PackedObject};
 use crate::object::object_parser;
 use crate::object::tree_identity::TREE_MODE;
 use crate::protocol::{CommitObjects, MAX_OBJECT_BYTES, MAX_OBJECTS, ObjectBound, WantedObjects};
@@ -30,8 +30,11 @@ fn read_bounded(
     let has_parents = source.commit.has_parents;
     let reader = SelectedObjects { history, source: &source, budget, seen: HashSet::new(), objects: Vec::new() };
     match reader.read(wanted) {
-        Ok(objects) => Ok(CommitObjects { exceeded: None, has_parents, objects }),
-        Err(Stop::Exceeded(bound)) => Ok(CommitObjects { exceeded: Some(bound), has_parents, objects: Vec::new() }),
+        Ok(objects) => {
+            let packs = object_pack::encode_packs(wanted.commit.format(), objects);
+            Ok(CommitObjects { exceeded: None, has_parents, packs })
+        }
+        Err(Stop::Exceeded(bound)) => Ok(CommitObjects { exceeded: Some(bound), has_parents, packs: Vec::new() }),
         Err(Stop::Failed(error)) => Err(error),
     }
 }
@@ -69,11 +72,11 @@ struct SelectedObjects<'a> {
     source: &'a OpenCommit<'a>,
     budget: Budget,
     seen: HashSet<ObjectId>,
-    objects: Vec<LooseObject>,
+    objects: Vec<PackedObject>,
 }
 
 impl SelectedObjects<'_> {
-    fn read(mut self, wanted: &WantedObjects) -> Result<Vec<LooseObject>, Stop> {
+    fn read(mut self, wanted: &WantedObjects) -> Result<Vec<PackedObject>, Stop> {
         self.require(wanted.commit, ObjectKind::Commit)?;
         let mut trees = vec![self.source.tree_id()];
         while let Some(id) = trees.pop() {
@@ -132,7 +135,7 @@ impl SelectedObjects<'_> {
         let size = self.header(id)?.map_or(0, |(_, size)| size);
         self.budget.charge(size)?;
         let content = self.content(id, kind)?;
-        let object = LooseObject::encode(id, kind, &content);
+        let object = PackedObject::encode(id, kind, &content);
         self.objects.push(object.map_err(|error| self.history.unreadable(error.to_string()))?);
         self.seen.insert(id);
         Ok(content)
@@ -178,12 +181,12 @@ mod tests {
         let history = RepositoryHistory::open(directory.path(), None).unwrap_or_else(|error| panic!("{error}"));
         let wanted = WantedObjects { commit, tags: vec![commit], blobs: Vec::new() };
         let read = |objects, bytes| read_bounded(&history, &wanted, Budget { objects, bytes }).expect("read");
-        // A commit, a tree and a blob.
+        // A commit, a tree and a blob. Blobs are in another pack.
         let complete = read(3, 1000);
-        assert_eq!((complete.exceeded, complete.has_parents, complete.objects.len()), (None, false, 3));
+        assert_eq!((complete.exceeded, complete.has_parents, complete.packs.len()), (None, false, 2));
         for (objects, bytes, bound) in [(2, 1000, ObjectBound::Objects), (3, 10, ObjectBound::Bytes)] {
             let found = read(objects, bytes);
-            assert_eq!((found.exceeded, found.objects), (Some(bound), Vec::new()));
+            assert_eq!((found.exceeded, found.packs), (Some(bound), Vec::new()));
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::files::file_stat::FileStat;
 use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 use crate::index::{GITLINK_MODE, GitIndex, IndexEntry, IndexStat};
-use crate::object::loose_object::LooseObject;
 use crate::object::object_id::ObjectId;
+use crate::object::object_pack::ObjectPack;
 use crate::protocol::{CommitObjects, CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
 use crate::wire::codec::{BinaryDecoder, BinaryEncoder};
 
@@ -127,26 +127,30 @@ impl CommitTree {
 }
 
 impl CommitObjects {
-    /// Writes the objects, which the JSON omits.
-    pub(crate) fn write_objects(&self, writer: &mut BinaryEncoder) {
-        writer.count(self.objects.len());
-        for object in &self.objects {
-            write_id(writer, object.id);
-            writer.bytes(&object.file);
+    /// Writes the packs, which the JSON omits.
+    pub(crate) fn write_packs(&self, writer: &mut BinaryEncoder) {
+        writer.count(self.packs.len());
+        for ObjectPack { checksum, pack, index } in &self.packs {
+            write_id(writer, *checksum);
+            writer.bytes(pack);
+            writer.bytes(index);
         }
     }
 
-    /// Reads the objects, which the JSON omits.
-    pub(crate) fn read_objects(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
-        let count = reader.count(MIN_OBJECT_BYTES)?;
-        let object = |_| Some(LooseObject { id: read_id(reader)?, file: reader.bytes()?.to_vec() });
-        self.objects = (0..count).map(object).collect::<Option<_>>()?;
+    /// Reads the packs, which the JSON omits.
+    pub(crate) fn read_packs(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        let pack = |reader: &mut BinaryDecoder<'_>| {
+            let checksum = read_id(reader)?;
+            Some(ObjectPack { checksum, pack: reader.bytes()?.to_vec(), index: reader.bytes()?.to_vec() })
+        };
+        let count = reader.count(MIN_PACK_BYTES)?;
+        self.packs = (0..count).map(|_| pack(reader)).collect::<Option<_>>()?;
         Some(())
     }
 }
 
-/// Minimum encoded size of an object, in bytes.
-const MIN_OBJECT_BYTES: usize = 1 + 20 + 8;
+/// Minimum encoded size of a pack with its index, in bytes.
+const MIN_PACK_BYTES: usize = 1 + 20 + 8 + 8;
 
 /// Minimum encoded size of a leaf in a commit's tree, in bytes.
 const MIN_LEAF_BYTES: usize = 4 + 4 + 1 + 20;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::helper::GitHelper;
-use proctor_git::object::loose_object::LooseObject;
 use proctor_git::object::object_id::ObjectId;
+use proctor_git::object::object_pack::ObjectPack;
 use proctor_git::protocol::WantedObjects;
 use proctor_remote::{BlobDigest, Bytes};
 
@@ -35,12 +35,12 @@ pub(crate) struct ObjectFile {
 }
 
 impl GitObjects {
-    pub(super) fn new(objects: Vec<LooseObject>, cut: Option<ObjectId>) -> Self {
-        let file = |object: LooseObject| {
-            let (path, content) = (object.path(), Bytes::from(object.file));
+    pub(super) fn new(packs: Vec<ObjectPack>, cut: Option<ObjectId>) -> Self {
+        let file = |(path, content)| {
+            let content = Bytes::from(content);
             ObjectFile { path, digest: BlobDigest::for_bytes(&content), content }
         };
-        Self { files: objects.into_iter().map(file).collect(), cut }
+        Self { files: packs.into_iter().flat_map(ObjectPack::into_files).map(file).collect(), cut }
     }
 }
 
@@ -71,7 +71,7 @@ impl GitObjectReader {
         if let Some(bound) = found.exceeded {
             return Err(bound.to_string());
         }
-        let objects = Arc::new(GitObjects::new(found.objects, found.has_parents.then_some(wanted.commit)));
+        let objects = Arc::new(GitObjects::new(found.packs, found.has_parents.then_some(wanted.commit)));
         self.remember(key, &objects);
         Ok(Some(objects))
     }

@@ -169,8 +169,8 @@ fn add_git_files(
 
 #[cfg(test)]
 mod tests {
-    use proctor_git::object::loose_object::LooseObject;
     use proctor_git::object::object_id::ObjectId;
+    use proctor_git::object::object_pack::ObjectPack;
 
     use super::*;
 
@@ -197,7 +197,8 @@ mod tests {
         let without = contents(None);
         assert!(without.contains(&b"0123\n".to_vec()) && !without.contains(&b"objects".to_vec()));
         let id = |digit: &str| ObjectId::from_hex(digit.repeat(40).as_bytes()).expect("an id");
-        let objects = GitObjects::new(vec![LooseObject { id: id("b"), file: b"object".to_vec() }], Some(id("b")));
+        let pack = ObjectPack { checksum: id("d"), pack: b"object".to_vec(), index: b"index".to_vec() };
+        let objects = GitObjects::new(vec![pack], Some(id("b")));
         let with = contents(Some(&objects));
         assert!(with.contains(&b"object".to_vec()) && with.contains(&format!("{}\n", id("b")).into_bytes()));
         // A shallow clone keeps its own boundary.
