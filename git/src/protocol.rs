@@ -442,6 +442,8 @@ pub struct CommitObjects {
     pub exceeded: Option<ObjectBound>,
     /// True if the commit has parents.
     pub has_parents: bool,
+    /// The wanted tags that lead to the commit.
+    pub tags: Vec<ObjectId>,
     /// The packs of the objects. Blobs that the repository lacks are omitted.
     #[serde(skip)]
     pub packs: Vec<ObjectPack>,

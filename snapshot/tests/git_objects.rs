@@ -89,9 +89,11 @@ fn repository_from(repo: &FixtureRepo, found: &CommitObjects, options: &[&str]) 
 fn require_same_answers(repo: &FixtureRepo, options: &[&str], expected_tags: &[&str]) {
     let found = read(repo);
     assert!(found.has_parents);
+    let tags: Vec<ObjectId> = expected_tags.iter().map(|tag| ids(&repo.git(&["rev-parse", tag]))[0]).collect();
+    assert_eq!(found.tags, tags);
     let mut expected: BTreeSet<ObjectId> =
         ids(&repo.git(&["rev-list", "--objects", "--no-walk", "HEAD"])).into_iter().collect();
-    expected.extend(expected_tags.iter().map(|tag| ids(&repo.git(&["rev-parse", tag]))[0]));
+    expected.extend(tags);
     assert_eq!(found_ids(repo, &found), expected);
     let copy = repository_from(repo, &found, options);
     for question in [

@@ -28,13 +28,16 @@ fn read_bounded(
 ) -> Result<CommitObjects, GitError> {
     let source = OpenCommit::open(history, &wanted.commit.to_string())?;
     let has_parents = source.commit.has_parents;
-    let reader = SelectedObjects { history, source: &source, budget, seen: HashSet::new(), objects: Vec::new() };
-    match reader.read(wanted) {
-        Ok(objects) => {
-            let packs = object_pack::encode_packs(wanted.commit.format(), objects);
-            Ok(CommitObjects { exceeded: None, has_parents, packs })
+    let (seen, objects, tags) = (HashSet::new(), Vec::new(), Vec::new());
+    let mut selected = SelectedObjects { history, source: &source, budget, seen, objects, tags };
+    match selected.read(wanted) {
+        Ok(()) => {
+            let packs = object_pack::encode_packs(wanted.commit.format(), selected.objects);
+            Ok(CommitObjects { exceeded: None, has_parents, tags: selected.tags, packs })
         }
-        Err(Stop::Exceeded(bound)) => Ok(CommitObjects { exceeded: Some(bound), has_parents, packs: Vec::new() }),
+        Err(Stop::Exceeded(bound)) => {
+            Ok(CommitObjects { exceeded: Some(bound), has_parents, ..CommitObjects::default() })
+        }
         Err(Stop::Failed(error)) => Err(error),
     }
 }
@@ -73,10 +76,11 @@ struct SelectedObjects<'a> {
     budget: Budget,
     seen: HashSet<ObjectId>,
     objects: Vec<PackedObject>,
+    tags: Vec<ObjectId>,
 }
 
 impl SelectedObjects<'_> {
-    fn read(mut self, wanted: &WantedObjects) -> Result<Vec<PackedObject>, Stop> {
+    fn read(&mut self, wanted: &WantedObjects) -> Result<(), Stop> {
         self.require(wanted.commit, ObjectKind::Commit)?;
         let mut trees = vec![self.source.tree_id()];
         while let Some(id) = trees.pop() {
@@ -96,8 +100,7 @@ impl SelectedObjects<'_> {
             }
         }
         wanted.blobs.iter().try_for_each(|id| self.add_blob(*id))?;
-        wanted.tags.iter().try_for_each(|id| self.add_tags(*id, wanted.commit))?;
-        Ok(self.objects)
+        wanted.tags.iter().try_for_each(|id| self.add_tags(*id, wanted.commit))
     }
 
     /// Adds a blob, unless the repository lacks it: git needs a blob only if a command reads its content.
@@ -122,6 +125,7 @@ impl SelectedObjects<'_> {
         if at != commit {
             return Ok(());
         }
+        self.tags.push(id);
         for tag in chain {
             if !self.seen.contains(&tag) {
                 self.require(tag, ObjectKind::Tag)?;

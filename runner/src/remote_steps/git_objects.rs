@@ -1,6 +1,7 @@
 //! Reads the git objects that workers get: those of HEAD and of the index. The commit of one tree is verified again and
 //! again, so that the last objects are remembered.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use proctor_core::text::digest::Sha256Hex;
 use proctor_git::helper::GitHelper;
 use proctor_git::object::object_id::ObjectId;
 use proctor_git::object::object_pack::ObjectPack;
-use proctor_git::protocol::WantedObjects;
+use proctor_git::protocol::{CommitObjects, WantedObjects};
 use proctor_remote::{BlobDigest, Bytes};
 
 use super::input_root::is_directory;
@@ -24,6 +25,8 @@ pub(crate) struct GitObjects {
     pub(crate) files: Vec<ObjectFile>,
     /// The commit of HEAD, if it has parents: workers do not get them.
     pub(crate) cut: Option<ObjectId>,
+    /// The ids of the refs that workers get: the commit and its tags.
+    refs: BTreeSet<String>,
 }
 
 /// A file below `objects/`.
@@ -35,12 +38,23 @@ pub(crate) struct ObjectFile {
 }
 
 impl GitObjects {
-    pub(super) fn new(packs: Vec<ObjectPack>, cut: Option<ObjectId>) -> Self {
+    pub(super) fn new(commit: ObjectId, found: CommitObjects) -> Self {
         let file = |(path, content)| {
             let content = Bytes::from(content);
             ObjectFile { path, digest: BlobDigest::for_bytes(&content), content }
         };
-        Self { files: packs.into_iter().flat_map(ObjectPack::into_files).map(file).collect(), cut }
+        let files = found.packs.into_iter().flat_map(ObjectPack::into_files).map(file).collect();
+        let cut = found.has_parents.then_some(commit);
+        Self { files, cut, refs: found.tags.into_iter().chain([commit]).map(|id| id.to_string()).collect() }
+    }
+
+    /// Returns the refs whose objects are here, of those in the format of `packed-refs`.
+    pub(super) fn select_refs(&self, refs: &[u8]) -> Vec<u8> {
+        let is_known = |line: &&[u8]| {
+            let id = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+            std::str::from_utf8(id).is_ok_and(|id| self.refs.contains(id))
+        };
+        refs.split_inclusive(|byte| *byte == b'\n').filter(is_known).flatten().copied().collect()
     }
 }
 
@@ -71,7 +85,7 @@ impl GitObjectReader {
         if let Some(bound) = found.exceeded {
             return Err(bound.to_string());
         }
-        let objects = Arc::new(GitObjects::new(found.packs, found.has_parents.then_some(wanted.commit)));
+        let objects = Arc::new(GitObjects::new(wanted.commit, found));
         self.remember(key, &objects);
         Ok(Some(objects))
     }

@@ -17,6 +17,8 @@ use super::git_objects::GitObjects;
 
 /// The directory of git objects. The private copy borrows all of them.
 const OBJECTS: &str = "objects";
+/// The refs. Git fails at a ref whose object is missing.
+const REFS: &str = "packed-refs";
 /// The list of commits whose parents git does not look for.
 const SHALLOW: &str = "shallow";
 /// Directories of a git directory that git expects to exist.
@@ -102,6 +104,9 @@ pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result
     }
     let mut builder = TreeBuilder::default();
     add_git_files(&mut builder, directory, "", 0)?;
+    if let Some(refs) = read_optional(&directory.join(REFS))? {
+        builder.content(REFS, objects.map_or_else(|| refs.clone(), |objects| objects.select_refs(&refs)))?;
+    }
     for object in objects.iter().flat_map(|objects| &objects.files) {
         let (path, source) = (format!("{OBJECTS}/{}", object.path), BlobSource::Bytes(object.content.clone()));
         builder.file(&path, object.digest.clone(), false, source)?;
@@ -122,18 +127,22 @@ pub(super) fn is_directory(path: &Path) -> bool {
 
 /// Returns the commits whose parents git does not look for: those of a shallow clone, and the commit of HEAD.
 fn shallow_list(directory: &Path, objects: Option<&GitObjects>) -> Result<Option<Vec<u8>>, InputTreeError> {
-    let path = directory.join(SHALLOW);
-    let own = match fs::read_to_string(&path) {
-        Ok(list) => Some(list),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(InputTreeError::unreadable(&path)(error)),
-    };
+    let own = read_optional(&directory.join(SHALLOW))?;
+    let own = own.map(|list| String::from_utf8_lossy(&list).into_owned());
     let cut = objects.and_then(|objects| objects.cut.as_ref()).map(ToString::to_string);
     if own.is_none() && cut.is_none() {
         return Ok(None);
     }
     let ids: BTreeSet<&str> = own.iter().flat_map(|list| list.lines()).chain(cut.as_deref()).collect();
     Ok(Some(ids.into_iter().flat_map(|id| [id, "\n"].concat().into_bytes()).collect()))
+}
+
+fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InputTreeError> {
+    match fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(InputTreeError::unreadable(path)(error)),
+    }
 }
 
 fn add_git_files(
@@ -150,7 +159,7 @@ fn add_git_files(
         let entry = entry.map_err(unreadable())?;
         // git itself writes no other names.
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if prefix.is_empty() && [OBJECTS, SHALLOW].contains(&name.as_str()) {
+        if prefix.is_empty() && [OBJECTS, SHALLOW, REFS].contains(&name.as_str()) {
             continue;
         }
         let (path, name) = (entry.path(), if prefix.is_empty() { name } else { format!("{prefix}/{name}") });
@@ -171,6 +180,7 @@ fn add_git_files(
 mod tests {
     use proctor_git::object::object_id::ObjectId;
     use proctor_git::object::object_pack::ObjectPack;
+    use proctor_git::protocol::CommitObjects;
 
     use super::*;
 
@@ -198,9 +208,16 @@ mod tests {
         assert!(without.contains(&b"0123\n".to_vec()) && !without.contains(&b"objects".to_vec()));
         let id = |digit: &str| ObjectId::from_hex(digit.repeat(40).as_bytes()).expect("an id");
         let pack = ObjectPack { checksum: id("d"), pack: b"object".to_vec(), index: b"index".to_vec() };
-        let objects = GitObjects::new(vec![pack], Some(id("b")));
+        let found = CommitObjects { exceeded: None, has_parents: true, tags: vec![id("e")], packs: vec![pack] };
+        let objects = GitObjects::new(id("b"), found);
         let with = contents(Some(&objects));
         assert!(with.contains(&b"object".to_vec()) && with.contains(&format!("{}\n", id("b")).into_bytes()));
+        // Git fails at refs whose objects are missing.
+        let refs = [("a", "refs/heads/x"), ("b", "refs/heads/main"), ("e", "refs/tags/v1")];
+        let refs = refs.map(|(digit, name)| format!("{} {name}\n", id(digit)));
+        fs::write(git.join("packed-refs"), refs.concat()).expect("written");
+        assert!(contents(Some(&objects)).contains(&refs[1..].concat().into_bytes()));
+        assert!(contents(None).contains(&refs.concat().into_bytes()));
         // A shallow clone keeps its own boundary.
         fs::write(git.join("shallow"), format!("{}\n{}\n", id("c"), id("a"))).expect("written");
         let list = |ids: &[&str]| ids.iter().map(|digit| format!("{}\n", id(digit))).collect::<String>().into_bytes();

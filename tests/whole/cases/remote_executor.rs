@@ -313,7 +313,7 @@ fn git_reads_commit(env: &TestEnvironment) {
     let script = "set -e; git status --porcelain; git log -1 --format='%H %T %s'; git describe --always\n\
         git ls-tree -r -t HEAD; git show HEAD:README.md; git rev-parse 'HEAD^{tree}'\n\
         git diff --exit-code; git diff --cached --exit-code; git rev-list HEAD | head -n 1\n\
-        git describe --exact-match; git grep -c . HEAD -- README.md";
+        git describe --exact-match; git tag --points-at HEAD; git grep -c . HEAD -- README.md";
     let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
     // The history, other branches and their tags have objects that workers do not get.
     cluster.repo.git(&["branch", "before"]);
@@ -346,11 +346,15 @@ fn git_finds_changes(env: &TestEnvironment) {
 }
 
 fn git_has_no_history(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "git rev-list --count HEAD; git cat-file -e HEAD~1 || true")]);
+    let cluster = Cluster::new(
+        env,
+        [TestStep::sh("it", "git rev-list --count --all; git for-each-ref | wc -l; git cat-file -e HEAD~1 || true")],
+    );
+    cluster.repo.git(&["branch", "before"]);
     cluster.repo.write("new", "text\n");
     cluster.repo.commit();
     cluster.run().exits(0);
-    assert_eq!(cluster.repo.step("it")["stdout_preview"], "1\n");
+    assert_eq!(cluster.repo.step("it")["stdout_preview"], "1\n1\n");
     // Without a commit, there are no objects and there is nothing to report.
     cluster.repo.git(&["update-ref", "-d", "HEAD"]);
     cluster.run().exits(0);
