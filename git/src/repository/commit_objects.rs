@@ -122,7 +122,7 @@ impl SelectedObjects<'_> {
                 None => return Ok(()),
             }
         }
-        if at != commit {
+        if at != commit || chain.is_empty() {
             return Ok(());
         }
         self.tags.push(id);

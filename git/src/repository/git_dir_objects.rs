@@ -54,6 +54,7 @@ mod tests {
         ObjectId::from_hex(digit.repeat(40).as_bytes()).expect("an id")
     }
 
+    #[expect(clippy::disallowed_methods, reason = "files of the test")]
     fn write(git: &Path, head: &str, refs: &str) {
         let (intent_to_add, skip_worktree) = (false, false);
         let entry = |path: &[u8], mode, id, stage| NewIndexEntry {

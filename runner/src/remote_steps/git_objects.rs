@@ -12,7 +12,6 @@ use proctor_git::object::object_pack::ObjectPack;
 use proctor_git::protocol::{CommitObjects, WantedObjects};
 use proctor_remote::{BlobDigest, Bytes};
 
-use super::input_root::is_directory;
 use crate::error::one_line;
 
 /// Maximum size of the objects that are remembered, in bytes.
@@ -101,4 +100,9 @@ impl GitObjectReader {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, Arc::clone(objects)));
         }
     }
+}
+
+/// Returns whether a path is a directory, and not a link to one.
+pub(super) fn is_directory(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }

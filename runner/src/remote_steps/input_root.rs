@@ -13,7 +13,7 @@ use proctor_core::model::drift::{EntryKind, display_path};
 use proctor_remote::{BlobDigest, BlobSource, MerkleError, MerkleTree, TreeBuilder};
 use proctor_snapshot::EntryTree;
 
-use super::git_objects::GitObjects;
+use super::git_objects::{GitObjects, is_directory};
 
 /// The directory of git objects. The private copy borrows all of them.
 const OBJECTS: &str = "objects";
@@ -118,11 +118,6 @@ pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result
         builder.directory(name)?;
     }
     Ok(Some(builder.finish()))
-}
-
-/// Returns whether a path is a directory, and not a link to one.
-pub(super) fn is_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// Returns the commits whose parents git does not look for: those of a shallow clone, and the commit of HEAD.

@@ -53,7 +53,6 @@ use crate::host::repository::Repository;
 use crate::host::sandboxed_git::SandboxedGit;
 use crate::host::spec_cache::SpecCache;
 use crate::host::spec_file::SpecFile;
-use crate::remote_steps::GitObjectReader;
 use crate::run::dispatch;
 use crate::run::evidence_builder::{self, RunFacts, TimeRange};
 use crate::run::finish::{self, RevocablePass, RunObservations};
@@ -110,8 +109,6 @@ pub struct Engine {
     shared_results: Arc<SharedResultsCache>,
     /// The connection to the cluster.
     remote_clients: Arc<RemoteClients>,
-    /// The git objects of the last tree whose steps ran on the cluster.
-    git_objects: Arc<GitObjectReader>,
 }
 
 /// The parts of a run's context that depend on the kind of request.
@@ -172,7 +169,6 @@ impl Engine {
             file_selections: Arc::default(),
             shared_results: Arc::default(),
             remote_clients: Arc::default(),
-            git_objects: Arc::default(),
         })
     }
 
@@ -219,7 +215,6 @@ impl Engine {
             file_selections: Arc::clone(&self.file_selections),
             shared_results: Arc::clone(&self.shared_results),
             remote_clients: Arc::clone(&self.remote_clients),
-            git_objects: Arc::clone(&self.git_objects),
         }
     }
 

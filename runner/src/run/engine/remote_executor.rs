@@ -14,14 +14,15 @@ use proctor_remote::{BlobDigest, Client, RetryPolicy, Timeouts};
 use super::Engine;
 use crate::error::one_line;
 use crate::remote_server::{ServerError, connect_to};
-use crate::remote_steps::{AgentProgram, RemoteExecutor};
+use crate::remote_steps::{AgentProgram, GitObjectReader, RemoteExecutor};
 use crate::shared_results::stamp_of;
 use crate::step::remote_attempt::{GitObjectSource, RemoteRun};
 
-/// The client for the last settings.
+/// The client for the last settings, and what runs remember about the last tree.
 #[derive(Debug, Default)]
 pub(super) struct RemoteClients {
     last: Mutex<Option<(RemoteExecutorSettings, Client)>>,
+    git_objects: Arc<GitObjectReader>,
 }
 
 impl RemoteClients {
@@ -50,7 +51,7 @@ impl Engine {
             let agent = settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox);
             Ok(RemoteExecutor::new(client, settings.clone(), self.agent_program(agent)?))
         });
-        let git = GitObjectSource { helper: self.helper.clone(), reader: Arc::clone(&self.git_objects) };
+        let git = GitObjectSource { helper: self.helper.clone(), reader: Arc::clone(&self.remote_clients.git_objects) };
         Some(RemoteRun::new(settings.clone(), executor, git, plan))
     }
 
