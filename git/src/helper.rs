@@ -20,8 +20,8 @@ use crate::files::repo_path::RepoPath;
 use crate::owner_rights::OwnerRights;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
-    ChangedFiles, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory, GitRequest,
-    NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WorktreeListing,
+    ChangedFiles, CommitObjects, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory,
+    GitRequest, NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WantedObjects, WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
@@ -289,6 +289,19 @@ impl GitHelper {
         };
         match self.with_tree_deadline().send_commit_request_with(repo, &request, &mut early)? {
             GitAnswer::Blobs => Ok(()),
+            _ => Err(self.helper_error("it answered another question".into())),
+        }
+    }
+
+    /// Returns packs of a commit, its trees and blobs, the tags that lead to it, and other blobs.
+    ///
+    /// # Errors
+    /// [`GitError::Unreadable`] if the commit or one of its trees is missing; otherwise the errors of
+    /// [`GitHelper::list`].
+    pub fn objects(&self, repo: &Path, wanted: &WantedObjects) -> Result<CommitObjects, GitError> {
+        let request = GitRequest::Objects { repo: repo.to_owned(), wanted: wanted.clone() };
+        match self.with_tree_deadline().send_commit_request(repo, &request)? {
+            GitAnswer::Objects(found) => Ok(found),
             _ => Err(self.helper_error("it answered another question".into())),
         }
     }

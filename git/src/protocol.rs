@@ -15,6 +15,7 @@ use crate::files::repo_path::RepoPath;
 use crate::ignore::external_rules::ExternalRules;
 use crate::index::GitIndex;
 use crate::object::object_id::{ObjectFormat, ObjectId};
+use crate::object::object_pack::ObjectPack;
 use crate::repository_paths::RepositoryPaths;
 
 /// A request, on the helper's standard input.
@@ -113,6 +114,13 @@ pub enum GitRequest {
         /// Size of the files that the receiver has already, in bytes.
         held_bytes: u64,
     },
+    /// Returns packs of a commit and other objects.
+    Objects {
+        /// The top of the work tree.
+        repo: PathBuf,
+        /// The objects.
+        wanted: WantedObjects,
+    },
     /// Returns the data for the git directory of a private tree: refs, and the rules in the repository's git
     /// directory.
     History {
@@ -156,6 +164,8 @@ pub enum GitAnswer {
     Tree(CommitTree),
     /// The answer to [`GitRequest::Blobs`], sent after all wanted blobs.
     Blobs,
+    /// The answer to [`GitRequest::Objects`].
+    Objects(CommitObjects),
     /// The answer to [`GitRequest::History`].
     History(GitHistory),
     /// The request could not be answered.
@@ -412,6 +422,49 @@ pub struct WantedLeaf {
     /// The id of the blob.
     pub id: ObjectId,
 }
+
+/// The objects that a git directory needs without its history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WantedObjects {
+    /// The commit. Its trees and their blobs are wanted too, but not its parents.
+    pub commit: ObjectId,
+    /// Objects that may be tags. Those that lead to the commit are wanted.
+    pub tags: Vec<ObjectId>,
+    /// Other blobs: those of the index.
+    pub blobs: Vec<ObjectId>,
+}
+
+/// The objects for a git directory without a history.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitObjects {
+    /// The bound that the objects exceed; there are then no objects.
+    pub exceeded: Option<ObjectBound>,
+    /// True if the commit has parents.
+    pub has_parents: bool,
+    /// The wanted tags that lead to the commit.
+    pub tags: Vec<ObjectId>,
+    /// The packs of the objects. Blobs that the repository lacks are omitted.
+    #[serde(skip)]
+    pub packs: Vec<ObjectPack>,
+}
+
+/// A bound on the objects for a git directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectBound {
+    /// The number of objects.
+    #[error("HEAD has more than {MAX_OBJECTS} objects")]
+    Objects,
+    /// The size of all objects together, before compression.
+    #[error("the objects of HEAD have more than {} MiB", MAX_OBJECT_BYTES >> 20)]
+    Bytes,
+}
+
+/// Maximum number of objects for a git directory.
+pub const MAX_OBJECTS: usize = 200_000;
+/// Maximum size of all objects for a git directory before compression, in bytes.
+pub const MAX_OBJECT_BYTES: u64 = 256 << 20;
 
 /// Git's listing of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

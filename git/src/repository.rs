@@ -1,8 +1,10 @@
 //! Reads a repository with libgit2, or from the output of the `git` program where libgit2 cannot read its format.
 
 pub(crate) mod changed_files;
+pub(crate) mod commit_objects;
 pub mod commit_tree;
 pub mod git_dir;
+pub mod git_dir_objects;
 mod history;
 pub(crate) mod index_reader;
 pub(crate) mod listing;

@@ -3,6 +3,7 @@
 
 mod clients;
 mod executor;
+mod git_objects;
 mod input_root;
 mod remote_run;
 mod worker_report;
@@ -10,5 +11,5 @@ mod worker_report;
 pub(crate) use clients::RemoteClients;
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
 pub(crate) use input_root::{git_tree, input_tree};
-pub(crate) use remote_run::{RemoteRun, RemoteTrees};
+pub(crate) use remote_run::{GitObjectSource, RemoteRun, RemoteTrees};
 pub(crate) use worker_report::{examine_checks, received_stream, require_own_report, worker_evidence, worker_text};

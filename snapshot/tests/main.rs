@@ -7,6 +7,7 @@ mod apply;
 mod commit;
 mod drift;
 mod git_comparison;
+mod git_objects;
 mod git_program;
 mod ignore;
 mod includes;
@@ -55,6 +56,7 @@ fn main() {
         patch::CASES,
         report::CASES,
         git_comparison::CASES,
+        git_objects::CASES,
         ignore::CASES,
     ]
     .concat();

@@ -4,6 +4,7 @@ use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
 use crate::files::file_stat::FileStat;
+use crate::index::GITLINK_MODE;
 use crate::object::object_id::{ObjectFormat, ObjectId};
 
 /// Maximum path length that the flags can store.
@@ -11,6 +12,11 @@ const MAX_NAME_LENGTH: usize = 0xfff;
 /// An entry ends with one to eight NUL bytes, so that the next one starts at a multiple of this number.
 const ALIGNMENT: usize = 8;
 
+/// Size of the header of the file: signature, version and number of entries.
+const HEADER_BYTES: usize = 12;
+/// Positions in an entry.
+const MODE_OFFSET: usize = 24;
+const ID_OFFSET: usize = 40;
 /// The flag that announces extended flags, and the extended flags.
 const EXTENDED: u16 = 0x4000;
 const SKIP_WORKTREE: u16 = 0x4000;
@@ -93,6 +99,28 @@ fn write_entry(entry: &NewIndexEntry, file: &mut Vec<u8>) {
     file.resize(begin + end + ALIGNMENT - end % ALIGNMENT, 0);
 }
 
+/// Returns the ids of the blobs in a file that [`encode_index`] wrote; `None` if it has another format.
+pub fn blobs(format: ObjectFormat, file: &[u8]) -> Option<Vec<ObjectId>> {
+    let (head, mut rest) = file.split_at_checked(HEADER_BYTES)?;
+    let (signature, count) = head.split_at_checked(HEADER_BYTES - 4)?;
+    let count = u32::from_be_bytes(count.try_into().ok()?);
+    let is_known = [2, 3].iter().any(|version| signature == [&b"DIRC"[..], &low_u32(*version)].concat());
+    let mut ids = Vec::new();
+    for _ in 0..is_known.then_some(count)? {
+        let mode = u32::from_be_bytes(rest.get(MODE_OFFSET..MODE_OFFSET + 4)?.try_into().ok()?);
+        let id = ObjectId::from_raw(rest.get(ID_OFFSET..ID_OFFSET + format.width())?)?;
+        let flags = rest.get(ID_OFFSET + format.width()..ID_OFFSET + format.width() + 2)?;
+        let is_extended = u16::from_be_bytes(flags.try_into().ok()?) & EXTENDED != 0;
+        let path = ID_OFFSET + format.width() + if is_extended { 4 } else { 2 };
+        let end = path + rest.get(path..)?.iter().position(|byte| *byte == 0)?;
+        rest = rest.get(end + ALIGNMENT - end % ALIGNMENT..)?;
+        if mode != GITLINK_MODE {
+            ids.push(id);
+        }
+    }
+    (rest.len() == format.width()).then_some(ids)
+}
+
 /// Returns the low 32 bits, which is all that git stores.
 fn low_u32(number: u64) -> [u8; 4] {
     let [.., a, b, c, d] = number.to_be_bytes();
@@ -133,6 +161,28 @@ mod tests {
         assert_eq!(of(ObjectFormat::Sha1, b"a"), 12 + 64 + 20);
         assert_eq!(of(ObjectFormat::Sha256, b"a"), 12 + 80 + 32);
         assert_eq!(of(ObjectFormat::Sha256, b"abcdef"), 12 + 88 + 32);
+    }
+
+    #[test]
+    fn finds_blobs_of_written_index() {
+        for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
+            let id = |digit: u8| ObjectId::from_raw(&vec![digit; format.width()]).expect("an id");
+            let entries: Vec<NewIndexEntry> = (1..20)
+                .map(|number| NewIndexEntry {
+                    id: id(number),
+                    mode: if number == 9 { GITLINK_MODE } else { 0o100_644 },
+                    skip_worktree: number == 5,
+                    ..entry(&vec![b'x'; number.into()], format)
+                })
+                .collect();
+            let file = encode_index(format, &entries);
+            let expected: Vec<ObjectId> = (1..20).filter(|number| *number != 9).map(id).collect();
+            assert_eq!(blobs(format, &file), Some(expected));
+            for cut in 0..file.len() {
+                assert_eq!(blobs(format, &file[..cut]), None, "{cut}");
+            }
+        }
+        assert_eq!(blobs(ObjectFormat::Sha1, &encode_index(ObjectFormat::Sha1, &[])), Some(Vec::new()));
     }
 
     #[test]

@@ -52,6 +52,18 @@ impl ObjectId {
         Some(Self { format, raw })
     }
 
+    /// Makes an id of 20 bytes.
+    pub(crate) fn from_sha1(bytes: [u8; 20]) -> Self {
+        let mut raw = [0; 32];
+        raw[..20].copy_from_slice(&bytes);
+        Self { format: ObjectFormat::Sha1, raw }
+    }
+
+    /// Makes an id of 32 bytes.
+    pub(crate) fn from_sha256(raw: [u8; 32]) -> Self {
+        Self { format: ObjectFormat::Sha256, raw }
+    }
+
     /// Parses an id in lower-case hex. Returns `None` if the text is not an id.
     pub fn from_hex(text: &[u8]) -> Option<Self> {
         let nibble = |digit: u8| match digit {
@@ -167,18 +179,10 @@ impl ObjectHasher {
 
     /// Returns the id of the object.
     pub fn finish(self) -> ObjectId {
-        let mut raw = [0; 32];
-        let format = match self {
-            Self::Sha1(hasher) => {
-                raw[..20].copy_from_slice(&hasher.finalize());
-                ObjectFormat::Sha1
-            }
-            Self::Sha256(hasher) => {
-                raw.copy_from_slice(&hasher.finalize());
-                ObjectFormat::Sha256
-            }
-        };
-        ObjectId { format, raw }
+        match self {
+            Self::Sha1(hasher) => ObjectId::from_sha1(hasher.finalize().into()),
+            Self::Sha256(hasher) => ObjectId::from_sha256(hasher.finalize().into()),
+        }
     }
 }
 

@@ -82,6 +82,7 @@ if asked commit; then
     g rev-list --objects --no-object-names --no-walk --missing=allow-any --ignore-missing \
       "$(cat "$INPUT/commit")" -- >> "$scratch/ids"
   fi
+  if asked others; then cat "$INPUT/others" >> "$scratch/ids"; fi
 fi
 if asked objects; then
   sort -u "$scratch/ids" > "$scratch/sorted"
@@ -119,6 +120,12 @@ fn script_input(request: &GitRequest) -> BTreeMap<&'static str, Vec<u8>> {
         | GitRequest::Tree { commit, .. }
         | GitRequest::Blobs { commit, .. } => {
             BTreeMap::from([("commit", id_lines([&commit.id])), ("tree", Vec::new())])
+        }
+        GitRequest::Objects { wanted, .. } => {
+            let others = wanted.tags.iter().chain(&wanted.blobs);
+            let others = others.flat_map(|id| format!("{id}\n").into_bytes()).collect();
+            let commit = format!("{}\n", wanted.commit).into_bytes();
+            BTreeMap::from([("commit", commit), ("tree", Vec::new()), ("others", others)])
         }
         GitRequest::History { .. } => BTreeMap::from([("refs", Vec::new())]),
         GitRequest::List { .. }

@@ -10,7 +10,7 @@ use super::commit_tree::WantedBlobs;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
 use super::open_repository::OpenRepository;
-use super::{changed_files, commit_tree, listing, pushed_commits, revision, staged_commit};
+use super::{changed_files, commit_objects, commit_tree, listing, pushed_commits, revision, staged_commit};
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;
@@ -95,6 +95,10 @@ fn answer_request(
             let history = open_with_commit(repo, commit, program_output)?;
             let wanted = WantedBlobs { submodules: *submodules, leaves: wanted, held_bytes: *held_bytes };
             commit_tree::blobs(&history, commit, wanted, out).map(|()| GitAnswer::Blobs)
+        }
+        GitRequest::Objects { repo, wanted } => {
+            commit_objects::read_objects(&RepositoryHistory::open(repo, program_output)?, wanted)
+                .map(GitAnswer::Objects)
         }
         GitRequest::History { repo, nested } => {
             crate::repository::ref_history::read_history(&RepositoryHistory::open(repo, program_output)?, nested)

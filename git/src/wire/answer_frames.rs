@@ -136,6 +136,7 @@ pub(crate) fn write_answer(out: &mut dyn Write, answer: &GitAnswer) -> io::Resul
     match answer {
         GitAnswer::List(listing) => listing.write_lists(&mut writer),
         GitAnswer::Tree(tree) => tree.write_leaves(&mut writer),
+        GitAnswer::Objects(found) => found.write_packs(&mut writer),
         _ => {}
     }
     write_frame(out, ANSWER_TAG, &[&writer.into_bytes()])
@@ -206,6 +207,7 @@ fn read_answer(bytes: &[u8]) -> Result<GitAnswer, AnswerError> {
     match &mut answer {
         GitAnswer::List(listing) => listing.read_lists(&mut reader).ok_or(AnswerError::Malformed)?,
         GitAnswer::Tree(tree) => tree.read_leaves(&mut reader).ok_or(AnswerError::Malformed)?,
+        GitAnswer::Objects(found) => found.read_packs(&mut reader).ok_or(AnswerError::Malformed)?,
         _ => {}
     }
     if reader.is_at_end() { Ok(answer) } else { Err(AnswerError::Malformed) }

@@ -7,7 +7,8 @@ use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 use crate::index::{GITLINK_MODE, GitIndex, IndexEntry, IndexStat};
 use crate::object::object_id::ObjectId;
-use crate::protocol::{CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
+use crate::object::object_pack::ObjectPack;
+use crate::protocol::{CommitObjects, CommitTree, CommittedLeaf, SearchedDirectory, WorktreeListing};
 use crate::wire::codec::{BinaryDecoder, BinaryEncoder};
 
 /// Writes paths.
@@ -124,6 +125,32 @@ impl CommitTree {
         Some(())
     }
 }
+
+impl CommitObjects {
+    /// Writes the packs, which the JSON omits.
+    pub(crate) fn write_packs(&self, writer: &mut BinaryEncoder) {
+        writer.count(self.packs.len());
+        for ObjectPack { checksum, pack, index } in &self.packs {
+            write_id(writer, *checksum);
+            writer.bytes(pack);
+            writer.bytes(index);
+        }
+    }
+
+    /// Reads the packs, which the JSON omits.
+    pub(crate) fn read_packs(&mut self, reader: &mut BinaryDecoder<'_>) -> Option<()> {
+        let pack = |reader: &mut BinaryDecoder<'_>| {
+            let checksum = read_id(reader)?;
+            Some(ObjectPack { checksum, pack: reader.bytes()?.to_vec(), index: reader.bytes()?.to_vec() })
+        };
+        let count = reader.count(MIN_PACK_BYTES)?;
+        self.packs = (0..count).map(|_| pack(reader)).collect::<Option<_>>()?;
+        Some(())
+    }
+}
+
+/// Minimum encoded size of a pack with its index, in bytes.
+const MIN_PACK_BYTES: usize = 1 + 20 + 8 + 8;
 
 /// Minimum encoded size of a leaf in a commit's tree, in bytes.
 const MIN_LEAF_BYTES: usize = 4 + 4 + 1 + 20;

@@ -1,17 +1,19 @@
-//! Keeps the connection to the cluster, which the runs of a process share.
+//! Keeps what the runs of a process share: the connection to the cluster, and the git objects of the last tree.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proctor_core::spec::RemoteExecutorSettings;
 use proctor_remote::{Client, RetryPolicy, Timeouts};
 
+use super::git_objects::GitObjectReader;
 use crate::remote_server::{ServerError, connect_to};
 
-/// The client for the last settings.
+/// The client for the last settings, and what runs remember about the last tree.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteClients {
     last: Mutex<Option<(RemoteExecutorSettings, Client)>>,
+    pub(crate) git_objects: Arc<GitObjectReader>,
 }
 
 impl RemoteClients {

@@ -50,6 +50,8 @@ pub(crate) struct RemoteJob {
     pub(crate) layers: Bytes,
     pub(crate) tree: Arc<MerkleTree>,
     pub(crate) git: Option<Arc<MerkleTree>>,
+    /// The reason why `git` has no objects, unless there is no commit.
+    pub(crate) no_git_objects: Option<String>,
     /// The properties of the worker.
     pub(crate) platform: BTreeMap<String, String>,
     /// Time from the start of the action to its end.

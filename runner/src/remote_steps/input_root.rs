@@ -1,5 +1,6 @@
 //! Describes the tree of a run and its git directory as Merkle trees.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -12,8 +13,14 @@ use proctor_core::model::drift::{EntryKind, display_path};
 use proctor_remote::{BlobDigest, BlobSource, MerkleError, MerkleTree, TreeBuilder};
 use proctor_snapshot::EntryTree;
 
-/// The directory of git objects, which workers do not get.
+use super::git_objects::{GitObjects, is_directory};
+
+/// The directory of git objects. The private copy borrows all of them.
 const OBJECTS: &str = "objects";
+/// The refs. Git fails at a ref whose object is missing.
+const REFS: &str = "packed-refs";
+/// The list of commits whose parents git does not look for.
+const SHALLOW: &str = "shallow";
 /// Directories of a git directory that git expects to exist.
 const REQUIRED_IN_GIT: [&str; 2] = ["objects", "refs"];
 /// Maximum depth of directories in a git directory.
@@ -87,20 +94,50 @@ pub(crate) fn input_tree(
     Ok(builder.finish())
 }
 
-/// Describes the git directory of a private copy without its objects; `None` if there is none. Blocks the thread.
+/// Describes the git directory of a private copy with these objects; `None` if there is none. Blocks the thread.
 ///
 /// # Errors
 /// The directory cannot be read or described.
-pub(crate) fn git_tree(directory: &Path) -> Result<Option<MerkleTree>, InputTreeError> {
-    if !fs::symlink_metadata(directory).is_ok_and(|metadata| metadata.is_dir()) {
+pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result<Option<MerkleTree>, InputTreeError> {
+    if !is_directory(directory) {
         return Ok(None);
     }
     let mut builder = TreeBuilder::default();
     add_git_files(&mut builder, directory, "", 0)?;
+    if let Some(refs) = read_optional(&directory.join(REFS))? {
+        builder.content(REFS, objects.map_or_else(|| refs.clone(), |objects| objects.select_refs(&refs)))?;
+    }
+    for object in objects.iter().flat_map(|objects| &objects.files) {
+        let (path, source) = (format!("{OBJECTS}/{}", object.path), BlobSource::Bytes(object.content.clone()));
+        builder.file(&path, object.digest.clone(), false, source)?;
+    }
+    if let Some(list) = shallow_list(directory, objects)? {
+        builder.content(SHALLOW, list)?;
+    }
     for name in REQUIRED_IN_GIT {
         builder.directory(name)?;
     }
     Ok(Some(builder.finish()))
+}
+
+/// Returns the commits whose parents git does not look for: those of a shallow clone, and the commit of HEAD.
+fn shallow_list(directory: &Path, objects: Option<&GitObjects>) -> Result<Option<Vec<u8>>, InputTreeError> {
+    let own = read_optional(&directory.join(SHALLOW))?;
+    let own = own.map(|list| String::from_utf8_lossy(&list).into_owned());
+    let cut = objects.and_then(|objects| objects.cut.as_ref()).map(ToString::to_string);
+    if own.is_none() && cut.is_none() {
+        return Ok(None);
+    }
+    let ids: BTreeSet<&str> = own.iter().flat_map(|list| list.lines()).chain(cut.as_deref()).collect();
+    Ok(Some(ids.into_iter().flat_map(|id| [id, "\n"].concat().into_bytes()).collect()))
+}
+
+fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InputTreeError> {
+    match fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(InputTreeError::unreadable(path)(error)),
+    }
 }
 
 fn add_git_files(
@@ -117,7 +154,7 @@ fn add_git_files(
         let entry = entry.map_err(unreadable())?;
         // git itself writes no other names.
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if prefix.is_empty() && name == OBJECTS {
+        if prefix.is_empty() && [OBJECTS, SHALLOW, REFS].contains(&name.as_str()) {
             continue;
         }
         let (path, name) = (entry.path(), if prefix.is_empty() { name } else { format!("{prefix}/{name}") });
@@ -136,29 +173,50 @@ fn add_git_files(
 
 #[cfg(test)]
 mod tests {
+    use proctor_git::object::object_id::ObjectId;
+    use proctor_git::object::object_pack::ObjectPack;
+    use proctor_git::protocol::CommitObjects;
+
     use super::*;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "files of the test")]
-    fn git_directory_has_no_objects() {
+    fn git_directory_has_only_given_objects() {
         let top = tempfile::tempdir().expect("a directory");
         let git = top.path().join(".git");
-        assert!(git_tree(&git).expect("no directory").is_none());
+        assert!(git_tree(&git, None).expect("no directory").is_none());
         for directory in ["objects/pack", "refs/heads"] {
             fs::create_dir_all(git.join(directory)).expect("a directory");
         }
         fs::write(git.join("HEAD"), "ref: refs/heads/main\n").expect("written");
         fs::write(git.join("refs/heads/main"), "0123\n").expect("written");
         fs::write(git.join("objects/pack/large.pack"), "objects").expect("written");
-        let tree = git_tree(&git).expect("described").expect("a tree");
-        let contents: Vec<&[u8]> = tree
-            .blobs
-            .values()
-            .filter_map(|source| match source {
-                BlobSource::Bytes(content) => Some(content.as_ref()),
+        let contents = |objects: Option<&GitObjects>| -> Vec<Vec<u8>> {
+            let tree = git_tree(&git, objects).expect("described").expect("a tree");
+            let content = |source| match source {
+                BlobSource::Bytes(content) => Some(content.to_vec()),
                 BlobSource::File(_) => None,
-            })
-            .collect();
-        assert!(contents.contains(&b"0123\n".as_slice()) && !contents.contains(&b"objects".as_slice()));
+            };
+            tree.blobs.into_values().filter_map(content).collect()
+        };
+        let without = contents(None);
+        assert!(without.contains(&b"0123\n".to_vec()) && !without.contains(&b"objects".to_vec()));
+        let id = |digit: &str| ObjectId::from_hex(digit.repeat(40).as_bytes()).expect("an id");
+        let pack = ObjectPack { checksum: id("d"), pack: b"object".to_vec(), index: b"index".to_vec() };
+        let found = CommitObjects { exceeded: None, has_parents: true, tags: vec![id("e")], packs: vec![pack] };
+        let objects = GitObjects::new(id("b"), found);
+        let with = contents(Some(&objects));
+        assert!(with.contains(&b"object".to_vec()) && with.contains(&format!("{}\n", id("b")).into_bytes()));
+        // Git fails at refs whose objects are missing.
+        let refs = [("a", "refs/heads/x"), ("b", "refs/heads/main"), ("e", "refs/tags/v1")];
+        let refs = refs.map(|(digit, name)| format!("{} {name}\n", id(digit)));
+        fs::write(git.join("packed-refs"), refs.concat()).expect("written");
+        assert!(contents(Some(&objects)).contains(&refs[1..].concat().into_bytes()));
+        assert!(contents(None).contains(&refs.concat().into_bytes()));
+        // A shallow clone keeps its own boundary.
+        fs::write(git.join("shallow"), format!("{}\n{}\n", id("c"), id("a"))).expect("written");
+        let list = |ids: &[&str]| ids.iter().map(|digit| format!("{}\n", id(digit))).collect::<String>().into_bytes();
+        assert!(contents(Some(&objects)).contains(&list(&["a", "b", "c"])));
+        assert!(contents(None).contains(&list(&["a", "c"])));
     }
 }

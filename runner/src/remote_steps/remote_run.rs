@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
+use proctor_git::helper::GitHelper;
 use proctor_remote::MerkleTree;
 use tokio::sync::OnceCell;
 
 use super::executor::RemoteExecutor;
+use super::git_objects::GitObjectReader;
 
 /// The cluster during one run, and what its steps have in common.
 #[derive(Debug)]
@@ -15,9 +17,18 @@ pub(crate) struct RemoteRun {
     pub(crate) settings: RemoteExecutorSettings,
     /// The executor, or the reason why the config cannot be used.
     pub(crate) executor: Result<RemoteExecutor, String>,
+    pub(crate) git: GitObjectSource,
     plan: RemotePlan,
     /// The trees, once a step needed them; an error if workers cannot get them.
     pub(crate) trees: OnceCell<Result<RemoteTrees, String>>,
+}
+
+/// Reads git objects for workers.
+#[derive(Debug, Clone)]
+pub(crate) struct GitObjectSource {
+    pub(crate) helper: GitHelper,
+    /// Remembers the objects of the last tree. The runs of a process share it.
+    pub(crate) reader: Arc<GitObjectReader>,
 }
 
 /// The parts of a plan that remote steps need.
@@ -32,12 +43,19 @@ struct RemotePlan {
 pub(crate) struct RemoteTrees {
     pub(crate) tree: Arc<MerkleTree>,
     pub(crate) git: Option<Arc<MerkleTree>>,
+    /// The reason why `git` has no objects, unless there is no commit.
+    pub(crate) no_git_objects: Option<String>,
 }
 
 impl RemoteRun {
-    pub(crate) fn new(settings: RemoteExecutorSettings, executor: Result<RemoteExecutor, String>, plan: &Plan) -> Self {
+    pub(crate) fn new(
+        settings: RemoteExecutorSettings,
+        executor: Result<RemoteExecutor, String>,
+        git: GitObjectSource,
+        plan: &Plan,
+    ) -> Self {
         let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
-        Self { settings, executor, plan, trees: OnceCell::new() }
+        Self { settings, executor, git, plan, trees: OnceCell::new() }
     }
 
     /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.

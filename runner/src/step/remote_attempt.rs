@@ -17,8 +17,8 @@ use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
-    RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, examine_checks, git_tree, input_tree,
-    received_stream, require_own_report, worker_evidence, worker_text,
+    GitObjectSource, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, examine_checks, git_tree,
+    input_tree, received_stream, require_own_report, worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -119,6 +119,7 @@ impl StepOnWorker<'_> {
             layers: content,
             tree: trees.tree,
             git: trees.git,
+            no_git_objects: trees.no_git_objects,
             platform: remote.settings.platform_of(&skill.platform, &skill.container),
         };
         let outputs = executor.execute(&job, &context.cancel).await?;
@@ -181,7 +182,7 @@ impl StepOnWorker<'_> {
     /// Returns the trees that a step sees.
     async fn trees(&self) -> Result<RemoteTrees, NotExecuted> {
         let Self { remote, context, skill, step, policy } = self;
-        let whole = remote.trees.get_or_init(async || describe_trees(context).await).await;
+        let whole = remote.trees.get_or_init(async || describe_trees(context, remote.git.clone()).await).await;
         let whole = whole.clone().map_err(NotExecuted::Refused)?;
         if policy.inputs.is_none() {
             return Ok(whole);
@@ -253,6 +254,7 @@ impl StepOnWorker<'_> {
             platform: job.platform,
             trusted: remote.settings.trust_workers,
             repo: worker_text(&repo.display().to_string()),
+            no_git_objects: job.no_git_objects,
             worker: worker_evidence(&worker, toolchains),
         };
         let result = attempt::worker_result(executed, step, streams);
@@ -264,13 +266,16 @@ impl StepOnWorker<'_> {
 /// The reason why a run without a private copy of the tree uses no workers.
 const NO_COPY: &str = "the tree has no private copy, so that it could change while it is sent";
 
-async fn describe_trees(context: &Arc<RunContext>) -> Result<RemoteTrees, String> {
+async fn describe_trees(context: &Arc<RunContext>, source: GitObjectSource) -> Result<RemoteTrees, String> {
     let context = Arc::clone(context);
     let work = tokio::task::spawn_blocking(move || {
         let tree = context.observed_tree(None).ok_or_else(|| NO_COPY.to_owned())?;
-        let git = git_tree(&tree.directory.join(GIT)).map_err(|error| one_line(&error))?;
+        let git = tree.directory.join(GIT);
+        let objects = source.reader.read(&source.helper, context.tree.worktree.path(), &git);
+        let (objects, no_git_objects) = objects.map_or_else(|reason| (None, Some(reason)), |found| (found, None));
+        let git = git_tree(&git, objects.as_deref()).map_err(|error| one_line(&error))?;
         let tree = input_tree(tree.entries, tree.directory, None).map_err(|error| one_line(&error))?;
-        Ok(RemoteTrees { tree: Arc::new(tree), git: git.map(Arc::new) })
+        Ok(RemoteTrees { tree: Arc::new(tree), git: git.map(Arc::new), no_git_objects })
     });
     work.await.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -31,6 +31,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::missing_control_makes_the_step_inconclusive", missing_control_is_inconclusive),
     remote_case("remote_executor::wrong_toolchain_of_a_worker_is_inconclusive", wrong_toolchain_is_inconclusive),
     remote_case("remote_executor::secret_does_not_leave_the_machine", secret_stays),
+    remote_case("remote_executor::git_reads_the_commit_on_a_worker", git_reads_commit),
+    remote_case("", git_reads_commit).unprivileged("remote_executor::git_reads_the_commit_on_a_worker_for_a_user"),
+    remote_case("remote_executor::git_finds_changes_on_a_worker", git_finds_changes),
+    remote_case("remote_executor::git_has_no_history_on_a_worker", git_has_no_history),
     remote_case("remote_executor::lying_worker_proves_nothing", lying_worker_proves_nothing),
     remote_case("remote_executor::absent_cluster_is_inconclusive_or_falls_back", absent_cluster_falls_back),
     remote_case("remote_executor::cluster_that_ends_during_a_step_is_inconclusive", ending_cluster_is_inconclusive),
@@ -291,15 +295,85 @@ fn secret_stays(env: &TestEnvironment) {
     let cluster = Cluster::new(env, [step]);
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("`SERVICE_TOKEN` has a secret of the caller"), "{run}");
-    let stored = machine::walk(&env.root().join("casd-store")).into_iter().filter(|path| path.is_file());
-    let leaks = |path: &PathBuf| {
-        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains("very-secret-value")
-    };
-    assert_eq!(stored.into_iter().find(leaks), None);
+    assert_eq!(find_stored(env, "very-secret-value"), None);
     cluster.configure("hybrid", &[USER, TRUSTED]);
     cluster.run().exits(0);
     let step = cluster.repo.step("it");
     assert_eq!(step["executor"]["kind"], "local_fallback", "{step:#}");
+}
+
+/// Runs a step on a worker and on this machine, and returns its output, which must be the same.
+fn same_output(cluster: &Cluster<'_>) -> String {
+    let outputs = ["remote", "local"].map(|mode| {
+        cluster.configure(mode, &[USER, TRUSTED]);
+        cluster.run().exits(0);
+        let step = cluster.repo.step("it");
+        assert_eq!(is_remote(&step), mode == "remote", "{step:#}");
+        assert_eq!(step["executor"].get("no_git_objects"), None, "{step:#}");
+        step["stdout_preview"].as_str().expect("text").to_owned()
+    });
+    assert_eq!(outputs[0], outputs[1]);
+    outputs[0].clone()
+}
+
+/// Returns a file of the server's store that contains a text.
+fn find_stored(env: &TestEnvironment, text: &str) -> Option<PathBuf> {
+    let stored = machine::walk(&env.root().join("casd-store")).into_iter().filter(|path| path.is_file());
+    let has_text = |path: &PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).contains(text);
+    stored.into_iter().find(has_text)
+}
+
+fn git_reads_commit(env: &TestEnvironment) {
+    let script = "set -e; git status --porcelain; git log -1 --format='%H %T %s'; git describe --always\n\
+        git ls-tree -r -t HEAD; git show HEAD:README.md; git rev-parse 'HEAD^{tree}'\n\
+        git diff --exit-code; git diff --cached --exit-code; git rev-list HEAD | head -n 1\n\
+        git describe --exact-match; git tag --points-at HEAD; git grep -c . HEAD -- README.md";
+    let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
+    // The history, other branches and their tags have objects that workers do not get.
+    cluster.repo.git(&["branch", "before"]);
+    cluster.repo.git(&["tag", "-am", "of another commit", "old"]);
+    cluster.repo.write("docs/a/b", "text\n");
+    cluster.repo.commit();
+    cluster.repo.git(&["tag", "-am", "of HEAD", "v1"]);
+    let url = "https://user:credential-in-url@example.com/repo.git";
+    cluster.repo.git(&["remote", "add", "origin", url]);
+    cluster.repo.git(&["config", "http.extraHeader", "Authorization: credential-in-header"]);
+    let output = same_output(&cluster);
+    let head = cluster.repo.git(&["rev-parse", "HEAD"]);
+    assert!(output.contains(head.trim()) && output.contains("\nv1\n"), "{output}");
+    assert_eq!(find_stored(env, "credential-in-"), None);
+    assert!(find_stored(env, "refs/tags/v1").is_some(), "the store has the git directory");
+}
+
+fn git_finds_changes(env: &TestEnvironment) {
+    let script = "git status --porcelain; git diff; git diff --cached; git diff --stat HEAD";
+    let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
+    cluster.repo.write("staged.txt", "one\n");
+    cluster.repo.git(&["add", "staged.txt"]);
+    cluster.repo.write("staged.txt", "two\n");
+    cluster.repo.write("README.md", "changed\n");
+    cluster.repo.write("untracked.txt", "new\n");
+    let output = same_output(&cluster);
+    for line in ["AM staged.txt", " M README.md", "?? untracked.txt", "-one", "+two", "+changed"] {
+        assert!(output.lines().any(|found| found == line), "{line}\n{output}");
+    }
+}
+
+fn git_has_no_history(env: &TestEnvironment) {
+    let cluster = Cluster::new(
+        env,
+        [TestStep::sh("it", "git rev-list --count --all; git for-each-ref | wc -l; git cat-file -e HEAD~1 || true")],
+    );
+    cluster.repo.git(&["branch", "before"]);
+    cluster.repo.write("new", "text\n");
+    cluster.repo.commit();
+    cluster.run().exits(0);
+    assert_eq!(cluster.repo.step("it")["stdout_preview"], "1\n1\n");
+    // Without a commit, there are no objects and there is nothing to report.
+    cluster.repo.git(&["update-ref", "-d", "HEAD"]);
+    cluster.run().exits(0);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["executor"].get("no_git_objects").is_none(), "{step:#}");
 }
 
 fn lying_worker_proves_nothing(env: &TestEnvironment) {

@@ -136,6 +136,7 @@ fn remote_execution() -> RemoteExecution {
         platform: BTreeMap::from([("OSFamily".into(), "linux".into())]),
         trusted: true,
         repo: "/srv/r".into(),
+        no_git_objects: Some("they are too large".into()),
         worker: WorkerEvidence {
             architecture: "x86_64".into(),
             kernel: "6.8.0".into(),

@@ -39,6 +39,9 @@ pub struct RemoteExecution {
     pub trusted: bool,
     /// The path at which the step saw the tree.
     pub repo: String,
+    /// The reason why the worker got no git objects; absent if it got those of HEAD, or if there is no commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_git_objects: Option<String>,
     /// The worker, as its agent reported it.
     pub worker: WorkerEvidence,
 }
@@ -80,7 +83,9 @@ impl StepExecutor {
                 let worker = &remote.worker;
                 let system = [worker.os.as_str(), worker.architecture.as_str()];
                 let system: Vec<&str> = system.into_iter().filter(|word| !word.is_empty()).collect();
-                format!("executed on a worker of `{}` ({})", remote.endpoint, system.join(", "))
+                let missing = remote.no_git_objects.as_ref().map(|reason| format!("; it got no git objects: {reason}"));
+                let missing = missing.unwrap_or_default();
+                format!("executed on a worker of `{}` ({}){missing}", remote.endpoint, system.join(", "))
             }
             Self::LocalFallback { endpoint, reason } => {
                 let cluster = if reason.contains(endpoint) { String::new() } else { format!(" `{endpoint}`") };
@@ -102,6 +107,7 @@ mod tests {
             platform: BTreeMap::new(),
             trusted: true,
             repo: "/srv/r".to_owned(),
+            no_git_objects: None,
             worker: WorkerEvidence {
                 architecture: "aarch64".to_owned(),
                 kernel: "6.8.0".to_owned(),
@@ -117,6 +123,9 @@ mod tests {
     fn note_names_worker_or_reason() {
         let note = StepExecutor::Remote(Box::new(remote())).note();
         assert_eq!(note, "executed on a worker of `grpcs://cluster:1` (debian 12, aarch64)");
+        let without = RemoteExecution { no_git_objects: Some("too many".to_owned()), ..remote() };
+        let note = StepExecutor::Remote(Box::new(without)).note();
+        assert!(note.ends_with(" (debian 12, aarch64); it got no git objects: too many"), "{note}");
         let fallback = StepExecutor::LocalFallback { endpoint: "grpc://e".to_owned(), reason: "it is away".to_owned() };
         assert_eq!(
             fallback.note(),

@@ -97,10 +97,19 @@ impl Redactor {
                 self.redact_in_place(reason);
             }
             StepExecutor::Remote(remote) => {
-                let RemoteExecution { endpoint, instance, action: _, platform, trusted: _, repo, worker } =
-                    &mut **remote;
+                let RemoteExecution {
+                    endpoint,
+                    instance,
+                    action: _,
+                    platform,
+                    trusted: _,
+                    repo,
+                    no_git_objects,
+                    worker,
+                } = &mut **remote;
                 let WorkerEvidence { architecture, kernel, os, processors: _, programs, toolchains } = worker;
-                for text in [endpoint, instance, repo, architecture, kernel, os] {
+                let texts = [endpoint, instance, repo, architecture, kernel, os];
+                for text in texts.into_iter().chain(no_git_objects) {
                     self.redact_in_place(text);
                 }
                 platform.values_mut().chain(toolchains.values_mut().flatten()).for_each(|it| self.redact_in_place(it));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use proctor_core::api::RemoteExecutorCheck;
 use proctor_core::model::plan::Plan;
@@ -11,7 +12,7 @@ use proctor_remote::BlobDigest;
 
 use super::Engine;
 use crate::error::one_line;
-use crate::remote_steps::{AgentProgram, RemoteExecutor, RemoteRun};
+use crate::remote_steps::{AgentProgram, GitObjectSource, RemoteExecutor, RemoteRun};
 use crate::run::run_context::RunContext;
 use crate::shared_results::stamp_of;
 
@@ -34,7 +35,9 @@ impl Engine {
             let agent = settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox);
             Ok(RemoteExecutor::new(client, settings.clone(), self.agent_program(agent)?))
         });
-        Some(RemoteRun::new(settings.clone(), executor, plan))
+        let reader = Arc::clone(&self.remote_clients.git_objects);
+        let git = GitObjectSource { helper: self.helper.clone(), reader };
+        Some(RemoteRun::new(settings.clone(), executor, git, plan))
     }
 
     /// Checks the cluster; `None` without one.

@@ -16,6 +16,7 @@ fn on_worker() -> StepExecutor {
         platform: BTreeMap::new(),
         trusted: true,
         repo: "/srv/r".to_owned(),
+        no_git_objects: None,
         worker: WorkerEvidence {
             architecture: "x86_64".to_owned(),
             kernel: "6.8.0".to_owned(),
