@@ -1,0 +1,395 @@
+//! Tests steps on the workers of BuildGrid, a server that keeps its queue and the index of its store in PostgreSQL. The
+//! worker is a script of the tests, because BuildGrid contains none.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proctor_remote::messages::Digest;
+use proctor_remote::{BlobDigest, Client, ClientConfig, Endpoint};
+use rustix::process::Signal;
+
+use super::remote_executor::{
+    TRUSTED, USER, drifting_step, endless_step, is_remote, many_steps, require_drift, require_many_passes,
+    require_timeout, slow_step,
+};
+use crate::database_server::{Certificates, DatabaseServer};
+use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
+use crate::needs::{CaseDefinition, Needs, case};
+use crate::process::{FinishedProcess, RunningProcess};
+use crate::schemas::workspace_root;
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
+
+const BGD: &str = "buildgrid/bin/bgd";
+const PYTHON: &str = "buildgrid/bin/python";
+const NEEDS: &[Needs] = &[
+    Needs::Sandbox,
+    Needs::Client(&[BGD, "--help"]),
+    Needs::Postgres,
+    Needs::Program("openssl"),
+    Needs::Program("setpriv"),
+];
+
+pub(super) const CASES: &[CaseDefinition] = &[
+    buildgrid_case("buildgrid::many_steps_run_in_four_slots", many_steps_run),
+    buildgrid_case("buildgrid::drift_on_a_worker_is_drift", drift_is_drift),
+    buildgrid_case("buildgrid::timeout_holds_on_a_worker", timeout_holds),
+    buildgrid_case("buildgrid::interrupt_ends_the_step_on_the_worker", interrupt_ends_step),
+    buildgrid_case("buildgrid::failure_is_not_stored", failure_is_not_stored),
+    buildgrid_case("buildgrid::result_of_another_request_does_not_count", replayed_result_does_not_count),
+    buildgrid_case("buildgrid::step_continues_when_another_server_takes_over", another_server_takes_over),
+    buildgrid_case("buildgrid::server_that_ends_during_a_step_is_inconclusive", ending_server_is_inconclusive),
+    buildgrid_case("buildgrid::another_worker_executes_the_step_of_a_killed_one", another_worker_executes_step),
+    buildgrid_case("buildgrid::step_that_no_worker_finishes_is_inconclusive", unfinished_step_is_inconclusive),
+    buildgrid_case("buildgrid::step_without_a_worker_is_inconclusive", step_without_worker_is_inconclusive),
+    buildgrid_case("buildgrid::refused_request_is_inconclusive", refused_request_is_inconclusive),
+    buildgrid_case("buildgrid::inputs_lost_between_runs_are_uploaded_again", inputs_lost_between_runs),
+    buildgrid_case("buildgrid::inputs_lost_in_the_queue_are_uploaded_again", inputs_lost_in_queue),
+];
+
+const fn buildgrid_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+    case(name, run).needs(NEEDS).long()
+}
+
+/// The name of the instance.
+const INSTANCE: &str = "main";
+/// Number of actions that a worker executes at once.
+const SLOTS: &str = "4";
+/// Time within which a worker must end a cancelled step.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
+/// A number of attempts that no case reaches.
+const MANY_ATTEMPTS: u32 = 100;
+
+/// A repository, and a cluster with one or two servers.
+struct Cluster<'e> {
+    env: &'e TestEnvironment,
+    repo: Repo<'e>,
+    database: DatabaseServer,
+    server: RunningProcess,
+}
+
+impl<'e> Cluster<'e> {
+    /// Starts a cluster without workers, for a spec with one skill.
+    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
+        Self::with_attempts(env, &one_skill(steps), MANY_ATTEMPTS)
+    }
+
+    /// Starts a cluster that assigns a step at most `attempts` times.
+    fn with_attempts(env: &'e TestEnvironment, spec: &TestSpec, attempts: u32) -> Self {
+        let database = DatabaseServer::start_postgres(env, &Certificates::create(env), "SELECT 1");
+        let url = database.url().replacen("postgres://", "postgresql+psycopg2://", 1);
+        let mut migration = machine::client_command(BGD);
+        migration.args(["migrate", "apply", &url]);
+        RunningProcess::start(migration).wait().exits(0);
+        for name in ["one", "two"] {
+            machine::write(&env.root().join(format!("{name}.yaml")), server_config(env, name, &url, attempts));
+        }
+        let server = start_server(env, "one");
+        let cluster = Self { env, repo: env.repo(spec), database, server };
+        cluster.use_server("one");
+        cluster.configure(&format!("instance = '{INSTANCE}'\n"), USER);
+        cluster
+    }
+
+    fn configure(&self, instance: &str, platform: &str) {
+        let socket = endpoint(self.env).display().to_string();
+        let server = format!("[remote_executor]\nendpoint = 'unix:{socket}'\nmode = 'remote'\n{instance}");
+        self.env.configure_operator(&format!("{server}{TRUSTED}{platform}"));
+    }
+
+    /// Makes new connections reach this server.
+    fn use_server(&self, name: &str) {
+        let link = self.env.root().join("new-link");
+        std::os::unix::fs::symlink(socket(self.env, name), &link).expect("a link of the test");
+        std::fs::rename(link, endpoint(self.env)).expect("a link of the test");
+    }
+
+    /// Starts a worker. It connects to the server that [`Self::use_server`] has selected.
+    fn start_worker(&self, name: &str, mode: &[&str]) -> RunningProcess {
+        let mut command = machine::client_command(PYTHON);
+        command.arg(workspace_root().join("tests/whole/buildgrid_worker.py"));
+        command.args([&format!("unix:{}", endpoint(self.env).display()), INSTANCE]);
+        command.arg(self.env.root().join(name)).args([SLOTS, name]).args(mode);
+        RunningProcess::start(command)
+    }
+
+    fn run(&self) -> FinishedProcess {
+        self.repo.run_with(&["--no-daemon", "--verbose", "--max-tier", "2"])
+    }
+
+    fn start_run(&self) -> RunningProcess {
+        self.repo.start(&["--no-daemon", "--verbose", "--max-tier", "2"])
+    }
+
+    /// Removes all blobs of the store, as a clean-up of the server does.
+    fn remove_blobs(&self) {
+        self.database.query_postgres("DELETE FROM index");
+        let files = machine::walk(&self.env.root().join("cas")).into_iter().filter(|path| path.is_file());
+        files.for_each(|path| std::fs::remove_file(path).expect("removed"));
+    }
+
+    /// Requires that the only step was not executed to its end.
+    fn require_inconclusive(&self) {
+        let step = self.repo.step("it");
+        assert!(step["outcome"] == "inconclusive" && step["termination"]["fault"] == "remote", "{step:#}");
+    }
+}
+
+fn one_skill(steps: impl IntoIterator<Item = TestStep>) -> TestSpec {
+    TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")])
+}
+
+/// Returns the path to which clients connect: a link to the socket of a server.
+fn endpoint(env: &TestEnvironment) -> PathBuf {
+    env.root().join("cluster.sock")
+}
+
+fn socket(env: &TestEnvironment, name: &str) -> PathBuf {
+    env.root().join(format!("{name}.sock"))
+}
+
+/// Starts a server, and waits until it accepts connections.
+fn start_server(env: &TestEnvironment, name: &str) -> RunningProcess {
+    let mut command = machine::client_command(BGD);
+    command.args(["server", "start"]).arg(env.root().join(format!("{name}.yaml")));
+    let mut server = RunningProcess::start(command);
+    let socket = socket(env, name);
+    server.wait_until(|| std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    server
+}
+
+/// Returns the configuration of a server. All servers share the database and the store. BuildGrid has no action cache in
+/// PostgreSQL.
+fn server_config(env: &TestEnvironment, name: &str, database: &str, attempts: u32) -> String {
+    let quoted = |path: &Path| serde_json::Value::from(path.display().to_string());
+    let (socket, store) = (socket(env, name), quoted(&env.root().join("cas")));
+    let address = serde_json::Value::from(format!("unix:{}", socket.display()));
+    format!(
+        "server:
+  - !channel {{ address: {address}, insecure-mode: true }}
+connections:
+  - !sql-connection &sql {{ connection-string: {database:?} }}
+storages:
+  - !disk-storage &disk {{ path: {store} }}
+  - !sql-index &store {{ storage: *disk, sql: *sql }}
+caches:
+  - !lru-action-cache &results
+    storage: *store
+    max-cached-refs: 100
+    allow-updates: true
+    cache-failed-actions: true
+schedulers:
+  - !sql-scheduler &scheduler
+    sql: *sql
+    storage: *store
+    action-cache: *results
+    property-set: !dynamic-property-set
+      match-property-keys: [pool]
+      wildcard-property-keys: [unixUID]
+    max-job-attempts: {attempts}
+    poll-interval: 0.1
+    bot-poll-interval: 0.1
+    bot-session-keepalive-timeout: 5
+    session-expiry-timer-interval: 0.2
+    assigners:
+      - !priority-age-assigner {{ count: 1, interval: 0.1, failure-backoff: 0.1 }}
+instances:
+  - name: {INSTANCE}
+    services:
+      - !action-cache {{ cache: *results }}
+      - !execution {{ scheduler: *scheduler }}
+      - !cas {{ storage: *store }}
+      - !bytestream {{ storage: *store }}
+thread-pool-size: 100
+"
+    )
+}
+
+/// A step that writes `continued` and passes when a process with the returned word is killed.
+fn waiting_step(env: &TestEnvironment) -> (TestStep, String) {
+    let word = format!("{}-waiting", env.marker());
+    let script = format!("python3 -c 'import signal; signal.pause()' {word} || echo continued");
+    (TestStep::sh("it", &script), word)
+}
+
+fn many_steps_run(env: &TestEnvironment) {
+    let cluster = Cluster::with_attempts(env, &many_steps(), MANY_ATTEMPTS);
+    let _worker = cluster.start_worker("worker", &[]);
+    let doctor = cluster.repo.proctor(&["doctor", "--no-daemon"]).exits(0).all_output();
+    assert!(doctor.contains("steps run on workers only; workers are trusted"), "{doctor}");
+    cluster.run().exits(0);
+    require_many_passes(&cluster.repo);
+}
+
+fn drift_is_drift(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [drifting_step()]);
+    let _worker = cluster.start_worker("worker", &[]);
+    cluster.run().exits(3);
+    require_drift(&cluster.repo.step("it"));
+}
+
+fn timeout_holds(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [slow_step()]);
+    let _worker = cluster.start_worker("worker", &[]);
+    cluster.run().exits(4);
+    require_timeout(&cluster.repo.step("it"));
+}
+
+fn interrupt_ends_step(env: &TestEnvironment) {
+    let (step, word) = endless_step(env);
+    let cluster = Cluster::new(env, [step]);
+    let _worker = cluster.start_worker("worker", &[]);
+    let mut run = cluster.start_run();
+    run.wait_for_process(&word);
+    run.signal(Signal::INT);
+    // The server reports the cancellation to the worker after its answer to the client.
+    machine::wait_for_processes_to_exit(env.marker(), CANCEL_TIMEOUT).expect("the worker ends the step");
+    env.finish(run).exits(130);
+    assert_eq!(cluster.repo.step("it")["outcome"], "cancelled");
+    assert_eq!(cluster.database.query_postgres("SELECT cancelled FROM jobs"), "t\n");
+}
+
+/// The server stores results of failed actions, too.
+fn failure_is_not_stored(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "exit 7")]);
+    let _worker = cluster.start_worker("worker", &[]);
+    for _ in 0..2 {
+        cluster.run().exits(1);
+        let step = cluster.repo.step("it");
+        assert!(is_remote(&step) && step["outcome"] == "failed" && step["exit_code"] == 7, "{step:#}");
+        let action = step["executor"]["action"].as_str().expect("a digest");
+        assert!(!has_stored_result(env, action));
+    }
+    assert_eq!(cluster.database.query_postgres("SELECT count(*) FROM jobs WHERE do_not_cache"), "2\n");
+}
+
+fn has_stored_result(env: &TestEnvironment, action: &str) -> bool {
+    let endpoint: Endpoint = format!("unix:{}", endpoint(env).display()).parse().expect("an address");
+    let config = ClientConfig { instance: INSTANCE.to_owned(), ..ClientConfig::new(endpoint) };
+    let (hash, bytes) = action.split_once('/').expect("a digest");
+    let digest = Digest { hash: hash.to_owned(), size_bytes: bytes.parse().expect("a size") };
+    let action = BlobDigest::from_message(Some(&digest)).expect("a digest");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let result = runtime.block_on(Client::new(config).expect("a client").action_result(&action, &[]));
+    result.expect("an answer").is_some()
+}
+
+/// A worker that reports an earlier result, as if it had stored that result.
+fn replayed_result_does_not_count(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let _worker = cluster.start_worker("worker", &["replay"]);
+    cluster.run().exits(0);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("belongs to another request"), "{run}");
+    cluster.require_inconclusive();
+}
+
+/// The job is in the database, so that another server knows the operation.
+fn another_server_takes_over(env: &TestEnvironment) {
+    let (step, word) = waiting_step(env);
+    let cluster = Cluster::new(env, [step]);
+    let _worker = cluster.start_worker("worker", &[]);
+    let mut run = cluster.start_run();
+    let process = run.wait_for_process(&word);
+    let _other = start_server(env, "two");
+    cluster.use_server("two");
+    cluster.server.signal(Signal::KILL);
+    machine::send_signal(process, Signal::KILL);
+    env.finish(run).exits(0);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["stdout_preview"] == "continued\n", "{step:#}");
+    assert_eq!(cluster.database.query_postgres("SELECT count(*), max(n_tries) FROM jobs"), "1|1\n", "one execution");
+}
+
+fn ending_server_is_inconclusive(env: &TestEnvironment) {
+    let (step, word) = waiting_step(env);
+    let mut cluster = Cluster::new(env, [step]);
+    let worker = cluster.start_worker("worker", &[]);
+    let mut run = cluster.start_run();
+    run.wait_for_process(&word);
+    cluster.server.signal(Signal::KILL);
+    run.wait_for_stderr("cannot be reached");
+    worker.signal(Signal::KILL);
+    machine::wait_for_processes_to_exit(env.marker(), CANCEL_TIMEOUT).expect("a step ends with its worker");
+    env.finish(run).exits(5);
+    cluster.require_inconclusive();
+    // The server continues with the database of the killed one.
+    cluster.server = start_server(env, "one");
+    let _worker = cluster.start_worker("other-worker", &[]);
+    let mut run = cluster.start_run();
+    let process = run.wait_for_process(&word);
+    machine::send_signal(process, Signal::KILL);
+    env.finish(run).exits(0);
+}
+
+fn another_worker_executes_step(env: &TestEnvironment) {
+    let (step, word) = waiting_step(env);
+    let cluster = Cluster::new(env, [step]);
+    let worker = cluster.start_worker("worker", &[]);
+    let mut run = cluster.start_run();
+    let first = run.wait_for_process(&word);
+    worker.signal(Signal::KILL);
+    let _other = cluster.start_worker("other-worker", &[]);
+    let second = run.wait_for_other_process(&word, first);
+    machine::send_signal(second, Signal::KILL);
+    env.finish(run).exits(0);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["stdout_preview"] == "continued\n", "{step:#}");
+    assert_eq!(cluster.database.query_postgres("SELECT n_tries FROM jobs"), "2\n", "the server repeats the job");
+}
+
+fn unfinished_step_is_inconclusive(env: &TestEnvironment) {
+    let (step, word) = endless_step(env);
+    let cluster = Cluster::with_attempts(env, &one_skill([step]), 1);
+    let worker = cluster.start_worker("worker", &[]);
+    let mut run = cluster.start_run();
+    run.wait_for_process(&word);
+    worker.signal(Signal::KILL);
+    let run = env.finish(run).exits(5).all_output();
+    assert!(run.contains("aborted") || run.contains("Aborted"), "{run}");
+    cluster.require_inconclusive();
+}
+
+fn step_without_worker_is_inconclusive(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    cluster.configure(&format!("instance = '{INSTANCE}'\nqueue_timeout_ms = 500\n"), USER);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("did not finish the wait for a worker"), "{run}");
+    cluster.require_inconclusive();
+    assert_eq!(cluster.database.query_postgres("SELECT cancelled FROM jobs"), "t\n");
+}
+
+fn refused_request_is_inconclusive(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let _worker = cluster.start_worker("worker", &[]);
+    cluster.configure(&format!("instance = '{INSTANCE}'\n"), "platform = { OS = 'none' }\n");
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("Unregistered platform property"), "{run}");
+    cluster.require_inconclusive();
+    cluster.configure("instance = 'other'\n", USER);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("other"), "{run}");
+    cluster.require_inconclusive();
+}
+
+fn inputs_lost_between_runs(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "cat README.md")]);
+    let _worker = cluster.start_worker("worker", &[]);
+    cluster.run().exits(0);
+    cluster.remove_blobs();
+    cluster.run().exits(0);
+    assert!(is_remote(&cluster.repo.step("it")));
+}
+
+/// The worker reports that blobs are missing, and the client uploads them for a second job.
+fn inputs_lost_in_queue(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "cat README.md")]);
+    let mut run = cluster.start_run();
+    run.wait_until(|| cluster.database.query_postgres("SELECT count(*) FROM jobs") == "1\n");
+    cluster.remove_blobs();
+    let _worker = cluster.start_worker("worker", &[]);
+    env.finish(run).exits(0);
+    assert!(is_remote(&cluster.repo.step("it")));
+    let statuses = cluster.database.query_postgres("SELECT status_code FROM jobs ORDER BY create_timestamp");
+    assert_eq!(statuses, "9\n0\n", "a failed precondition, and a result");
+}
