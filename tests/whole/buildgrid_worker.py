@@ -1,8 +1,8 @@
 """Executes actions of a BuildGrid server, which has no worker of its own: takes leases with the Remote Workers API.
 
 Arguments: the address of the server, the name of the instance, a directory for the files of the actions, the number of
-slots, and the name of the worker. With a sixth argument `replay`, the worker executes only the first action, and reports
-its result for all.
+slots, the name of the worker, and optionally a fault. With `replay`, the worker executes only the first action, and
+reports its result for all. With `unavailable`, it executes no action.
 
 The worker writes each input into a new directory, and runs the command there. If the worker runs as root, the platform
 property `unixUID` names the user of the command, as with the workers of BuildBox. All commands end with the worker.
@@ -26,13 +26,15 @@ from buildgrid._protos.google.rpc import code_pb2
 from buildgrid.server.client.cas import download, upload
 
 # Time for which the server may wait for work before it answers, in seconds.
-POLL_SECONDS = 10
+POLL_SECONDS = 5
 # Time between two reports while all slots are in use, in seconds.
 REPORT_SECONDS = 0.5
 # Time between two connections to a server that is away, in seconds.
 RECONNECT_SECONDS = 0.1
 # Minimum size of a blob that the worker keeps for later actions, in bytes. Smaller ones come from the server each time.
 MIN_KEPT_BYTES = 1 << 20
+# Repetitions of a transfer from or to a server that is away.
+RETRIES = {"retries": 10, "max_backoff": 1}
 # Errors after which the same session continues.
 TEMPORARY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -102,13 +104,13 @@ def kill_group(process):
 class Worker:
     """A session with the server, and its leases."""
 
-    def __init__(self, address, instance, directory, slots, name, replays):
+    def __init__(self, address, instance, directory, slots, name, fault):
         options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200)]
         self.channel = grpc.insecure_channel(address, options=options)
         self.instance = instance
         self.bots = bots_pb2_grpc.BotsStub(self.channel)
         self.directory, self.slots, self.name = Path(directory), slots, name
-        self.replays, self.first_result = replays, None
+        self.fault, self.first_result = fault, None
         self.leases, self.session, self.changed = {}, None, threading.Condition()
         for subdirectory in (self.kept, self.directory / "actions"):
             subdirectory.mkdir(parents=True, exist_ok=True)
@@ -185,7 +187,9 @@ class Worker:
         threading.Event().wait(RECONNECT_SECONDS)
 
     def result_of(self, action, lease):
-        if self.replays and self.first_result:
+        if self.fault == "unavailable":
+            raise Failure(code_pb2.UNAVAILABLE, "the worker executes no action")
+        if self.fault == "replay" and self.first_result:
             return self.first_result
         root = Path(tempfile.mkdtemp(dir=self.directory / "actions"))
         try:
@@ -260,14 +264,14 @@ class Worker:
     def blob(self, digest):
         if digest.size_bytes == 0:
             return b""
-        with download(self.channel, self.instance) as downloader:
+        with download(self.channel, self.instance, **RETRIES) as downloader:
             content = downloader.get_blob(digest)
         if content is None:
             raise Failure(code_pb2.FAILED_PRECONDITION, f"blob {digest.hash} is missing")
         return content
 
     def upload_outputs(self, command, directory, result):
-        with upload(self.channel, self.instance) as uploader:
+        with upload(self.channel, self.instance, **RETRIES) as uploader:
             for name in command.output_paths or command.output_files:
                 path = directory / name
                 if path.is_file() and not path.is_symlink():
@@ -277,5 +281,5 @@ class Worker:
 
 
 if __name__ == "__main__":
-    server, instance_name, files, count, own_name, *mode = sys.argv[1:]
-    Worker(server, instance_name, files, int(count), own_name, mode == ["replay"]).serve()
+    server, instance_name, files, count, own_name, *faults = sys.argv[1:]
+    Worker(server, instance_name, files, int(count), own_name, faults[0] if faults else None).serve()

@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proctor_remote::messages::Digest;
-use proctor_remote::{BlobDigest, Client, ClientConfig, Endpoint};
+use proctor_remote::messages::{ActionResult, Digest};
+use proctor_remote::{BlobDigest, Client, ClientConfig, Endpoint, RemoteError};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::remote_executor::{
     TRUSTED, USER, drifting_step, endless_step, is_remote, many_steps, require_drift, require_many_passes,
@@ -40,7 +41,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     buildgrid_case("buildgrid::step_continues_when_another_server_takes_over", another_server_takes_over),
     buildgrid_case("buildgrid::server_that_ends_during_a_step_is_inconclusive", ending_server_is_inconclusive),
     buildgrid_case("buildgrid::another_worker_executes_the_step_of_a_killed_one", another_worker_executes_step),
-    buildgrid_case("buildgrid::step_that_no_worker_finishes_is_inconclusive", unfinished_step_is_inconclusive),
+    buildgrid_case("buildgrid::step_of_a_killed_worker_is_inconclusive", step_of_killed_worker_is_inconclusive),
+    buildgrid_case("buildgrid::failing_worker_is_inconclusive", failing_worker_is_inconclusive),
     buildgrid_case("buildgrid::step_without_a_worker_is_inconclusive", step_without_worker_is_inconclusive),
     buildgrid_case("buildgrid::refused_request_is_inconclusive", refused_request_is_inconclusive),
     buildgrid_case("buildgrid::inputs_lost_between_runs_are_uploaded_again", inputs_lost_between_runs),
@@ -57,8 +59,6 @@ const INSTANCE: &str = "main";
 const SLOTS: &str = "4";
 /// Time within which a worker must end a cancelled step.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
-/// A number of attempts that no case reaches.
-const MANY_ATTEMPTS: u32 = 100;
 
 /// A repository, and a cluster with one or two servers.
 struct Cluster<'e> {
@@ -69,20 +69,15 @@ struct Cluster<'e> {
 }
 
 impl<'e> Cluster<'e> {
-    /// Starts a cluster without workers, for a spec with one skill.
-    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
-        Self::with_attempts(env, &one_skill(steps), MANY_ATTEMPTS)
-    }
-
-    /// Starts a cluster that assigns a step at most `attempts` times.
-    fn with_attempts(env: &'e TestEnvironment, spec: &TestSpec, attempts: u32) -> Self {
+    /// Starts a cluster without workers.
+    fn new(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
         let database = DatabaseServer::start_postgres(env, &Certificates::create(env), "SELECT 1");
         let url = database.url().replacen("postgres://", "postgresql+psycopg2://", 1);
         let mut migration = machine::client_command(BGD);
         migration.args(["migrate", "apply", &url]);
         RunningProcess::start(migration).wait().exits(0);
         for name in ["one", "two"] {
-            machine::write(&env.root().join(format!("{name}.yaml")), server_config(env, name, &url, attempts));
+            machine::write(&env.root().join(format!("{name}.yaml")), server_config(env, name, &url));
         }
         let server = start_server(env, "one");
         let cluster = Self { env, repo: env.repo(spec), database, server };
@@ -135,8 +130,8 @@ impl<'e> Cluster<'e> {
     }
 }
 
-fn one_skill(steps: impl IntoIterator<Item = TestStep>) -> TestSpec {
-    TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")])
+fn one_skill(step: TestStep) -> TestSpec {
+    TestSpec::new([TestSkill::new("verify.it", [step]).determinism("D1")])
 }
 
 /// Returns the path to which clients connect: a link to the socket of a server.
@@ -160,10 +155,10 @@ fn start_server(env: &TestEnvironment, name: &str) -> RunningProcess {
 
 /// Returns the configuration of a server. All servers share the database and the store. BuildGrid has no action cache in
 /// PostgreSQL.
-fn server_config(env: &TestEnvironment, name: &str, database: &str, attempts: u32) -> String {
-    let quoted = |path: &Path| serde_json::Value::from(path.display().to_string());
+fn server_config(env: &TestEnvironment, name: &str, database: &str) -> String {
+    let quoted = |path: &Path| Value::from(path.display().to_string());
     let (socket, store) = (socket(env, name), quoted(&env.root().join("cas")));
-    let address = serde_json::Value::from(format!("unix:{}", socket.display()));
+    let address = Value::from(format!("unix:{}", socket.display()));
     format!(
         "server:
   - !channel {{ address: {address}, insecure-mode: true }}
@@ -186,10 +181,9 @@ schedulers:
     property-set: !dynamic-property-set
       match-property-keys: [pool]
       wildcard-property-keys: [unixUID]
-    max-job-attempts: {attempts}
     poll-interval: 0.1
     bot-poll-interval: 0.1
-    bot-session-keepalive-timeout: 5
+    bot-session-keepalive-timeout: 15
     session-expiry-timer-interval: 0.2
     assigners:
       - !priority-age-assigner {{ count: 1, interval: 0.1, failure-backoff: 0.1 }}
@@ -197,7 +191,7 @@ instances:
   - name: {INSTANCE}
     services:
       - !action-cache {{ cache: *results }}
-      - !execution {{ scheduler: *scheduler }}
+      - !execution {{ scheduler: *scheduler, operation-stream-keepalive-timeout: 1 }}
       - !cas {{ storage: *store }}
       - !bytestream {{ storage: *store }}
 thread-pool-size: 100
@@ -213,7 +207,7 @@ fn waiting_step(env: &TestEnvironment) -> (TestStep, String) {
 }
 
 fn many_steps_run(env: &TestEnvironment) {
-    let cluster = Cluster::with_attempts(env, &many_steps(), MANY_ATTEMPTS);
+    let cluster = Cluster::new(env, &many_steps());
     let _worker = cluster.start_worker("worker", &[]);
     let doctor = cluster.repo.proctor(&["doctor", "--no-daemon"]).exits(0).all_output();
     assert!(doctor.contains("steps run on workers only; workers are trusted"), "{doctor}");
@@ -222,14 +216,14 @@ fn many_steps_run(env: &TestEnvironment) {
 }
 
 fn drift_is_drift(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [drifting_step()]);
+    let cluster = Cluster::new(env, &one_skill(drifting_step()));
     let _worker = cluster.start_worker("worker", &[]);
     cluster.run().exits(3);
     require_drift(&cluster.repo.step("it"));
 }
 
 fn timeout_holds(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [slow_step()]);
+    let cluster = Cluster::new(env, &one_skill(slow_step()));
     let _worker = cluster.start_worker("worker", &[]);
     cluster.run().exits(4);
     require_timeout(&cluster.repo.step("it"));
@@ -237,7 +231,7 @@ fn timeout_holds(env: &TestEnvironment) {
 
 fn interrupt_ends_step(env: &TestEnvironment) {
     let (step, word) = endless_step(env);
-    let cluster = Cluster::new(env, [step]);
+    let cluster = Cluster::new(env, &one_skill(step));
     let _worker = cluster.start_worker("worker", &[]);
     let mut run = cluster.start_run();
     run.wait_for_process(&word);
@@ -249,34 +243,43 @@ fn interrupt_ends_step(env: &TestEnvironment) {
     assert_eq!(cluster.database.query_postgres("SELECT cancelled FROM jobs"), "t\n");
 }
 
-/// The server stores results of failed actions, too.
+/// The server could store the results of failed actions, too.
 fn failure_is_not_stored(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "exit 7")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "exit 7")));
     let _worker = cluster.start_worker("worker", &[]);
     for _ in 0..2 {
         cluster.run().exits(1);
         let step = cluster.repo.step("it");
         assert!(is_remote(&step) && step["outcome"] == "failed" && step["exit_code"] == 7, "{step:#}");
-        let action = step["executor"]["action"].as_str().expect("a digest");
-        assert!(!has_stored_result(env, action));
+        let action = action_of(&step);
+        let with_result = with_client(env, async |client| {
+            let before = client.action_result(&action, &[]).await?;
+            // Another client claims that the action passes. This does not count for the next run.
+            client.store_action_result(&action, ActionResult::default()).await?;
+            Ok((before, client.action_result(&action, &[]).await?))
+        });
+        assert_eq!(with_result, (None, Some(ActionResult::default())));
     }
     assert_eq!(cluster.database.query_postgres("SELECT count(*) FROM jobs WHERE do_not_cache"), "2\n");
 }
 
-fn has_stored_result(env: &TestEnvironment, action: &str) -> bool {
+fn action_of(step: &Value) -> BlobDigest {
+    let (hash, bytes) = step["executor"]["action"].as_str().and_then(|text| text.split_once('/')).expect("a digest");
+    let digest = Digest { hash: hash.to_owned(), size_bytes: bytes.parse().expect("a size") };
+    BlobDigest::from_message(Some(&digest)).expect("a digest")
+}
+
+/// Sends requests to the server as another client.
+fn with_client<T>(env: &TestEnvironment, requests: impl AsyncFnOnce(Client) -> Result<T, RemoteError>) -> T {
     let endpoint: Endpoint = format!("unix:{}", endpoint(env).display()).parse().expect("an address");
     let config = ClientConfig { instance: INSTANCE.to_owned(), ..ClientConfig::new(endpoint) };
-    let (hash, bytes) = action.split_once('/').expect("a digest");
-    let digest = Digest { hash: hash.to_owned(), size_bytes: bytes.parse().expect("a size") };
-    let action = BlobDigest::from_message(Some(&digest)).expect("a digest");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let result = runtime.block_on(Client::new(config).expect("a client").action_result(&action, &[]));
-    result.expect("an answer").is_some()
+    runtime.block_on(requests(Client::new(config).expect("a client"))).expect("answers")
 }
 
 /// A worker that reports an earlier result, as if it had stored that result.
 fn replayed_result_does_not_count(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "true")));
     let _worker = cluster.start_worker("worker", &["replay"]);
     cluster.run().exits(0);
     let run = cluster.run().exits(5).all_output();
@@ -287,7 +290,7 @@ fn replayed_result_does_not_count(env: &TestEnvironment) {
 /// The job is in the database, so that another server knows the operation.
 fn another_server_takes_over(env: &TestEnvironment) {
     let (step, word) = waiting_step(env);
-    let cluster = Cluster::new(env, [step]);
+    let cluster = Cluster::new(env, &one_skill(step));
     let _worker = cluster.start_worker("worker", &[]);
     let mut run = cluster.start_run();
     let process = run.wait_for_process(&word);
@@ -303,28 +306,33 @@ fn another_server_takes_over(env: &TestEnvironment) {
 
 fn ending_server_is_inconclusive(env: &TestEnvironment) {
     let (step, word) = waiting_step(env);
-    let mut cluster = Cluster::new(env, [step]);
+    let mut cluster = Cluster::new(env, &one_skill(step));
     let worker = cluster.start_worker("worker", &[]);
     let mut run = cluster.start_run();
     run.wait_for_process(&word);
     cluster.server.signal(Signal::KILL);
-    run.wait_for_stderr("cannot be reached");
+    run.wait_until(|| false);
     worker.signal(Signal::KILL);
     machine::wait_for_processes_to_exit(env.marker(), CANCEL_TIMEOUT).expect("a step ends with its worker");
-    env.finish(run).exits(5);
+    let run = env.finish(run).exits(5).all_output();
+    assert!(run.contains("cannot be reached"), "{run}");
     cluster.require_inconclusive();
     // The server continues with the database of the killed one.
     cluster.server = start_server(env, "one");
     let _worker = cluster.start_worker("other-worker", &[]);
     let mut run = cluster.start_run();
-    let process = run.wait_for_process(&word);
-    machine::send_signal(process, Signal::KILL);
+    // The server may also have started the job of the first run again.
+    run.wait_until(|| {
+        let process = machine::process_with_argument(&word, 0);
+        process.into_iter().for_each(|process| machine::send_signal_if_alive(process, Signal::KILL));
+        false
+    });
     env.finish(run).exits(0);
 }
 
 fn another_worker_executes_step(env: &TestEnvironment) {
     let (step, word) = waiting_step(env);
-    let cluster = Cluster::new(env, [step]);
+    let cluster = Cluster::new(env, &one_skill(step));
     let worker = cluster.start_worker("worker", &[]);
     let mut run = cluster.start_run();
     let first = run.wait_for_process(&word);
@@ -338,20 +346,35 @@ fn another_worker_executes_step(env: &TestEnvironment) {
     assert_eq!(cluster.database.query_postgres("SELECT n_tries FROM jobs"), "2\n", "the server repeats the job");
 }
 
-fn unfinished_step_is_inconclusive(env: &TestEnvironment) {
+/// The server gives the action back to the queue, in which no other worker takes it.
+fn step_of_killed_worker_is_inconclusive(env: &TestEnvironment) {
     let (step, word) = endless_step(env);
-    let cluster = Cluster::with_attempts(env, &one_skill([step]), 1);
-    let worker = cluster.start_worker("worker", &[]);
+    let cluster = Cluster::new(env, &one_skill(step));
+    cluster.configure(&format!("instance = '{INSTANCE}'\nqueue_timeout_ms = 10000\n"), USER);
+    let mut worker = cluster.start_worker("worker", &[]);
+    worker.wait_until(|| cluster.database.query_postgres("SELECT count(*) FROM bots") == "1\n");
     let mut run = cluster.start_run();
     run.wait_for_process(&word);
     worker.signal(Signal::KILL);
     let run = env.finish(run).exits(5).all_output();
-    assert!(run.contains("aborted") || run.contains("Aborted"), "{run}");
+    assert!(run.contains("did not finish the wait for a worker"), "{run}");
     cluster.require_inconclusive();
+    assert_eq!(cluster.database.query_postgres("SELECT n_tries, cancelled FROM jobs"), "2|t\n");
+}
+
+/// The server gives each action to the worker several times, and then reports an error.
+fn failing_worker_is_inconclusive(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "true")));
+    let _worker = cluster.start_worker("worker", &["unavailable"]);
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("did not execute it"), "{run}");
+    cluster.require_inconclusive();
+    let jobs = cluster.database.query_postgres("SELECT count(*), min(n_tries), min(status_code) FROM jobs");
+    assert_eq!(jobs, "4|5|14\n", "the client starts the action again, at most as often as any request");
 }
 
 fn step_without_worker_is_inconclusive(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "true")));
     cluster.configure(&format!("instance = '{INSTANCE}'\nqueue_timeout_ms = 500\n"), USER);
     let run = cluster.run().exits(5).all_output();
     assert!(run.contains("did not finish the wait for a worker"), "{run}");
@@ -360,7 +383,7 @@ fn step_without_worker_is_inconclusive(env: &TestEnvironment) {
 }
 
 fn refused_request_is_inconclusive(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "true")));
     let _worker = cluster.start_worker("worker", &[]);
     cluster.configure(&format!("instance = '{INSTANCE}'\n"), "platform = { OS = 'none' }\n");
     let run = cluster.run().exits(5).all_output();
@@ -373,7 +396,7 @@ fn refused_request_is_inconclusive(env: &TestEnvironment) {
 }
 
 fn inputs_lost_between_runs(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "cat README.md")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "cat README.md")));
     let _worker = cluster.start_worker("worker", &[]);
     cluster.run().exits(0);
     cluster.remove_blobs();
@@ -383,7 +406,7 @@ fn inputs_lost_between_runs(env: &TestEnvironment) {
 
 /// The worker reports that blobs are missing, and the client uploads them for a second job.
 fn inputs_lost_in_queue(env: &TestEnvironment) {
-    let cluster = Cluster::new(env, [TestStep::sh("it", "cat README.md")]);
+    let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "cat README.md")));
     let mut run = cluster.start_run();
     run.wait_until(|| cluster.database.query_postgres("SELECT count(*) FROM jobs") == "1\n");
     cluster.remove_blobs();
