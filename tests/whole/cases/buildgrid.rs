@@ -39,6 +39,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
     buildgrid_case("buildgrid::failure_is_not_stored", failure_is_not_stored),
     buildgrid_case("buildgrid::result_of_another_request_does_not_count", replayed_result_does_not_count),
     buildgrid_case("buildgrid::step_continues_when_another_server_takes_over", another_server_takes_over),
+    buildgrid_case(
+        "buildgrid::step_continues_when_another_server_replaces_a_stopped_one",
+        another_server_replaces_stopped_one,
+    ),
     buildgrid_case("buildgrid::server_that_ends_during_a_step_is_inconclusive", ending_server_is_inconclusive),
     buildgrid_case("buildgrid::another_worker_executes_the_step_of_a_killed_one", another_worker_executes_step),
     buildgrid_case("buildgrid::step_of_a_killed_worker_is_inconclusive", step_of_killed_worker_is_inconclusive),
@@ -287,8 +291,16 @@ fn replayed_result_does_not_count(env: &TestEnvironment) {
     cluster.require_inconclusive();
 }
 
-/// The job is in the database, so that another server knows the operation.
 fn another_server_takes_over(env: &TestEnvironment) {
+    replace_server(env, Signal::KILL);
+}
+
+fn another_server_replaces_stopped_one(env: &TestEnvironment) {
+    replace_server(env, Signal::TERM);
+}
+
+/// Ends a server during a step. The job is in the database, so that another server knows the operation.
+fn replace_server(env: &TestEnvironment, signal: Signal) {
     let (step, word) = waiting_step(env);
     let cluster = Cluster::new(env, &one_skill(step));
     let _worker = cluster.start_worker("worker", &[]);
@@ -296,7 +308,7 @@ fn another_server_takes_over(env: &TestEnvironment) {
     let process = run.wait_for_process(&word);
     let _other = start_server(env, "two");
     cluster.use_server("two");
-    cluster.server.signal(Signal::KILL);
+    cluster.server.signal(signal);
     machine::send_signal(process, Signal::KILL);
     env.finish(run).exits(0);
     let step = cluster.repo.step("it");
