@@ -16,12 +16,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import grpc
-from buildgrid._protos.build.bazel.remote.execution.v2.remote_execution_pb2 import Action, ActionResult, Command, Directory
+from buildgrid._protos.build.bazel.remote.execution.v2.remote_execution_pb2 import (
+    Action,
+    ActionResult,
+    Command,
+    Directory,
+)
 from buildgrid._protos.google.devtools.remoteworkers.v1test2 import bots_pb2, bots_pb2_grpc
-from buildgrid._protos.google.devtools.remoteworkers.v1test2.worker_pb2 import Device, Worker as WorkerProto
+from buildgrid._protos.google.devtools.remoteworkers.v1test2.worker_pb2 import Device
+from buildgrid._protos.google.devtools.remoteworkers.v1test2.worker_pb2 import Worker as WorkerProto
 from buildgrid._protos.google.rpc import code_pb2
 from buildgrid.server.client.cas import download, upload
 
@@ -184,7 +191,7 @@ class Worker:
             for lease in self.leases.values():
                 lease.cancel()
             self.leases, self.session = {}, None
-        threading.Event().wait(RECONNECT_SECONDS)
+        time.sleep(RECONNECT_SECONDS)
 
     def result_of(self, action, lease):
         if self.fault == "unavailable":

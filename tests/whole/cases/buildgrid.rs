@@ -64,7 +64,7 @@ const SLOTS: &str = "4";
 /// Time within which a worker must end a cancelled step.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A repository, and a cluster with one or two servers.
+/// A repository, and a cluster: a database, and the first of its servers.
 struct Cluster<'e> {
     env: &'e TestEnvironment,
     repo: Repo<'e>,
@@ -157,8 +157,8 @@ fn start_server(env: &TestEnvironment, name: &str) -> RunningProcess {
     server
 }
 
-/// Returns the configuration of a server. All servers share the database and the store. BuildGrid has no action cache in
-/// PostgreSQL.
+/// Returns the configuration of a server. All servers share the database and the store. BuildGrid cannot keep an action
+/// cache in PostgreSQL.
 fn server_config(env: &TestEnvironment, name: &str, database: &str) -> String {
     let quoted = |path: &Path| Value::from(path.display().to_string());
     let (socket, store) = (socket(env, name), quoted(&env.root().join("cas")));

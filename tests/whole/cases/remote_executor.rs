@@ -185,7 +185,7 @@ pub(super) fn drifting_step() -> TestStep {
 
 /// Requires that the changes of [`drifting_step`] on a worker were found.
 pub(super) fn require_drift(step: &Value) {
-    assert!(is_remote(&step) && step["outcome"] == "drifted", "{step:#}");
+    assert!(is_remote(step) && step["outcome"] == "drifted", "{step:#}");
     let changes: Vec<(&str, &str)> = step["drift"]["changes"]
         .as_array()
         .expect("changes")
