@@ -37,7 +37,7 @@ test: ## run all tests; the last line of the output counts them
 
 test-long: ## run all variants and full campaigns, which a release requires; takes an hour or more
 	@scripts/need cargo cc git setpriv python3
-	@$(BUILD_TESTS)
+	@export PROCTOR_TEST_LONG=1; $(BUILD_TESTS)
 	@$(XTASK) test-long
 
 # `--workspace` and `--examples` make cargo use the same features as for the tests, so that it compiles a dependency once.

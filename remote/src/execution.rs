@@ -1,7 +1,8 @@
 //! Executes actions on a server.
 //!
 //! A server answers with a stream of states of one operation. If the stream breaks, the client asks for the same operation
-//! again, or starts the action again if the server has lost it.
+//! again, or starts the action again if the server has lost it. A client also starts an action again whose operation ended
+//! with an error that may not occur the next time.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,14 @@ const WAIT: Method = Method { name: "WaitExecution", path: "/build.bazel.remote.
 const CANCEL: Method = Method { name: "CancelOperation", path: "/google.longrunning.Operations/CancelOperation" };
 const RESPONSE_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteResponse";
 const METADATA_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteOperationMetadata";
+/// The number of the stage in which the action waits for a worker.
+const QUEUED: i32 = 2;
 /// The number of the stage in which a worker executes the action.
 const EXECUTING: i32 = 3;
 /// The same for an action that has ended.
 const COMPLETED: i32 = 4;
+/// Number of times that an action may return to the queue and get new deadlines. Servers have similar limits.
+const MAX_REQUEUES: u32 = 10;
 
 /// An action to be executed. Its blobs must be stored already.
 #[derive(Debug, Clone)]
@@ -56,9 +61,18 @@ struct Progress {
     operation: Option<String>,
     /// Number of received states.
     states: u64,
+    /// Number of times that the action returned to the queue.
+    requeues: u32,
+    /// True if the operation has ended.
+    ended: bool,
 }
 
 impl Progress {
+    fn new(limits: ExecutionLimits) -> Self {
+        let requested = Instant::now();
+        Self { limits, requested, started: None, operation: None, states: 0, requeues: 0, ended: false }
+    }
+
     /// Returns the end of the present phase, and its name with the limit.
     fn deadline(&self) -> (Instant, &'static str, Duration) {
         match self.started {
@@ -74,8 +88,19 @@ impl Progress {
         }
         let stage = operation.metadata.as_ref().filter(|any| any.type_url.ends_with(METADATA_TYPE));
         let stage = stage.and_then(|any| ExecuteOperationMetadata::decode(any.value.as_slice()).ok());
-        if self.started.is_none() && stage.is_some_and(|metadata| matches!(metadata.stage, EXECUTING | COMPLETED)) {
-            self.started = Some(now);
+        match (self.started, stage.map_or(0, |metadata| metadata.stage)) {
+            (None, EXECUTING | COMPLETED) => self.started = Some(now),
+            // The worker has failed, and the server looks for another one.
+            (Some(_), QUEUED) if self.requeues < MAX_REQUEUES => {
+                self.requeues += 1;
+                (self.started, self.requested) = (None, now);
+            }
+            _ => {}
+        }
+        if operation.done {
+            // The same operation would report the same result again.
+            self.ended = true;
+            (self.operation, self.started) = (None, None);
         }
     }
 }
@@ -91,8 +116,7 @@ impl Client {
         request: &ExecutionRequest,
         cancelled: impl Future<Output = ()>,
     ) -> Result<ExecuteResponse, RemoteError> {
-        let mut progress =
-            Progress { limits: request.limits, requested: Instant::now(), started: None, operation: None, states: 0 };
+        let mut progress = Progress::new(request.limits);
         let ended = tokio::select! {
             ended = self.follow(request, &mut progress) => ended,
             () = cancelled => Err(RemoteError::Cancelled),
@@ -124,7 +148,8 @@ impl Client {
                 Ok(stream) => self.follow_stream(stream, progress).await,
                 Err(error) => Err(error),
             };
-            if progress.states > states {
+            let has_ended = std::mem::take(&mut progress.ended);
+            if progress.states > states && !has_ended {
                 // A long execution may lose its connection often.
                 attempts = Attempts::default();
             }
@@ -135,6 +160,8 @@ impl Client {
                     (progress.started, progress.requested) = (None, Instant::now());
                     self.pause_or_fail(&mut attempts, self.lost()).await?;
                 }
+                // An action that has reached its timeout would reach it again.
+                Err(error) if has_ended && error.has_code(Code::DeadlineExceeded) => return Err(error),
                 Err(error) => {
                     let (end, _, _) = progress.deadline();
                     if end <= Instant::now() {

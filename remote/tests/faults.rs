@@ -434,6 +434,53 @@ fn queue_and_run_have_their_own_deadlines() {
     }
 }
 
+/// An operation that has ended with an error keeps this error.
+#[test]
+fn ended_operation_is_not_asked_for_again() {
+    let failed = |code: Code| {
+        let error = Some(RpcStatus { code: code as i32, message: "the worker failed".to_owned() });
+        Operation { done: true, error, ..in_stage(4) }
+    };
+    for (code, executions) in
+        [(Code::Unavailable, QUICK.max_attempts), (Code::DeadlineExceeded, 1), (Code::NotFound, 1), (Code::Internal, 1)]
+    {
+        block_on(async {
+            let operation = failed(code);
+            let server = server(move |_, _| Reply::messages(&[in_stage(3), operation.clone()])).await;
+            let error = client(&server).execute(&execution(LONG, LONG), pending()).await.expect_err("a failure");
+            assert!(error.to_string().contains("the worker failed"), "{error}");
+            let executions = usize::try_from(executions).expect("a small number");
+            assert_eq!((server.count("Execute"), server.count("WaitExecution")), (executions, 0), "{code:?}");
+        });
+    }
+}
+
+#[test]
+fn action_that_waits_for_a_worker_again_has_the_deadline_of_the_queue() {
+    block_on(async {
+        let server = server(|method, _| match method {
+            "CancelOperation" => Reply::message(&proctor_remote::messages::Empty {}),
+            _ => Reply::stalled(&[in_stage(3), in_stage(2)]),
+        })
+        .await;
+        let error = client(&server).execute(&execution(SHORT, LONG), pending()).await.expect_err("too late");
+        assert!(error.to_string().contains("the wait for a worker"), "{error}");
+    });
+}
+
+#[test]
+fn action_that_waits_again_and_again_has_a_deadline() {
+    block_on(async {
+        let server = server(|method, _| match method {
+            "CancelOperation" => Reply::message(&proctor_remote::messages::Empty {}),
+            _ => Reply::stalled(&vec![[in_stage(3), in_stage(2)]; 100].concat()),
+        })
+        .await;
+        let error = client(&server).execute(&execution(LONG, SHORT), pending()).await.expect_err("too late");
+        assert!(error.to_string().contains("the action"), "{error}");
+    });
+}
+
 #[test]
 fn cancelled_execution_is_cancelled_on_the_server() {
     block_on(async {

@@ -3,6 +3,7 @@
 mod access;
 mod apply_changes;
 mod ask;
+mod buildgrid;
 mod caches;
 mod caller_process;
 mod changesets;
@@ -173,6 +174,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::SERVICE_CASES,
         remote_cache::CASES,
         remote_executor::CASES,
+        buildgrid::CASES,
         reuse::CASES,
         inputs::CASES,
         reuse_daemon::CASES,

@@ -128,18 +128,10 @@ impl DatabaseServer {
         }
         let mut process = RunningProcess::start(server);
         process.wait_for_stderr("ready to accept connections");
-        let psql = |user: &str, password: &str, database: &str, sql: &str| {
-            let mut command = machine::command(program("psql"));
-            command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port.to_string()]);
-            command
-                .args(["-U", user, "-d", database, "-c", sql])
-                .env("PGPASSWORD", password)
-                .env("PGSSLMODE", "require");
-            RunningProcess::start(command).wait().exits(0);
-        };
-        psql("admin", "admin", "postgres", &format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
-        psql("admin", "admin", "postgres", &format!("CREATE DATABASE shop OWNER {USER}"));
-        psql(USER, PASSWORD, "shop", schema);
+        let as_admin = |sql: &str| psql(port, ("admin", "admin"), "postgres", sql);
+        as_admin(&format!("CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'"));
+        as_admin(&format!("CREATE DATABASE shop OWNER {USER}"));
+        psql(port, (USER, PASSWORD), "shop", schema);
         Self { process, port, scheme: "postgres", authority: certificates.authority() }
     }
 
@@ -177,6 +169,11 @@ impl DatabaseServer {
         RunningProcess::start(command).wait().exits(0).stdout
     }
 
+    /// Runs a statement in the database of a PostgreSQL server, and returns its rows, one in a line.
+    pub(crate) fn query_postgres(&self, sql: &str) -> String {
+        psql(self.port, (USER, PASSWORD), "shop", sql)
+    }
+
     /// Returns the URL of the database, with the password and the trusted authority.
     pub(crate) fn url(&self) -> String {
         format!("{}&sslrootcert={}", self.url_without_authority(), self.authority.display())
@@ -193,6 +190,15 @@ impl Drop for DatabaseServer {
     fn drop(&mut self) {
         self.process.signal_if_alive(Signal::KILL);
     }
+}
+
+/// Runs a statement with `psql` as a user with a password, and returns its rows.
+fn psql(port: u16, (user, password): (&str, &str), database: &str, sql: &str) -> String {
+    let programs = PostgresPrograms::find().expect("the case needs the programs").server();
+    let mut command = machine::command(programs.with_file_name("psql"));
+    command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port.to_string()]);
+    command.args(["-U", user, "-d", database, "-c", sql]).env("PGPASSWORD", password).env("PGSSLMODE", "require");
+    RunningProcess::start(command).wait().exits(0).stdout
 }
 
 /// Creates a directory with the certificate that belongs to the user of the server.

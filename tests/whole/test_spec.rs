@@ -27,6 +27,8 @@ pub(crate) struct TestSpec {
     top_level: Vec<String>,
     defaults: Vec<String>,
     skills: Vec<TestSkill>,
+    /// The number of skills that run at once, if the profile sets it.
+    parallel: Option<u32>,
 }
 
 impl TestStep {
@@ -114,6 +116,11 @@ impl TestSpec {
         self
     }
 
+    /// Lets this number of skills run at once, if they have `needs`.
+    pub(crate) fn parallel(self, number: u32) -> Self {
+        Self { parallel: Some(number), ..self }
+    }
+
     /// Adds lines at the top level.
     pub(crate) fn with_top_level(mut self, lines: &str) -> Self {
         self.top_level.push(lines.to_owned());
@@ -126,7 +133,12 @@ impl TestSpec {
         self.defaults.iter().for_each(|field| write_indented(&mut text, 2, field));
         self.top_level.iter().for_each(|lines| write_indented(&mut text, 0, lines));
         let names: Vec<&str> = self.skills.iter().map(|skill| skill.name.as_str()).collect();
-        write_indented(&mut text, 0, &format!("profiles:\n  pr: {{ include: [{}] }}\nskills:", names.join(", ")));
+        let parallel = self.parallel.map(|number| format!(", parallel: {number}")).unwrap_or_default();
+        write_indented(
+            &mut text,
+            0,
+            &format!("profiles:\n  pr: {{ include: [{}]{parallel} }}\nskills:", names.join(", ")),
+        );
         self.skills.iter().for_each(|skill| skill.write_yaml(&mut text));
         text
     }

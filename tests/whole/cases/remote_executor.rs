@@ -88,9 +88,9 @@ impl<'e> Cluster<'e> {
 
 /// The workers of the server show parts of their own /proc, have no control groups, and belong to root on the host, for
 /// whom the kernel does not count processes.
-const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'pids_limit', 'private_proc']\n";
+pub(super) const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'pids_limit', 'private_proc']\n";
 /// A platform whose steps are not root, so that they can have namespaces.
-const USER: &str = "platform = { unixUID = '1000' }\n";
+pub(super) const USER: &str = "platform = { unixUID = '1000' }\n";
 /// The controls that a worker without namespaces lacks.
 const NO_NAMESPACES: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', \
     'pid_namespace', 'network_namespace', 'ipc_namespace', 'uts_namespace', 'cgroup_namespace', 'private_proc', \
@@ -118,7 +118,8 @@ fn start_server(env: &TestEnvironment) -> RunningProcess {
     server
 }
 
-fn is_remote(step: &Value) -> bool {
+/// Returns whether a worker executed a step.
+pub(super) fn is_remote(step: &Value) -> bool {
     step["executor"]["kind"] == "remote"
 }
 
@@ -175,12 +176,21 @@ fn failure_is_failure(env: &TestEnvironment) {
 }
 
 fn drift_is_drift(env: &TestEnvironment) {
-    let script = "echo changed >> README.md; rm src/lib.rs; echo new > new.txt";
-    let cluster = Cluster::new(env, [TestStep::sh("it", script)]);
+    let cluster = Cluster::new(env, [drifting_step()]);
     let before = cluster.repo.read("README.md");
     cluster.run().exits(3);
-    let step = cluster.repo.step("it");
-    assert!(is_remote(&step) && step["outcome"] == "drifted", "{step:#}");
+    require_drift(&cluster.repo.step("it"));
+    assert_eq!(cluster.repo.read("README.md"), before, "the worktree is unchanged");
+}
+
+/// A step that changes the tree.
+pub(super) fn drifting_step() -> TestStep {
+    TestStep::sh("it", "echo changed >> README.md; rm src/lib.rs; echo new > new.txt")
+}
+
+/// Requires that the changes of [`drifting_step`] on a worker were found.
+pub(super) fn require_drift(step: &Value) {
+    assert!(is_remote(step) && step["outcome"] == "drifted", "{step:#}");
     let changes: Vec<(&str, &str)> = step["drift"]["changes"]
         .as_array()
         .expect("changes")
@@ -191,15 +201,22 @@ fn drift_is_drift(env: &TestEnvironment) {
         changes.contains(&("README.md", "modified")) && changes.contains(&("src/lib.rs", "deleted")),
         "{changes:?}"
     );
-    assert_eq!(cluster.repo.read("README.md"), before, "the worktree is unchanged");
 }
 
 fn timeout_holds(env: &TestEnvironment) {
-    let step = TestStep::sh("it", "echo started; sleep 600").with_field("timeout_ms: 300").with_field("grace_ms: 100");
-    let cluster = Cluster::new(env, [step]);
+    let cluster = Cluster::new(env, [slow_step()]);
     cluster.run().exits(4);
-    let step = cluster.repo.step("it");
-    assert!(is_remote(&step) && step["outcome"] == "timed_out", "{step:#}");
+    require_timeout(&cluster.repo.step("it"));
+}
+
+/// A step that reaches its timeout.
+pub(super) fn slow_step() -> TestStep {
+    TestStep::sh("it", "echo started; sleep 600").with_field("timeout_ms: 300").with_field("grace_ms: 100")
+}
+
+/// Requires that [`slow_step`] reached its timeout on a worker.
+pub(super) fn require_timeout(step: &Value) {
+    assert!(is_remote(step) && step["outcome"] == "timed_out", "{step:#}");
     assert_eq!(step["stdout_preview"], "started\n");
 }
 
@@ -240,19 +257,27 @@ fn network_is_denied(env: &TestEnvironment) {
 
 /// More steps than run at once.
 fn many_steps_run(env: &TestEnvironment) {
+    let cluster = Cluster::with_spec(env, &many_steps());
+    cluster.run().exits(0);
+    require_many_passes(&cluster.repo);
+}
+
+/// Number of steps of [`many_steps`].
+const MANY: usize = 32;
+
+/// A spec of which four steps run at once.
+pub(super) fn many_steps() -> TestSpec {
     let skill = |number: usize| {
         let step = TestStep::sh("it", &format!("echo {number}"));
-        TestSkill::new(&format!("verify.n{number}"), [step]).determinism("D1")
+        TestSkill::new(&format!("verify.n{number}"), [step]).determinism("D1").with_field("needs: []")
     };
-    let names: Vec<String> = (0..32).map(|number| format!("verify.n{number}")).collect();
-    let profile = format!("  wide: {{ include: [{}], parallel: 4 }}", names.join(", "));
-    let cluster = Cluster::with_spec(env, &TestSpec::new((0..32).map(skill)));
-    let spec = cluster.repo.read("spec/verification.yaml").replace("\nskills:", &format!("\n{profile}\nskills:"));
-    cluster.repo.write("spec/verification.yaml", spec);
-    let run = ["--profile", "wide", "--changeset", CHANGESET, "--no-daemon", "--max-tier", "2"];
-    cluster.repo.run_with_only(&run).exits(0);
-    for (number, name) in names.iter().enumerate() {
-        let evidence = cluster.repo.evidence(name);
+    TestSpec::new((0..MANY).map(skill)).parallel(4)
+}
+
+/// Requires that workers executed all steps of [`many_steps`], each with its own output.
+pub(super) fn require_many_passes(repo: &Repo<'_>) {
+    for number in 0..MANY {
+        let evidence = repo.evidence(&format!("verify.n{number}"));
         let step = &evidence["steps"][0];
         assert!(is_remote(step) && step["stdout_preview"] == format!("{number}\n"), "{step:#}");
     }
@@ -433,7 +458,7 @@ fn absent_cluster_falls_back(env: &TestEnvironment) {
 }
 
 /// A step that runs until it is ended.
-fn endless_step(env: &TestEnvironment) -> (TestStep, String) {
+pub(super) fn endless_step(env: &TestEnvironment) -> (TestStep, String) {
     let word = format!("{}-endless", env.marker());
     (TestStep::argv("it", &["sh", "-c", "sleep 600; true", &word]), word)
 }
