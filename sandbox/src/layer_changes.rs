@@ -1,7 +1,7 @@
 //! Converts a layer to a list of its entries and their content, and fills an empty layer from such a list. This is how
 //! the writes of a step travel between machines.
 //!
-//! A layer has the format of overlayfs with `userxattr`. The list may come from a worker that lies: [`fill`] creates
+//! A layer has the format of overlayfs with `userxattr`. The list may come from a worker that lies: `fill` creates
 //! nothing outside of the layer, whatever the list contains, and verifies the digest of every file.
 
 mod content_source;
