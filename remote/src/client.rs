@@ -292,6 +292,11 @@ impl Client {
         Ok(channel)
     }
 
+    /// Returns whether the server accepts a connection, or there is one.
+    pub(crate) async fn can_connect(&self) -> bool {
+        self.channel().await.is_ok()
+    }
+
     fn retry_state<T>(&self, use_state: impl FnOnce(&mut RetryState) -> T) -> T {
         use_state(&mut self.inner.retry.lock().unwrap_or_else(PoisonError::into_inner))
     }

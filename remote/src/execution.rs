@@ -31,6 +31,13 @@ const COMPLETED: i32 = 4;
 /// Number of times that an action may return to the queue and get new deadlines. Servers have similar limits.
 const MAX_REQUEUES: u32 = 10;
 
+/// Time for which a server that executes an action may be away, for example to restart.
+const MAX_RESTART: Duration = Duration::from_secs(10);
+/// Time between two attempts to connect to such a server.
+const RESTART_PAUSE: Duration = Duration::from_millis(250);
+/// Maximum number of times that the server is waited for during one execution.
+const MAX_RECONNECTIONS: u32 = 10;
+
 /// An action to be executed. Its blobs must be stored already.
 #[derive(Debug, Clone)]
 pub struct ExecutionRequest {
@@ -63,6 +70,8 @@ struct Progress {
     states: u64,
     /// Number of times that the action returned to the queue.
     requeues: u32,
+    /// Number of times that the server was waited for after it had accepted the action.
+    reconnections: u32,
     /// True if the operation has ended.
     ended: bool,
 }
@@ -70,7 +79,22 @@ struct Progress {
 impl Progress {
     fn new(limits: ExecutionLimits) -> Self {
         let requested = Instant::now();
-        Self { limits, requested, started: None, operation: None, states: 0, requeues: 0, ended: false }
+        Self {
+            limits,
+            requested,
+            started: None,
+            operation: None,
+            states: 0,
+            requeues: 0,
+            reconnections: 0,
+            ended: false,
+        }
+    }
+
+    /// Returns whether the server is waited for. If it has not accepted the action, nothing is lost without it.
+    fn may_reconnect(&mut self) -> bool {
+        self.reconnections += 1;
+        self.states > 0 && self.reconnections <= MAX_RECONNECTIONS
     }
 
     /// Returns the end of the present phase, and its name with the limit.
@@ -167,8 +191,27 @@ impl Client {
                     if end <= Instant::now() {
                         return Err(error);
                     }
+                    let is_lost = matches!(error, RemoteError::Unreachable { .. });
+                    if is_lost && progress.may_reconnect() && self.wait_for_server(end).await {
+                        continue;
+                    }
                     self.pause_or_fail(&mut attempts, error).await?;
                 }
+            }
+        }
+    }
+
+    /// Waits until the server accepts connections again. Returns `false` if it does not do so in time, or until `end`.
+    async fn wait_for_server(&self, end: Instant) -> bool {
+        let end = end.min(Instant::now() + MAX_RESTART);
+        loop {
+            // A connection that is just ending must not count.
+            tokio::time::sleep(RESTART_PAUSE).await;
+            if self.can_connect().await {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
             }
         }
     }

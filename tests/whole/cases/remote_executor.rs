@@ -38,6 +38,16 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::lying_worker_proves_nothing", lying_worker_proves_nothing),
     remote_case("remote_executor::absent_cluster_is_inconclusive_or_falls_back", absent_cluster_falls_back),
     remote_case("remote_executor::cluster_that_ends_during_a_step_is_inconclusive", ending_cluster_is_inconclusive),
+    remote_case(
+        "remote_executor::cluster_that_restarts_during_a_step_executes_it_again",
+        restarting_cluster_executes_again,
+    )
+    .needs(&[
+        Needs::Sandbox,
+        Needs::Client(&[CASD, "--version"]),
+        Needs::Program("bwrap"),
+        Needs::Program("python3"),
+    ]),
     remote_case("remote_executor::lost_inputs_are_uploaded_again", lost_inputs_are_uploaded),
     remote_case("remote_executor::interrupt_ends_the_step_on_the_worker", interrupt_ends_step),
     remote_case("remote_executor::doctor_names_the_cluster", doctor_names_cluster),
@@ -472,6 +482,23 @@ fn ending_cluster_is_inconclusive(env: &TestEnvironment) {
     env.finish(run).exits(5);
     let step = cluster.repo.step("it");
     assert!(step["outcome"] == "inconclusive" && step["termination"]["fault"] == "remote", "{step:#}");
+}
+
+fn restarting_cluster_executes_again(env: &TestEnvironment) {
+    let word = format!("{}-waiting", env.marker());
+    let script = format!("python3 -c 'import signal; signal.pause()' {word} || echo continued");
+    let cluster = Cluster::new(env, [TestStep::sh("it", &script)]);
+    let mut run = cluster.repo.start(&["--no-daemon", "--max-tier", "2"]);
+    let first = run.wait_for_process(&word);
+    cluster.server.signal(Signal::KILL);
+    machine::send_signal_if_alive(first, Signal::KILL);
+    std::fs::remove_file(socket(env)).expect("removed");
+    let _server = start_server(env);
+    let second = run.wait_for_other_process(&word, first);
+    machine::send_signal(second, Signal::KILL);
+    env.finish(run).exits(0);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["stdout_preview"] == "continued\n", "{step:#}");
 }
 
 /// Another run needs blobs that the server has removed meanwhile.
