@@ -64,10 +64,20 @@ impl Environment {
         let dir = tempfile::tempdir().ok()?;
         prepare_root(dir.path(), self).ok()?;
         match self.command(dir.path(), &["/usr/bin/true"]).output() {
-            Ok(output) if output.status.success() => None,
+            Ok(output) if output.status.success() => self.lacks_namespaces(dir.path()),
             Ok(output) => Some(format!("needs bwrap: {}", String::from_utf8_lossy(&output.stderr).trim())),
             Err(error) => Some(format!("needs setpriv or bwrap: {error}")),
         }
+    }
+
+    /// Returns the reason if an ordinary user cannot have the namespaces that the tests expect.
+    fn lacks_namespaces(self, root: &Path) -> Option<String> {
+        if self != Self::User {
+            return None;
+        }
+        let created = self.command(root, &["unshare", "--user", "--map-root-user", "--mount", "true"]).output();
+        let is_created = created.is_ok_and(|output| output.status.success());
+        (!is_created).then(|| "needs user namespaces".to_owned())
     }
 
     fn command(self, root: &Path, words: &[&str]) -> Command {

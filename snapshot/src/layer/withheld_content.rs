@@ -4,13 +4,17 @@
 //! kernel marks such a directory as opaque, which would hide the files of the tree from the comparison and from later
 //! steps.
 
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::display_path;
+use proctor_git::files::path_resolution::{LinkPolicy, open_beneath};
 use proctor_git::files::read_beneath;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fremovexattr, openat2, statat};
+use rustix::fs::{AtFlags, OFlags, fremovexattr, statat};
 use rustix::io::Errno;
 
 use crate::layer::layer_scan::{LayerEntry, LayerScan};
@@ -94,8 +98,8 @@ impl WithheldContent<'_> {
 
     fn remove_opaque_mark(&self, path: &[u8]) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let directory: OwnedFd = openat2(self.upper, path, flags, Mode::empty(), resolve)?;
+        let path = Path::new(OsStr::from_bytes(path));
+        let directory = open_beneath(self.upper, path, flags, LinkPolicy::Reject)?;
         Ok(fremovexattr(&directory, OPAQUE)?)
     }
 }
