@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The first argument of the agent program.
 const AGENT_COMMAND: &str = "agent";
-/// Number of times that an action is executed because the server lost its inputs.
+/// Maximum number of times that an action is sent to a server that loses its inputs.
 const MAX_EXECUTIONS: usize = 3;
 /// Maximum number of characters of the agent's own error that a message contains.
 const MAX_AGENT_ERROR: usize = 300;
@@ -82,6 +82,9 @@ pub(crate) enum RemoteFailure {
     /// The inputs cannot be described.
     #[error(transparent)]
     Inputs(#[from] MerkleError),
+    /// The request cannot be encoded.
+    #[error("the request to the agent cannot be encoded: {0}")]
+    Request(#[source] serde_json::Error),
     /// The action ended without a report of the agent.
     #[error("the worker wrote no report (exit code {exit_code}){detail}")]
     NoReport {
@@ -126,28 +129,25 @@ impl RemoteExecutor {
         let limits = ExecutionLimits { queue, run: job.run_limit };
         // A stored result does not count: the step must run now.
         let request = ExecutionRequest { action: action.digest.clone(), skip_cache: true, limits };
-        for _ in 1..MAX_EXECUTIONS {
+        let mut executions = 0;
+        let response = loop {
             self.upload(job, &action).await?;
+            executions += 1;
             match self.client.execute(&request, cancel.cancelled()).await {
-                Ok(response) => {
-                    let result = response.result.unwrap_or_default();
-                    return self.read_outputs(job, action.digest, &result).await;
-                }
+                Ok(response) => break response,
                 // An input was removed between its upload and its use.
-                Err(error) if error.lacks_input() => {
+                Err(error) if error.lacks_input() && executions < MAX_EXECUTIONS => {
                     tracing::debug!(%error, "the inputs of a step are uploaded again");
                     self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
                 Err(error) => return Err(error.into()),
             }
-        }
-        self.upload(job, &action).await?;
-        let result = self.client.execute(&request, cancel.cancelled()).await?.result.unwrap_or_default();
-        self.read_outputs(job, action.digest, &result).await
+        };
+        self.read_outputs(job, action.digest, &response.result.unwrap_or_default()).await
     }
 
     fn describe(&self, job: &RemoteJob) -> Result<DescribedAction, RemoteFailure> {
-        let request = serde_json::to_vec(&job.request).map_err(|error| RemoteFailure::BadReport(error.to_string()))?;
+        let request = serde_json::to_vec(&job.request).map_err(RemoteFailure::Request)?;
         let mut root = TreeBuilder::default();
         root.file(AGENT_PROGRAM, self.agent.digest.clone(), true, BlobSource::File(self.agent.path.clone()))?;
         root.content(REQUEST_FILE, request)?;
@@ -237,7 +237,7 @@ impl RemoteExecutor {
         read.get(&digest).cloned().map(Some).ok_or(RemoteFailure::LostOutput(name))
     }
 
-    /// Returns the end of what the agent wrote to its standard error.
+    /// Returns the beginning of what the agent wrote to its standard error.
     async fn agent_error(&self, result: &ActionResult) -> String {
         let mut text = result.stderr_raw.clone();
         if text.is_empty()

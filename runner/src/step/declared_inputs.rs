@@ -84,12 +84,10 @@ impl RunContext {
     ) -> Option<InputEnforcement> {
         let has_run = !matches!(result.termination, Termination::NotStarted { .. });
         let policy = policy.filter(|_| has_run && step.inputs != Inputs::Tree)?;
-        if result.is_remote() {
-            return policy.inputs.as_ref().map(|_| InputEnforcement::enforced(None));
-        }
         let not_enforced = |reason: &str| Some(InputEnforcement::NotEnforced { reason: reason.to_owned() });
         match (&policy.inputs, policy.view, &result.view) {
             (None, ..) => not_enforced(NOT_STRICT),
+            (Some(_), ..) if result.is_remote() => Some(InputEnforcement::enforced(None)),
             (Some(_), false, _) => not_enforced(failed_view.unwrap_or("the step ran without a view")),
             (Some(_), true, Some(Err(NoTrace::Unavailable { message }))) => not_enforced(message),
             (Some(_), true, Some(_)) => Some(InputEnforcement::enforced(result.withheld.clone())),

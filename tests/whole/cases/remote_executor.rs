@@ -24,6 +24,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::drift_on_a_worker_is_drift", drift_is_drift),
     remote_case("remote_executor::timeout_holds_on_a_worker", timeout_holds),
     remote_case("remote_executor::later_step_sees_the_files_of_an_earlier_one", later_step_sees_files),
+    remote_case("remote_executor::cache_is_empty_on_a_worker_and_not_recorded", cache_is_empty),
     remote_case("remote_executor::step_with_inputs_gets_only_these", inputs_are_enforced),
     remote_case("remote_executor::network_is_denied_on_a_worker", network_is_denied),
     remote_case("remote_executor::many_steps_run_at_once", many_steps_run),
@@ -242,6 +243,20 @@ fn later_step_sees_files(env: &TestEnvironment) {
         let step = cluster.repo.step(name);
         assert!(is_remote(&step) && step["stdout_preview"] == stdout, "{step:#}");
     }
+}
+
+fn cache_is_empty(env: &TestEnvironment) {
+    let step = TestStep::sh("it", "ls out && test ! -e out/file && echo kept > out/file");
+    let skill = TestSkill::new("verify.it", [step]).determinism("D1").with_field("caches: [out]");
+    let cluster = Cluster::with_spec(env, &TestSpec::new([skill]));
+    let caches = || cluster.repo.evidence("verify.it")["measured"]["caches"].clone();
+    for _ in 0..2 {
+        cluster.run().exits(0);
+        assert!(is_remote(&cluster.repo.step("it")) && caches().is_null(), "{:#}", caches());
+    }
+    cluster.configure("local", &[]);
+    cluster.run().exits(0);
+    assert!(caches()[0]["base"].is_null(), "no run on a worker has stored a cache: {:#}", caches());
 }
 
 fn inputs_are_enforced(env: &TestEnvironment) {

@@ -8,7 +8,6 @@ use proctor_core::model::cache::{CacheEnd, CacheEvidence};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{Plan, PlannedSkill, RelPath};
-use proctor_core::record::evidence::StepEvidence;
 use proctor_core::text::redact::Redactor;
 use proctor_sandbox::{CacheMount, CacheSource, RunSpace, StepUser};
 
@@ -123,10 +122,13 @@ impl Engine {
 /// writes are committed if it passed and nothing is in doubt.
 fn commit_or_discard_caches(context: &RunContext, plan: &[PlannedSkill], runs: &mut [SkillRun], is_inconclusive: bool) {
     for (planned, run) in plan.iter().zip(runs) {
-        let passed = run.outcome() == Outcome::Passed && run.inconclusive_reasons.is_empty() && !is_inconclusive;
+        // Workers of a cluster see no caches of this machine.
+        let ran_here = run.steps.iter().any(|step| step.was_started() && step.cluster().is_none());
+        let passed =
+            ran_here && run.outcome() == Outcome::Passed && run.inconclusive_reasons.is_empty() && !is_inconclusive;
         let caches = context.caches.commit_or_discard(&context.space, &planned.name, passed);
         // A skill that never started may have open caches, because a sandbox was prepared for it.
-        if let Some(caches) = caches.filter(|_| run.steps.iter().any(StepEvidence::was_started)) {
+        if let Some(caches) = caches.filter(|_| ran_here) {
             run.caches = caches;
         }
     }
