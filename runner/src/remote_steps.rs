@@ -12,4 +12,6 @@ pub(crate) use clients::RemoteClients;
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
 pub(crate) use input_root::{git_tree, input_tree};
 pub(crate) use remote_run::{GitObjectSource, RemoteRun, RemoteTrees};
-pub(crate) use worker_report::{examine_checks, received_stream, require_own_report, worker_evidence, worker_text};
+pub(crate) use worker_report::{
+    clean_texts, examine_checks, received_stream, require_own_report, worker_evidence, worker_text,
+};

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use proctor_core::model::enforcement::ControlState;
+use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::plan::PlannedCheck;
 use proctor_core::record::evidence::{WorkerEvidence, WorkerProgram, escape_output};
 use proctor_sandbox::WaitStatus;
-use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentReport, AgentRequest, AgentStream, CheckReport, WorkerFacts};
+use proctor_sandbox::agent::{
+    AGENT_PROTOCOL, AgentAttempt, AgentReport, AgentRequest, AgentStream, CheckReport, WorkerFacts,
+};
 
 use crate::step::output::ReceivedStream;
 use crate::step::toolchain_version;
@@ -60,7 +64,7 @@ pub(crate) fn require_own_report(request: &AgentRequest, report: &AgentReport) -
         return Err(ReportFault::Contradiction("the step ran without its checks, or did not run after them"));
     }
     let attempts = report.checks.iter().map(|check| &check.attempt).chain(&report.attempt);
-    let is_possible = |attempt: &proctor_sandbox::agent::AgentAttempt| {
+    let is_possible = |attempt: &AgentAttempt| {
         // A status belongs to a command that was started, and every control was set up before.
         let has_ended = attempt.status.is_none() || (attempt.started && !attempt.enforcement.0.is_empty());
         has_ended && (attempt.started != attempt.not_started.is_some())
@@ -123,6 +127,31 @@ pub(crate) fn worker_evidence(facts: &WorkerFacts, toolchains: BTreeMap<String, 
     }
 }
 
+/// Cleans the texts of an attempt, which come from the worker: its controls, and the names of processes.
+pub(crate) fn clean_texts(attempt: &mut AgentAttempt) {
+    for state in attempt.enforcement.0.values_mut() {
+        let (text, hint) = match state {
+            ControlState::Enforced { mechanism } => (mechanism, None),
+            ControlState::NotRequested { reason } => (reason, None),
+            ControlState::NotEnforced { reason, hint } => (reason, hint.as_mut()),
+        };
+        [text].into_iter().chain(hint).for_each(clean);
+    }
+    if let Some(LeakedProcesses { processes, first, .. }) = attempt.leaked.take() {
+        let mut leaked = LeakedProcesses::new(processes, first);
+        leaked.first.iter_mut().for_each(|process| clean(&mut process.name));
+        attempt.leaked = Some(leaked);
+    }
+}
+
+/// Escapes and shortens a text, unless it is short and plain: an honest agent has escaped it already.
+fn clean(text: &mut String) {
+    let is_plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    if text.len() > MAX_TEXT || !text.bytes().all(is_plain) {
+        *text = worker_text(text);
+    }
+}
+
 /// Returns a text of the worker for records and screens: escaped and not too long.
 pub(crate) fn worker_text(text: &str) -> String {
     escape_output(text.as_bytes()).chars().take(MAX_TEXT).collect()
@@ -152,12 +181,13 @@ mod tests {
     use std::path::PathBuf;
 
     use proctor_core::model::enforcement::{Control, Enforcement};
+    use proctor_core::model::leak::LeakedProcess;
     use proctor_core::model::outcome::StartFault;
     use proctor_core::model::plan::VersionDemand;
     use proctor_core::record::evidence::Resources;
     use proctor_core::text::digest::Sha256Hex;
     use proctor_sandbox::FileBatches;
-    use proctor_sandbox::agent::{AgentAttempt, AgentCommand};
+    use proctor_sandbox::agent::AgentCommand;
 
     use super::*;
 
@@ -291,6 +321,19 @@ mod tests {
         let evidence = worker_evidence(&report().worker, BTreeMap::new());
         assert_eq!(evidence.kernel, "6.8\\x1b[31m");
         assert_eq!(worker_text(&"x".repeat(1_000)).len(), MAX_TEXT);
+        let mut attempt = ended(0);
+        attempt.enforcement.record_enforced(Control::Keyring, "\u{1b}[2J");
+        attempt.enforcement.record_not_enforced(Control::Cgroup, "x".repeat(1_000));
+        let process = |pid, name: &str| LeakedProcess { pid, name: name.to_owned() };
+        let first =
+            [process(1, "\u{7}bell"), process(2, "a\\x07")].into_iter().chain((3..99).map(|pid| process(pid, "c")));
+        attempt.leaked = Some(LeakedProcesses { processes: 98, at_least: false, first: first.collect() });
+        clean_texts(&mut attempt);
+        let controls = serde_json::to_string(&attempt.enforcement).expect("encoded");
+        assert!(!controls.contains("u001b") && controls.len() < 1_000, "{controls}");
+        assert!(controls.contains("ABI 7"), "a plain text is unchanged: {controls}");
+        let leaked = attempt.leaked.expect("processes").first;
+        assert_eq!((leaked.len(), leaked[0].name.as_str(), leaked[1].name.as_str()), (8, "\\x07bell", "a\\x07"));
     }
 
     #[test]

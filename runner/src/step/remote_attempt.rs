@@ -17,8 +17,8 @@ use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
-    GitObjectSource, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, examine_checks, git_tree,
-    input_tree, received_stream, require_own_report, worker_evidence, worker_text,
+    GitObjectSource, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, clean_texts, examine_checks,
+    git_tree, input_tree, received_stream, require_own_report, worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -129,11 +129,7 @@ impl StepOnWorker<'_> {
     /// Returns the step's command as the worker runs it.
     fn command(&self) -> AgentCommand {
         let Self { step, policy, .. } = self;
-        let inputs = &self.context.host_view.environment_inputs;
-        // Variables for toolchains of this machine name paths of this machine.
-        let is_local = |name: &str, value: &str| inputs.toolchain_variables.get(name).is_some_and(|it| it == value);
-        let mut env: BTreeMap<String, String> = policy.env.clone();
-        env.retain(|name, value| !is_local(name, value));
+        let mut env = sent_variables(self.context, policy);
         self.set_path(step, &mut env);
         AgentCommand {
             name: step.name.to_string(),
@@ -209,7 +205,8 @@ impl StepOnWorker<'_> {
         require_own_report(&job.request, &report).map_err(|fault| refused(&fault))?;
         let toolchains = examine_checks(&checks, &report).map_err(|fault| refused(&fault))?;
         let AgentReport { worker, repo, attempt, stdout: out, stderr: err, changes: list, changes_error, .. } = report;
-        let executed = attempt.ok_or_else(|| NotExecuted::Refused("the worker did not run the step".to_owned()))?;
+        let mut executed = attempt.ok_or_else(|| NotExecuted::Refused("the worker did not run the step".to_owned()))?;
+        clean_texts(&mut executed);
         if let Some((_, reason)) = &executed.not_started {
             let reason = format!("the worker could not start the step: {}", worker_text(reason));
             return Err(NotExecuted::Refused(reason));
@@ -261,6 +258,14 @@ impl StepOnWorker<'_> {
         let executor = Some(StepExecutor::Remote(Box::new(execution)));
         Ok(RemoteAttempt { result: AttemptResult { executor, ..result }, upper })
     }
+}
+
+/// Returns the variables of a step that a worker gets: all except those for toolchains of this machine, which name paths of
+/// this machine.
+pub(crate) fn sent_variables(context: &RunContext, policy: &Policy) -> BTreeMap<String, String> {
+    let local = &context.host_view.environment_inputs.toolchain_variables;
+    let is_sent = |(name, value): &(&String, &String)| local.get(*name) != Some(*value);
+    policy.env.iter().filter(is_sent).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The reason why a run without a private copy of the tree uses no workers.

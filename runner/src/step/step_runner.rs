@@ -22,7 +22,7 @@ use crate::step::attempt::{self, AttemptResult};
 use crate::step::file_selection::{FilesNotChosen, StepFiles, require_inputs};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
-use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, StepOnWorker, not_executed_result};
+use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, StepOnWorker, not_executed_result, sent_variables};
 use crate::step::result_storage::{StepExecution, StepReuseState, StoreOutcome, store_result};
 use crate::step::shown_fixes::shown_fixes;
 use crate::step::sql_step::SqlProgram;
@@ -185,6 +185,10 @@ pub(crate) async fn execute_with_files(
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
         context.note_view(judged.result.view.as_ref());
+        if let Some(policy) = used_policy.as_ref().filter(|_| judged.result.is_remote()) {
+            let sent = sent_variables(context, policy);
+            env_names.retain(|name| sent.contains_key(name));
+        }
         if let Some(Err(reason)) = &judged.result.view
             && reason.invalidates_result()
             && !context.cancel.is_cancelled()

@@ -18,6 +18,7 @@ const CASD: &str = "buildbox/buildbox-casd";
 pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::step_runs_on_a_worker", step_runs_on_worker),
     remote_case("", step_runs_on_worker).unprivileged("remote_executor::step_runs_on_a_worker_for_a_user"),
+    remote_case("remote_executor::record_names_the_variables_that_the_worker_got", variables_are_recorded),
     remote_case("remote_executor::worker_without_namespaces_runs_a_step", worker_without_namespaces_runs_step),
     remote_case("remote_executor::platform_of_a_skill_that_no_worker_has_is_inconclusive", unknown_platform),
     remote_case("remote_executor::failure_on_a_worker_is_a_failure", failure_is_failure),
@@ -156,6 +157,27 @@ fn step_runs_on_worker(env: &TestEnvironment) {
     assert!(verified.contains("steps ran on workers of `unix:"), "{verified}");
     let refused = cluster.repo.proctor(&[&gate[..], &["--this-machine"]].concat()).exits(1).all_output();
     assert!(refused.contains("other machines executed steps"), "{refused}");
+}
+
+/// The paths of a toolchain of this machine mean nothing to a worker.
+fn variables_are_recorded(env: &TestEnvironment) {
+    let cargo = env.home_dir().join(".cargo");
+    machine::write(&cargo.join("bin/tool"), "");
+    env.give_to_actor(&cargo);
+    let cluster = Cluster::new(env, [TestStep::sh("it", "env | sed 's/=.*//'")]);
+    let names = |mode| {
+        cluster.configure(mode, &[USER, TRUSTED]);
+        cluster.run().exits(0);
+        let step = cluster.repo.step("it");
+        let received: Vec<String> = step["stdout_preview"].as_str().expect("text").lines().map(str::to_owned).collect();
+        let recorded: Vec<String> =
+            step["env_names"].as_array().expect("names").iter().map(ToString::to_string).collect();
+        let recorded: Vec<String> = recorded.iter().map(|name| name.trim_matches('"').to_owned()).collect();
+        assert!(recorded.iter().all(|name| received.contains(name)), "{recorded:?} {received:?}");
+        recorded
+    };
+    assert!(!names("remote").contains(&"CARGO_NET_OFFLINE".to_owned()));
+    assert!(names("local").contains(&"CARGO_NET_OFFLINE".to_owned()));
 }
 
 fn worker_without_namespaces_runs_step(env: &TestEnvironment) {

@@ -209,11 +209,11 @@ impl EvidenceChecker<'_> {
     /// Checks which machines executed the steps. Toolchain checks count, too: they can run on workers.
     fn judge_machines(&self, cited: &[(String, EvidenceDocument)], findings: &mut GateFindings) {
         let steps: Vec<&StepEvidence> = cited.iter().flat_map(|(_, evidence)| evidence.common_fields().steps).collect();
-        let trusts_workers =
-            self.facts.operator.remote_executor.as_ref().is_some_and(|settings| settings.trust_workers);
-        let clusters: BTreeSet<&str> = steps.iter().filter_map(|step| step.cluster()).collect();
-        if !trusts_workers && !clusters.is_empty() {
-            return findings.workers_untrusted(&self.run.run_id, &clusters);
+        let trusted = self.facts.operator.remote_executor.as_ref().filter(|settings| settings.trust_workers);
+        let is_untrusted = |cluster: &&str| trusted.is_none_or(|settings| settings.server.endpoint != **cluster);
+        let untrusted: BTreeSet<&str> = steps.iter().filter_map(|step| step.cluster()).filter(is_untrusted).collect();
+        if !untrusted.is_empty() {
+            return findings.workers_untrusted(&self.run.run_id, &untrusted);
         }
         let others: BTreeSet<String> = steps.iter().filter_map(|step| step.other_machine()).collect();
         if self.requirements.machines == MachineRequirement::ThisMachine && !others.is_empty() {

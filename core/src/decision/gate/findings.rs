@@ -375,13 +375,16 @@ impl GateFindings {
         self.add_finding(GateCode::InputsUnverified, message, hint);
     }
 
-    /// Adds the finding that workers executed steps, and that the operator does not trust them.
+    /// Adds the finding that workers of clusters that the operator does not trust executed steps.
     pub(super) fn workers_untrusted(&mut self, run: &RunId, clusters: &BTreeSet<&str>) {
         let clusters = clusters.iter().map(|cluster| format!("`{cluster}`")).collect::<Vec<_>>().join(", ");
         let message = format!(
-            "steps of the last run, {run}, ran on workers of {clusters}, and the operator's config does not trust workers"
+            "steps of the last run, {run}, ran on workers of {clusters}, which the operator's config does not trust"
         );
-        let hint = format!("set `trust_workers` of `[remote_executor]` in `proctord.toml`, or {}", self.rerun_hint);
+        let hint = format!(
+            "name this cluster and set `trust_workers` in `[remote_executor]` of `proctord.toml`, or {}",
+            self.rerun_hint
+        );
         self.add_finding(GateCode::OtherMachine, message, hint);
     }
 

@@ -41,6 +41,9 @@ fn only_trusted_workers_count() {
     assert_eq!(untrusted.finding_codes(), [GateCode::OtherMachine]);
     let trusted = untrusted.with(|world| world.operator = operator("trust_workers = true"));
     assert!(trusted.finding_codes().is_empty());
+    let other = "[remote_executor]\nendpoint = 'grpcs://other:1'\ntrust_workers = true";
+    let other = trusted.with(|world| world.operator = OperatorConfig::parse(other).expect("a config"));
+    assert_eq!(other.finding_codes(), [GateCode::OtherMachine], "the trust is in one cluster");
 }
 
 #[test]
