@@ -19,12 +19,13 @@ const NEEDS_SCHEMAS: &[Needs] = &[Needs::Client(&[PYTHON, "-c", "import kubernet
 const MANIFESTS: &str = "deploy/kubernetes";
 
 /// One mistake: the file, the correct text and the wrong text, and a part of the message.
-const MISTAKES: [(&str, &str, &str, &str); 6] = [
+const MISTAKES: [(&str, &str, &str, &str); 7] = [
     ("proctord.yaml", "hostUsers: false", "hostUser: false", "'hostUser' was unexpected"),
     ("proctord.yaml", "{ name: tmp, mountPath", "{ name: temp, mountPath", "the volume `temp` does not exist"),
     ("proctord-config.yaml", "max_runs = 64", "max_run = 64", "unknown field `max_run`"),
     ("proctord-config.yaml", "/run/proctor-keys/tls.key", "/run/other/tls.key", "is in no volume"),
     ("cluster-config.yaml", "local gigabyte =", "local gigabyte", "STATIC ERROR"),
+    ("proctord-config.yaml", "OSFamily = \"linux\"", "OSFamily = \"Linux\"", "and proctord.toml requests"),
     ("cluster-storage.yaml", "replicas: 2", "replicas: 3", "2 shards, and the storage 3 replicas"),
 ];
 
