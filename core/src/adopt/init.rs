@@ -23,7 +23,10 @@ mod version_ranges;
 
 pub use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
 pub use repo_scan::{RepoScan, ScannedContent};
-pub use search_scope::{MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, PROGRAMS, ReadScope, is_searched, read_scope};
+pub use search_scope::{
+    MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, MAX_SCRIPT_BYTES, PROGRAMS, ReadScope, is_searched, is_template,
+    read_scope,
+};
 pub use spec_text::DraftError;
 
 use std::collections::BTreeSet;

@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use proctor_core::adopt::init::{
-    MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, PROGRAMS, ReadScope, RepoScan, ScannedContent, is_searched, read_scope,
+    MAX_DEPTH, MAX_MARKER_BYTES, MAX_MARKERS, MAX_SCRIPT_BYTES, PROGRAMS, ReadScope, RepoScan, ScannedContent,
+    is_searched, is_template, read_scope,
 };
 use proctor_runner::{Directory, StoreError};
 use rustix::fs::{Access, AtFlags, Dir, FileType, accessat, statat};
@@ -19,7 +20,7 @@ use crate::text::escape_line;
 /// Maximum number of scanned names, in total and in one directory.
 const MAX_NAMES: usize = 100_000;
 const MAX_NAMES_OF_ONE: usize = 20_000;
-/// Bytes of a file that are read to find its first line.
+/// Maximum length of a first line, in bytes.
 const FIRST_LINE_BYTES: usize = 256;
 
 /// Scans a repository, and checks which programs the caller has.
@@ -168,11 +169,14 @@ fn read_first_line(directory: &Directory, name: &str) -> ScannedContent {
         return ScannedContent::Unreadable("cannot be read".to_owned());
     };
     let mut bytes = Vec::new();
-    if file.take(FIRST_LINE_BYTES as u64).read_to_end(&mut bytes).is_err() {
+    if file.take(MAX_SCRIPT_BYTES as u64).read_to_end(&mut bytes).is_err() {
         return ScannedContent::Unreadable("cannot be read".to_owned());
     }
+    if is_template(&String::from_utf8_lossy(&bytes)) {
+        return ScannedContent::Template;
+    }
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    ScannedContent::Text(String::from_utf8_lossy(line).into_owned())
+    ScannedContent::Text(String::from_utf8_lossy(&line[..line.len().min(FIRST_LINE_BYTES)]).into_owned())
 }
 
 /// Checks whether a program is in the caller's `PATH`. The program is not started; the toolchain checks of a run ask

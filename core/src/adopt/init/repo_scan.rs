@@ -14,6 +14,8 @@ pub enum ScannedContent {
     NameOnly,
     /// The text of the file, or its first line.
     Text(String),
+    /// A script that another program completes.
+    Template,
     /// The file could not be read; the reason is a phrase that follows the file name.
     Unreadable(String),
 }
@@ -56,7 +58,7 @@ impl RepoScan {
                 format!("{} was left out: it {why}", crate::adopt::init::path_text::quoted(path)),
                 "the spec has no checks for it; add them yourself",
             )),
-            ScannedContent::NameOnly | ScannedContent::Text(_) => None,
+            ScannedContent::NameOnly | ScannedContent::Text(_) | ScannedContent::Template => None,
         });
         self.notes.iter().cloned().chain(unread).chain(self.unusable_dir_notes()).collect()
     }
@@ -123,6 +125,16 @@ impl RepoScan {
         })
     }
 
+    /// Returns the paths of scripts that another program completes.
+    pub(super) fn script_templates(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().filter(|(_, content)| **content == ScannedContent::Template).map(|(path, _)| path.as_str())
+    }
+
+    /// Returns whether a directory with this name exists anywhere.
+    pub(super) fn has_directory_named(&self, name: &str) -> bool {
+        self.directories.iter().any(|path| file_name(path) == name)
+    }
+
     /// Returns the texts of the workflows of GitHub Actions.
     pub(super) fn workflow_texts(&self) -> impl Iterator<Item = &str> {
         self.files.iter().filter_map(|(path, content)| match content {
@@ -148,7 +160,7 @@ impl RepoScan {
             ScannedContent::Text(text) => {
                 (path.starts_with(".github/") || CHECK_CONFIGS.contains(&path.as_str())) && text.contains(command)
             }
-            ScannedContent::NameOnly | ScannedContent::Unreadable(_) => false,
+            ScannedContent::NameOnly | ScannedContent::Template | ScannedContent::Unreadable(_) => false,
         })
     }
 }

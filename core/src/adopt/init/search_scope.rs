@@ -41,7 +41,7 @@ pub const PROGRAMS: [&str; 25] = [
 pub enum ReadScope {
     /// Nothing; only the name matters.
     Name,
-    /// The first line.
+    /// The first line, unless it is a [template](is_template). Up to [`MAX_SCRIPT_BYTES`] show that.
     FirstLine,
     /// The whole file, up to [`MAX_MARKER_BYTES`].
     Whole,
@@ -131,6 +131,16 @@ pub fn read_scope(path: &str) -> ReadScope {
     }
 }
 
+/// Maximum number of bytes of a script that are read.
+pub const MAX_SCRIPT_BYTES: usize = 64 << 10;
+
+/// Returns whether the text of a script has gaps that another program fills, as in ERB or Jinja. A shell cannot parse it.
+pub fn is_template(script: &str) -> bool {
+    [("<%", "%>"), ("{%", "%}")].iter().any(|(begin, end)| {
+        script.lines().any(|line| line.find(begin).is_some_and(|at| line[at + begin.len()..].contains(end)))
+    })
+}
+
 /// Returns whether a file has the name of a shell script.
 pub(super) fn is_shell_script_name(name: &str) -> bool {
     name.ends_with(".sh") || name.ends_with(".bash")
@@ -139,6 +149,16 @@ pub(super) fn is_shell_script_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn template_has_a_complete_tag_on_a_line() {
+        for template in ["#!/bin/sh\nunset <%= UNSETS.join(' ') %>\n", "{% if x %}\necho\n"] {
+            assert!(is_template(template), "{template}");
+        }
+        for script in ["printf '<%s>\\n' x", "echo ${x%>*} <%a", "docker ps --format '{{.Names}}'", "a{%b\n%}"] {
+            assert!(!is_template(script), "{script}");
+        }
+    }
 
     #[test]
     fn skips_dirs_outside_own_code() {

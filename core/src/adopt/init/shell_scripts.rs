@@ -29,7 +29,8 @@ pub(super) fn detect(tree: &RepoScan) -> Option<Project> {
     if name == "bash_syntax" {
         project.require(ProgramRequirement::on_path("bash", &["bash", "--version"]));
     }
-    let on_scripts = |step: StepDraft| step.with_files(script_files());
+    let files = script_files(tree);
+    let on_scripts = |step: StepDraft| step.with_files(files.clone());
     let mut steps = vec![on_scripts(StepDraft::new(name, &["sh", "-c", script, "sh", FILES_PLACEHOLDER]))];
     if tree.has_file("", ".shellcheckrc") || tree.checks_mention("shellcheck") {
         project.require(ProgramRequirement::on_path("shellcheck", &["shellcheck", "--version"]));
@@ -41,8 +42,18 @@ pub(super) fn detect(tree: &RepoScan) -> Option<Project> {
     Some(project)
 }
 
-fn script_files() -> FileRules {
-    FileRules { include: vec!["**/*.sh".to_owned(), "**/*.bash".to_owned()], parallel: 1, ..FileRules::default() }
+/// Directories whose scripts need not be valid, or are not the repository's own.
+const OTHER_SCRIPTS: [&str; 6] = ["external", "fixtures", "templates", "testdata", "third_party", "vendor"];
+
+fn script_files(tree: &RepoScan) -> FileRules {
+    let directories = OTHER_SCRIPTS.iter().filter(|name| tree.has_directory_named(name));
+    let directories = directories.map(|name| format!("**/{name}/**"));
+    FileRules {
+        include: vec!["**/*.sh".to_owned(), "**/*.bash".to_owned()],
+        exclude: directories.chain(tree.script_templates().map(globset::escape)).collect(),
+        parallel: 1,
+        ..FileRules::default()
+    }
 }
 
 /// Returns the requirement of steps that list files with git.

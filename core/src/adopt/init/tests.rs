@@ -10,6 +10,7 @@ fn scan_of(files: &[(&str, &str)]) -> RepoScan {
     for (path, text) in files {
         let content = match read_scope(path) {
             ReadScope::Name => ScannedContent::NameOnly,
+            ReadScope::FirstLine if is_template(text) => ScannedContent::Template,
             ReadScope::FirstLine => ScannedContent::Text(text.lines().next().unwrap_or_default().to_owned()),
             ReadScope::Whole => ScannedContent::Text((*text).to_owned()),
         };
@@ -330,6 +331,17 @@ fn shell_scripts() {
     ])));
     let bash = scan_of(&[("a.sh", "#!/usr/bin/env bash\n"), (".shellcheckrc", "")]);
     insta::assert_snapshot!(render_skills(&bash));
+}
+
+#[test]
+fn templates_and_test_data_are_no_shell_scripts() {
+    let template = "#!/bin/sh\nunset <%= NAMES %>\n";
+    let mut tree = scan_with_programs(&[("a.sh", "#!/bin/sh\n"), ("b/[c].sh", template)]);
+    tree.add_directory("test/fixtures");
+    let text = render_draft(&tree);
+    assert!(text.contains(r#"exclude: ["**/fixtures/**", "b/[[]c[]].sh"]"#), "{text}");
+    let only = draft_spec(&scan_with_programs(&[("c.sh", template)]));
+    assert!(matches!(only, Err(InitError::NoProjects { .. })), "{only:?}");
 }
 
 #[test]
