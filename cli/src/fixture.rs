@@ -95,6 +95,7 @@ pub(crate) fn cached(name: &str, cmd: &[&str]) -> StepEvidence {
         executed_at: "2026-01-01T03:04:05.678Z".to_owned(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
+        whole_tree: false,
         transparent_caches: Vec::new(),
         origin: None,
     };

@@ -63,9 +63,9 @@ impl RemoteReuse {
 pub enum ReuseMode {
     /// The inputs of the steps are observed. A step is not executed while its inputs are unchanged.
     Observed,
-    /// The inputs of the steps cannot be observed, so that no result of a step is stored. A step is executed unless a
-    /// result holds that was stored while its inputs could be observed. The result of a whole run is reused while the
-    /// tree is unchanged.
+    /// The inputs of the steps cannot be observed. No result of a step on this machine is stored, and such a step is
+    /// executed unless a result holds that was stored while its inputs could be observed. The result of a step on a worker,
+    /// and that of a whole run, is reused while the tree is unchanged.
     WholeTree,
     /// Every step is executed, although its inputs could be observed.
     Off,

@@ -56,6 +56,7 @@ pub(super) fn cached_step(name: &str) -> StepEvidence {
         executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 312,
+        whole_tree: false,
         transparent_caches: Vec::new(),
         origin: None,
     };

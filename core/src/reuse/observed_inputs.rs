@@ -11,7 +11,7 @@ use crate::text::digest::Sha256Hex;
 use crate::text::escape::escape_output;
 
 /// Everything that an execution of a step read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedInputs {
     /// The accesses to the tree. The paths begin with `/`, which stands for the top of the tree.
     tree: AccessTrace,

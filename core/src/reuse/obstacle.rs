@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::enforcement::Tolerated;
+use crate::model::enforcement::{Control, Tolerated};
 use crate::model::outcome::{Outcome, Termination};
 use crate::model::plan::{Determinism, Network, PlannedSkill, PlannedStep, ReadOnly, RelPath};
 use crate::record::evidence::{ReportFault, ReportState, StepEvidence};
@@ -45,6 +45,18 @@ pub enum ReuseObstacle {
     UnreadReport,
     /// A control of the sandbox was not enforced.
     MissingControl,
+    /// The run would send the step to workers that the operator does not trust.
+    UntrustedWorkers,
+    /// The step requests no worker whose tools are known.
+    UnpinnedWorker {
+        /// The name of the property for a container image.
+        property: String,
+    },
+    /// The cluster does not execute the step.
+    NotSent {
+        /// The reason.
+        message: String,
+    },
     /// The result is larger than the store permits.
     TooLarge {
         /// The size of the result, in bytes.
@@ -85,6 +97,17 @@ impl fmt::Display for ReuseObstacle {
             Self::IncompleteOutput => "its output is incomplete",
             Self::UnreadReport => "one of its reports could not be read or stored",
             Self::MissingControl => "a control of the sandbox was not enforced",
+            Self::UntrustedWorkers => {
+                "it runs on workers, which the operator does not trust (`trust_workers` of `[remote_executor]`)"
+            }
+            Self::UnpinnedWorker { property } => {
+                return write!(
+                    f,
+                    "it runs on workers whose tools can change: `{property}` names no container image with a digest, and \
+                     `unpinned_max_age_ms` of `[remote_executor]` is 0"
+                );
+            }
+            Self::NotSent { message } => return write!(f, "the cluster does not execute it: {message}"),
             Self::TooLarge { bytes, max_bytes } => {
                 let (bytes, most) = (size(*bytes), size(*max_bytes));
                 return write!(
@@ -110,8 +133,20 @@ pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseOb
     rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle)).or(cache)
 }
 
-/// Returns why the result of an execution is not stored; `None` if it can be.
+/// Returns why the result of an execution on this machine is not stored; `None` if it can be.
 pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
+    obstacle_of(evidence, &Tolerated::default())
+}
+
+/// Controls that many workers lack. A step that lacks them reads no file that it was not sent, and has no network.
+const DISPENSABLE_ON_WORKERS: [Control; 3] = [Control::Cgroup, Control::PidsLimit, Control::PrivateProc];
+
+/// Returns why the result of an execution on a worker is not stored; `None` if it can be.
+pub fn worker_result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
+    obstacle_of(evidence, &DISPENSABLE_ON_WORKERS.into_iter().collect())
+}
+
+fn obstacle_of(evidence: &StepEvidence, tolerated: &Tolerated) -> Option<ReuseObstacle> {
     let exited_as_expected =
         matches!(&evidence.termination, Termination::Exited { code } if evidence.planned.expect_exit.contains(code));
     let rules = [
@@ -121,7 +156,7 @@ pub fn result_obstacle(evidence: &StepEvidence) -> Option<ReuseObstacle> {
         (evidence.leaked.is_some(), ReuseObstacle::LeftProcesses),
         (!(evidence.stdout.complete && evidence.stderr.complete), ReuseObstacle::IncompleteOutput),
         (!has_definite_reports(evidence), ReuseObstacle::UnreadReport),
-        (!evidence.was_started() || has_gaps(evidence), ReuseObstacle::MissingControl),
+        (!evidence.was_started() || has_gaps(evidence, tolerated), ReuseObstacle::MissingControl),
         (!evidence.drift.found.is_empty() || !evidence.drift.applied.is_empty(), ReuseObstacle::NotPassed),
     ];
     rules.into_iter().find_map(|(applies, obstacle)| applies.then_some(obstacle))
@@ -141,8 +176,8 @@ fn has_definite_reports(evidence: &StepEvidence) -> bool {
         && evidence.found_reports.iter().all(|report| is_definite(&report.state))
 }
 
-fn has_gaps(evidence: &StepEvidence) -> bool {
-    evidence.enforcement.gaps(&Tolerated::default()).next().is_some()
+fn has_gaps(evidence: &StepEvidence, tolerated: &Tolerated) -> bool {
+    evidence.enforcement.gaps(tolerated).next().is_some()
 }
 
 #[cfg(test)]

@@ -176,6 +176,12 @@ impl StepIdentity<'_> {
         Sha256Hex::digest(&[secret, identity.as_slice()].concat())
     }
 
+    /// Returns the key under which results of workers are stored. It is never that of a result of this machine.
+    pub fn worker_key(&self, secret: &[u8; 32]) -> Sha256Hex {
+        let identity = canonical::to_vec(&("proctor-worker", VERSION, self));
+        Sha256Hex::digest(&[secret, identity.as_slice()].concat())
+    }
+
     /// Returns the weak fingerprint of the step, which other machines compute, too. It depends on no secret, so that the
     /// identity must not contain one.
     pub fn weak_fingerprint(&self) -> Sha256Hex {
@@ -301,12 +307,16 @@ mod tests {
             StepIdentity { below: &below, ..base() },
         ];
         let (key, weak) = (identity.key(&[0; 32]), identity.weak_fingerprint());
+        let of_worker = identity.worker_key(&[0; 32]);
         assert_ne!(weak, key);
+        assert!(of_worker != key && of_worker != weak);
+        assert_ne!(identity.worker_key(&[1; 32]), of_worker, "the secret of another state directory");
         assert_eq!(base().key(&[0; 32]), key);
         assert_ne!(identity.key(&[1; 32]), key, "the secret of another state directory");
         for other in others {
             assert_ne!(other.key(&[0; 32]), key, "{other:?}");
             assert_ne!(other.weak_fingerprint(), weak, "{other:?}");
+            assert_ne!(other.worker_key(&[0; 32]), of_worker, "{other:?}");
         }
         let mut keys: Vec<Sha256Hex> =
             mounts.iter().map(|mounts| StepIdentity { mounts, ..base() }.key(&[0; 32])).chain([key]).collect();

@@ -7,6 +7,7 @@ use crate::model::names::RunId;
 use crate::model::trace::MAX_ENCODED_BYTES;
 use crate::record::evidence::{ResultOrigin, ReuseSource, StepEvidence};
 use crate::reuse::observed_inputs::ObservedInputs;
+use crate::reuse::worker_inputs::WorkerInputs;
 use crate::text::digest::Sha256Hex;
 
 /// Maximum size of an encoded result, in bytes.
@@ -29,9 +30,11 @@ pub struct StoredResult {
     pub has_files: bool,
     /// The evidence of the execution.
     pub evidence: StepEvidence,
-    /// The inputs. Those of a step with `per_file` do not contain its files.
+    /// The inputs. Those of a step with `per_file` do not contain its files, and those of a worker are empty.
     pub inputs: ObservedInputs,
-    /// The [digest](ObservedInputs::digest) of the inputs.
+    /// The inputs of a step that ran on a worker of a cluster; `None` if it ran on a machine that observed its inputs.
+    pub worker: Option<WorkerInputs>,
+    /// The [digest](Self::digest_inputs) of the inputs.
     pub inputs_sha256: Sha256Hex,
     /// The files of a step with `per_file`, each of which passed; empty for other steps.
     pub files: Vec<PassedFile>,
@@ -65,6 +68,8 @@ struct Header {
     transparent_caches: Vec<TransparentCache>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<ResultOrigin>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<WorkerInputs>,
 }
 
 impl StoredResult {
@@ -73,6 +78,11 @@ impl StoredResult {
     pub fn chain_digest(&self) -> Sha256Hex {
         let files: Vec<String> = self.files.iter().map(|file| format!(" {} {}", file.path, file.sha256)).collect();
         Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs_sha256, files.concat()).as_bytes())
+    }
+
+    /// Returns the digest of the inputs.
+    pub fn digest_inputs(&self) -> Sha256Hex {
+        self.worker.as_ref().map_or_else(|| self.inputs.digest(), WorkerInputs::digest)
     }
 
     /// Makes the result as old as `other`, if that is older.
@@ -90,6 +100,7 @@ impl StoredResult {
             executed_at: self.executed_at.clone(),
             inputs_sha256: self.inputs_sha256.clone(),
             inputs: self.inputs.path_count() as u64,
+            whole_tree: self.worker.is_some(),
             transparent_caches: self.transparent_caches.clone(),
             origin: self.origin.clone(),
         }
@@ -108,6 +119,7 @@ impl StoredResult {
             files: self.files.clone(),
             transparent_caches: self.transparent_caches.clone(),
             origin: self.origin.clone(),
+            worker: self.worker.clone(),
         };
         // Serializing these types cannot fail.
         let header = serde_json::to_vec(&header).unwrap_or_default();
@@ -141,6 +153,7 @@ impl StoredResult {
             files: header.files,
             transparent_caches: header.transparent_caches,
             origin: header.origin,
+            worker: header.worker,
         })
     }
 }

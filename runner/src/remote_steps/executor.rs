@@ -18,6 +18,8 @@ use proctor_sandbox::agent::{
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
+use super::input_root::GitTree;
+
 /// The first argument of the agent program.
 const AGENT_COMMAND: &str = "agent";
 /// Maximum number of times that an action is sent to a server that loses its inputs.
@@ -37,7 +39,7 @@ pub(crate) struct AgentProgram {
 pub(crate) struct RemoteExecutor {
     client: Client,
     pub(crate) settings: RemoteExecutorSettings,
-    agent: AgentProgram,
+    pub(crate) agent: AgentProgram,
     /// The digests of the trees that the server has, as far as this run knows.
     uploaded: Mutex<BTreeSet<BlobDigest>>,
 }
@@ -49,7 +51,7 @@ pub(crate) struct RemoteJob {
     /// The content of the files in the request's layers.
     pub(crate) layers: Bytes,
     pub(crate) tree: Arc<MerkleTree>,
-    pub(crate) git: Option<Arc<MerkleTree>>,
+    pub(crate) git: Option<Arc<GitTree>>,
     /// The reason why `git` has no objects, unless there is no commit.
     pub(crate) no_git_objects: Option<String>,
     /// The properties of the worker.
@@ -154,7 +156,7 @@ impl RemoteExecutor {
         root.content(LAYERS_CONTENT_FILE, job.layers.clone())?;
         root.tree(TREE_DIRECTORY, job.tree.root.clone())?;
         if let Some(git) = &job.git {
-            root.tree(GIT_DIRECTORY, git.root.clone())?;
+            root.tree(GIT_DIRECTORY, git.tree.root.clone())?;
         }
         let MerkleTree { root, mut blobs } = root.finish();
         let named = |(name, value): (&String, &String)| NamedValue { name: name.clone(), value: value.clone() };
@@ -188,7 +190,7 @@ impl RemoteExecutor {
     /// Uploads what the server lacks. The trees are the same for most steps of a run, so that the server is asked for them
     /// once.
     async fn upload(&self, job: &RemoteJob, action: &DescribedAction) -> Result<(), RemoteFailure> {
-        for tree in [Some(&job.tree), job.git.as_ref()].into_iter().flatten() {
+        for tree in [Some(&*job.tree), job.git.as_ref().map(|git| &git.tree)].into_iter().flatten() {
             let is_known = |uploaded: &Mutex<BTreeSet<BlobDigest>>| {
                 uploaded.lock().unwrap_or_else(PoisonError::into_inner).contains(&tree.root)
             };

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::{EntryKind, display_path};
+use proctor_core::text::digest::Sha256Hex;
+use proctor_git::index::entries_digest;
 use proctor_remote::{BlobDigest, BlobSource, MerkleError, MerkleTree, TreeBuilder};
 use proctor_snapshot::EntryTree;
 
@@ -21,6 +23,8 @@ const OBJECTS: &str = "objects";
 const REFS: &str = "packed-refs";
 /// The list of commits whose parents git does not look for.
 const SHALLOW: &str = "shallow";
+/// The index.
+const INDEX: &str = "index";
 /// Directories of a git directory that git expects to exist.
 const REQUIRED_IN_GIT: [&str; 2] = ["objects", "refs"];
 /// Maximum depth of directories in a git directory.
@@ -94,16 +98,40 @@ pub(crate) fn input_tree(
     Ok(builder.finish())
 }
 
+/// The git directory that a worker gets.
+#[derive(Debug)]
+pub(crate) struct GitTree {
+    pub(crate) tree: MerkleTree,
+    /// A digest of the tree without the stat data in the index. They belong to the files of the private copy, and never match
+    /// those of a worker.
+    pub(crate) identity: Sha256Hex,
+}
+
 /// Describes the git directory of a private copy with these objects; `None` if there is none. Blocks the thread.
 ///
 /// # Errors
 /// The directory cannot be read or described.
-pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result<Option<MerkleTree>, InputTreeError> {
+pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result<Option<GitTree>, InputTreeError> {
     if !is_directory(directory) {
         return Ok(None);
     }
+    let tree = describe_git(directory, objects, |index| index)?;
+    let entries = |index: Vec<u8>| entries_digest(&index).map_or(index, |entries| entries.to_vec());
+    let identity = describe_git(directory, objects, entries)?.root.sha256;
+    Ok(Some(GitTree { tree, identity }))
+}
+
+/// Describes a git directory, with `index` applied to the content of its index.
+fn describe_git(
+    directory: &Path,
+    objects: Option<&GitObjects>,
+    index: fn(Vec<u8>) -> Vec<u8>,
+) -> Result<MerkleTree, InputTreeError> {
     let mut builder = TreeBuilder::default();
     add_git_files(&mut builder, directory, "", 0)?;
+    if let Some(content) = read_optional(&directory.join(INDEX))? {
+        builder.content(INDEX, index(content))?;
+    }
     if let Some(refs) = read_optional(&directory.join(REFS))? {
         builder.content(REFS, objects.map_or_else(|| refs.clone(), |objects| objects.select_refs(&refs)))?;
     }
@@ -117,7 +145,7 @@ pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result
     for name in REQUIRED_IN_GIT {
         builder.directory(name)?;
     }
-    Ok(Some(builder.finish()))
+    Ok(builder.finish())
 }
 
 /// Returns the commits whose parents git does not look for: those of a shallow clone, and the commit of HEAD.
@@ -154,7 +182,7 @@ fn add_git_files(
         let entry = entry.map_err(unreadable())?;
         // git itself writes no other names.
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if prefix.is_empty() && [OBJECTS, SHALLOW, REFS].contains(&name.as_str()) {
+        if prefix.is_empty() && [OBJECTS, SHALLOW, REFS, INDEX].contains(&name.as_str()) {
             continue;
         }
         let (path, name) = (entry.path(), if prefix.is_empty() { name } else { format!("{prefix}/{name}") });
@@ -192,7 +220,7 @@ mod tests {
         fs::write(git.join("refs/heads/main"), "0123\n").expect("written");
         fs::write(git.join("objects/pack/large.pack"), "objects").expect("written");
         let contents = |objects: Option<&GitObjects>| -> Vec<Vec<u8>> {
-            let tree = git_tree(&git, objects).expect("described").expect("a tree");
+            let tree = git_tree(&git, objects).expect("described").expect("a tree").tree;
             let content = |source| match source {
                 BlobSource::Bytes(content) => Some(content.to_vec()),
                 BlobSource::File(_) => None,
@@ -213,6 +241,10 @@ mod tests {
         fs::write(git.join("packed-refs"), refs.concat()).expect("written");
         assert!(contents(Some(&objects)).contains(&refs[1..].concat().into_bytes()));
         assert!(contents(None).contains(&refs.concat().into_bytes()));
+        let identity = || git_tree(&git, Some(&objects)).expect("described").expect("a tree").identity;
+        let before = identity();
+        fs::write(git.join("HEAD"), "ref: refs/heads/other\n").expect("written");
+        assert_ne!(identity(), before);
         // A shallow clone keeps its own boundary.
         fs::write(git.join("shallow"), format!("{}\n{}\n", id("c"), id("a"))).expect("written");
         let list = |ids: &[&str]| ids.iter().map(|digit| format!("{}\n", id(digit))).collect::<String>().into_bytes();

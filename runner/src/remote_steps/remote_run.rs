@@ -1,8 +1,11 @@
 //! Holds what the remote steps of one run have in common.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_core::model::plan::{Plan, PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::record::evidence::{WorkerEvidence, WorkerProgram};
+use proctor_core::reuse::ReuseObstacle;
 use proctor_core::spec::{ExecutorMode, RemoteExecutorSettings};
 use proctor_git::helper::GitHelper;
 use proctor_remote::MerkleTree;
@@ -10,6 +13,10 @@ use tokio::sync::OnceCell;
 
 use super::executor::RemoteExecutor;
 use super::git_objects::GitObjectReader;
+use super::input_root::GitTree;
+
+/// Maximum number of programs that a run remembers of workers with the same properties.
+const MAX_KNOWN_PROGRAMS: usize = 1_000;
 
 /// The cluster during one run, and what its steps have in common.
 #[derive(Debug)]
@@ -19,6 +26,8 @@ pub(crate) struct RemoteRun {
     pub(crate) executor: Result<RemoteExecutor, String>,
     pub(crate) git: GitObjectSource,
     plan: RemotePlan,
+    /// The programs that workers have reported in this run, by the requested properties.
+    programs: Mutex<BTreeMap<BTreeMap<String, String>, Vec<WorkerProgram>>>,
     /// The trees, once a step needed them; an error if workers cannot get them.
     pub(crate) trees: OnceCell<Result<RemoteTrees, String>>,
 }
@@ -42,7 +51,7 @@ struct RemotePlan {
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteTrees {
     pub(crate) tree: Arc<MerkleTree>,
-    pub(crate) git: Option<Arc<MerkleTree>>,
+    pub(crate) git: Option<Arc<GitTree>>,
     /// The reason why `git` has no objects, unless there is no commit.
     pub(crate) no_git_objects: Option<String>,
 }
@@ -55,7 +64,7 @@ impl RemoteRun {
         plan: &Plan,
     ) -> Self {
         let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
-        Self { settings, executor, git, plan, trees: OnceCell::new() }
+        Self { settings, executor, git, plan, programs: Mutex::default(), trees: OnceCell::new() }
     }
 
     /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.
@@ -66,6 +75,35 @@ impl RemoteRun {
     /// Returns whether a step runs on this machine if the cluster does not execute it.
     pub(crate) fn falls_back(&self) -> bool {
         self.settings.mode == ExecutorMode::Hybrid
+    }
+
+    /// Remembers the programs that a worker with these properties has reported.
+    pub(crate) fn note_programs(&self, platform: &BTreeMap<String, String>, worker: &WorkerEvidence) {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = programs.entry(platform.clone()).or_default();
+        let new = worker.programs.iter().filter(|program| !known.contains(program)).cloned();
+        let new: Vec<WorkerProgram> = new.take(MAX_KNOWN_PROGRAMS.saturating_sub(known.len())).collect();
+        known.extend(new);
+    }
+
+    /// Returns the programs that workers with these properties have reported in this run.
+    pub(crate) fn programs_of(&self, platform: &BTreeMap<String, String>) -> Vec<WorkerProgram> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        programs.get(platform).cloned().unwrap_or_default()
+    }
+
+    /// Returns why results of workers are neither stored nor used for the steps of a skill; `None` if they are.
+    pub(crate) fn reuse_obstacle(&self, skill: &PlannedSkill) -> Option<ReuseObstacle> {
+        if !self.settings.trust_workers {
+            return Some(ReuseObstacle::UntrustedWorkers);
+        }
+        let property = self.settings.container_property.clone();
+        self.max_result_age_ms(skill).is_none().then_some(ReuseObstacle::UnpinnedWorker { property })
+    }
+
+    /// Returns the maximum age of the results of workers for the steps of a skill; `None` if there is none to use.
+    pub(crate) fn max_result_age_ms(&self, skill: &PlannedSkill) -> Option<u64> {
+        self.settings.max_result_age_ms(&self.settings.platform_of(&skill.platform, &skill.container))
     }
 
     /// Returns the toolchain checks that precede a step on the worker. The checks themselves run as steps of skills that the

@@ -492,7 +492,12 @@ impl RunContext {
 
     /// Returns the facts that decide how the run reuses results.
     pub(crate) fn reuse_conditions(&self, plan: &Plan) -> ReuseConditions {
-        let is_cacheable = |skill: &PlannedSkill| skill.steps.iter().any(|step| self.step_reuse(skill, step).is_some());
+        let remote = self.remote.get();
+        let only_workers = remote.filter(|remote| !remote.falls_back());
+        let is_cacheable = |skill: &PlannedSkill| {
+            let is_excluded = only_workers.is_some_and(|remote| remote.reuse_obstacle(skill).is_some());
+            !is_excluded && skill.steps.iter().any(|step| self.step_reuse(skill, step).is_some())
+        };
         let off = match &self.reuse {
             None => self.reuse_off.clone(),
             Some(reuse) if !reuse.uses_stored() => Some("the request executes every step (`--no-cache`)".to_owned()),
@@ -501,7 +506,8 @@ impl RunContext {
             }
             Some(_) => None,
         };
-        ReuseConditions { off, no_view: self.no_view.get().cloned() }
+        let of_workers = remote.map(|_| "workers do not report what a step reads".to_owned());
+        ReuseConditions { off, no_view: self.no_view.get().cloned().or(of_workers) }
     }
 
     /// Returns whether nothing changes the tree while the run holds it: it is a private copy, and the sandbox keeps the

@@ -14,6 +14,7 @@ use proctor_core::model::outcome::{LimitKind, StartFault, Termination};
 use proctor_core::model::plan::{Leaks, PlannedStep};
 use proctor_core::model::withheld::WithheldPaths;
 use proctor_core::record::evidence::{Resources, StepExecutor, StreamEvidence};
+use proctor_core::reuse::WorkerInputs;
 use proctor_sandbox::agent::AgentAttempt;
 use proctor_sandbox::{EventPoll, RunningSandbox, SandboxEvent, ViewTrace, WaitStatus};
 use tokio::io::Interest;
@@ -56,6 +57,8 @@ pub(crate) struct AttemptResult {
     pub sandbox: Option<RunningSandbox>,
     /// What the command read of the host; `None` if it did not run on a view.
     pub view: Option<ViewTrace>,
+    /// What a worker got for the command; `None` if the command did not run on a worker.
+    pub sent: Option<Box<WorkerInputs>>,
     /// The paths that the view withheld from the command; `None` if it reported none.
     pub withheld: Option<WithheldPaths>,
     /// Where the attempt ran; `None` if it was this machine, as planned.
@@ -76,6 +79,7 @@ impl AttemptResult {
             processes_ended: true,
             sandbox: None,
             view: None,
+            sent: None,
             withheld: None,
             executor: None,
         }
@@ -87,7 +91,22 @@ impl AttemptResult {
     }
 }
 
+/// What determines the result of an attempt, as far as it is known.
+#[derive(Debug)]
+pub(crate) enum AttemptInputs {
+    /// What the command read of the host.
+    Read(ViewTrace),
+    /// What a worker got for the command.
+    Sent(Box<WorkerInputs>),
+}
+
 impl AttemptResult {
+    /// Takes the inputs out of the result; `None` if nothing is known about them.
+    pub(crate) fn take_inputs(&mut self) -> Option<AttemptInputs> {
+        let sent = self.sent.take().map(AttemptInputs::Sent);
+        sent.or_else(|| self.view.take().map(AttemptInputs::Read))
+    }
+
     /// Records a limit that turned out to be reached after the attempt ended. A command that did not succeed counts
     /// as failed because of this limit.
     pub(crate) fn record_limit_hit(&mut self, limit: LimitKind, step: &PlannedStep) {
@@ -190,6 +209,7 @@ pub(crate) async fn supervise(
         processes_ended: observed.processes_ended,
         sandbox,
         view,
+        sent: None,
         withheld,
         executor: None,
     }
@@ -224,6 +244,7 @@ pub(crate) fn worker_result(
         processes_ended: observed.processes_ended,
         sandbox: None,
         view: None,
+        sent: None,
         withheld: None,
         executor: None,
     };

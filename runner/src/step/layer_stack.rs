@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
+use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
 use proctor_git::helper::IgnoreQuery;
@@ -34,6 +35,15 @@ pub(crate) struct StackedLayer {
     pub(crate) scan: LayerScan,
 }
 
+/// The files that a step left when it was executed for its files.
+#[derive(Debug, Clone)]
+pub(crate) struct RemadeFiles {
+    /// The layer; `None` if the step left nothing.
+    pub(crate) layer: Option<Arc<StackedLayer>>,
+    /// True if the execution took place where the stored result comes from: on a worker, or on this machine.
+    pub(crate) is_same_place: bool,
+}
+
 /// The files of a step whose result was reused.
 #[derive(Debug)]
 pub(crate) struct ReusedFiles {
@@ -43,13 +53,22 @@ pub(crate) struct ReusedFiles {
     pub(crate) key: Sha256Hex,
     /// The digest of the stored result.
     pub(crate) stored_as: Sha256Hex,
-    /// The layer, once the step was executed; `None` if it left nothing.
-    pub(crate) layer: OnceCell<Result<Option<Arc<StackedLayer>>, String>>,
+    /// True if the stored result is of a worker.
+    pub(crate) is_of_worker: bool,
+    /// The files, once the step was executed.
+    pub(crate) layer: OnceCell<Result<RemadeFiles, String>>,
 }
 
 impl ReusedFiles {
-    pub(crate) fn new(skill: &PlannedSkill, step: &PlannedStep, key: Sha256Hex, stored_as: Sha256Hex) -> Self {
-        Self { skill: skill.clone(), step: step.clone(), key, stored_as, layer: OnceCell::new() }
+    pub(crate) fn new(skill: &PlannedSkill, step: &PlannedStep, result: &StoredResult) -> Self {
+        Self {
+            skill: skill.clone(),
+            step: step.clone(),
+            key: result.key.clone(),
+            stored_as: result.chain_digest(),
+            is_of_worker: result.worker.is_some(),
+            layer: OnceCell::new(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proctor_core::model::outcome::Termination;
 use proctor_core::model::plan::{PlannedCheck, PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
+use proctor_core::reuse::WorkerInputs;
 use proctor_core::text::redact::Redactor;
 use proctor_git::files::paths;
 use proctor_remote::Bytes;
@@ -17,8 +18,8 @@ use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
-    GitObjectSource, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, clean_texts, examine_checks,
-    git_tree, input_tree, received_stream, require_own_report, worker_evidence, worker_text,
+    GitObjectSource, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, clean_texts,
+    examine_checks, git_tree, input_tree, received_stream, require_own_report, worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -52,6 +53,17 @@ pub(crate) struct StepOnWorker<'a> {
 pub(crate) struct RemoteAttempt {
     pub(crate) result: AttemptResult,
     pub(crate) upper: Layer<Unsealed>,
+}
+
+/// A step as a worker gets it, without the files of earlier steps.
+struct DescribedStep {
+    /// The request, without a nonce.
+    request: AgentRequest,
+    /// The toolchain checks in the request.
+    checks: Vec<PlannedCheck>,
+    trees: RemoteTrees,
+    /// The properties of the worker.
+    platform: BTreeMap<String, String>,
 }
 
 /// The reason why the cluster has not executed a step.
@@ -88,42 +100,81 @@ impl StepOnWorker<'_> {
         stack: &LayerStack,
         live: &mut Option<[LiveWriter; 2]>,
     ) -> Result<RemoteAttempt, NotExecuted> {
+        let executor = self.executor()?;
+        let described = self.describe().await?;
+        let sent = self.inputs_of(executor, &described);
+        let DescribedStep { request, checks, trees, platform } = described;
+        let (layers, content) = read_layers(stack).await?;
+        let commands = request.checks.iter().chain([&request.step]);
+        let timeouts = commands.map(|command| command.timeout_ms.saturating_add(command.grace_ms));
+        let job = RemoteJob {
+            run_limit: OVERHEAD + Duration::from_millis(timeouts.fold(0, u64::saturating_add)),
+            max_stream_bytes: request.step.max_output_bytes,
+            request: AgentRequest { nonce: nonce()?, layers, ..request },
+            layers: content,
+            tree: trees.tree,
+            git: trees.git,
+            no_git_objects: trees.no_git_objects,
+            platform,
+        };
+        let outputs = executor.execute(&job, &self.context.cancel).await?;
+        let mut attempt = self.finish((job, checks), outputs, live.take()).await?;
+        attempt.result.sent = sent.map(Box::new);
+        Ok(attempt)
+    }
+
+    /// Returns what a worker would get for the step, without the files of earlier steps; `None` if the run stores no results.
+    ///
+    /// # Errors
+    /// The cluster would not execute the step.
+    pub(crate) async fn inputs(&self) -> Result<Option<WorkerInputs>, NotExecuted> {
+        let executor = self.executor()?;
+        Ok(self.inputs_of(executor, &self.describe().await?))
+    }
+
+    fn inputs_of(&self, executor: &RemoteExecutor, described: &DescribedStep) -> Option<WorkerInputs> {
+        let DescribedStep { request, trees, platform, .. } = described;
+        let server = &self.remote.settings.server;
+        Some(WorkerInputs {
+            endpoint: server.endpoint.clone(),
+            instance: server.instance.clone(),
+            platform: platform.clone(),
+            agent: executor.agent.digest.sha256.clone(),
+            request: self.context.reuse.as_ref()?.request_digest(request),
+            tree: trees.tree.root.sha256.clone(),
+            git: trees.git.as_ref().map(|git| git.identity.clone()),
+        })
+    }
+
+    fn executor(&self) -> Result<&RemoteExecutor, NotExecuted> {
+        self.remote.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))
+    }
+
+    /// Describes the step for a worker, without the files of earlier steps.
+    async fn describe(&self) -> Result<DescribedStep, NotExecuted> {
         let Self { remote, context, skill, step, policy } = self;
-        let executor = remote.executor.as_ref().map_err(|reason| NotExecuted::Refused(reason.clone()))?;
         if !skill.needs_paths.is_empty() {
             let reason = format!("skill `{}` has `needs_paths`, which workers do not get", skill.name);
             return Err(NotExecuted::Refused(reason));
         }
         let checks = remote.checks(skill, step);
-        let (layers, content) = read_layers(stack).await?;
         let request = AgentRequest {
             version: AGENT_PROTOCOL,
-            nonce: nonce()?,
+            nonce: String::new(),
             repo: policy.repo.clone(),
             home: policy.home.clone(),
             step: self.command(),
             checks: checks.iter().map(|check| self.check_command(check)).collect(),
-            layers,
+            layers: Vec::new(),
             caches: skill.caches.clone(),
             has_git: false,
             max_changes_bytes: CHANGES.bytes,
         };
         require_no_secret(&request, context.redactor())?;
         let trees = self.trees().await?;
-        let commands = request.checks.iter().chain([&request.step]);
-        let timeouts = commands.map(|command| command.timeout_ms.saturating_add(command.grace_ms));
-        let job = RemoteJob {
-            run_limit: OVERHEAD + Duration::from_millis(timeouts.fold(0, u64::saturating_add)),
-            max_stream_bytes: request.step.max_output_bytes,
-            request: AgentRequest { has_git: trees.git.is_some(), ..request },
-            layers: content,
-            tree: trees.tree,
-            git: trees.git,
-            no_git_objects: trees.no_git_objects,
-            platform: remote.settings.platform_of(&skill.platform, &skill.container),
-        };
-        let outputs = executor.execute(&job, &context.cancel).await?;
-        self.finish((job, checks), outputs, live.take()).await
+        let request = AgentRequest { has_git: trees.git.is_some(), ..request };
+        let platform = remote.settings.platform_of(&skill.platform, &skill.container);
+        Ok(DescribedStep { request, checks, trees, platform })
     }
 
     /// Returns the step's command as the worker runs it.
@@ -254,6 +305,7 @@ impl StepOnWorker<'_> {
             no_git_objects: job.no_git_objects,
             worker: worker_evidence(&worker, toolchains),
         };
+        remote.note_programs(&execution.platform, &execution.worker);
         let result = attempt::worker_result(executed, step, streams);
         let executor = Some(StepExecutor::Remote(Box::new(execution)));
         Ok(RemoteAttempt { result: AttemptResult { executor, ..result }, upper })

@@ -7,15 +7,16 @@ use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::StepEvidence;
-use proctor_core::reuse::{ReuseObstacle, StoredResult};
+use proctor_core::reuse::{ReuseObstacle, StoredResult, WorkerInputs};
 use proctor_core::text::digest::Sha256Hex;
-use proctor_sandbox::ViewTrace;
 
 use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::{RunContext, TreeMounts};
 use crate::shared_results::SharedDraft;
+use crate::step::attempt::AttemptInputs;
 use crate::step::file_selection::{StepFiles, path_in_tree};
 use crate::step::reuse::shared::SharedKey;
+use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
 
 /// How the reuse of results applies to one execution of a step.
@@ -33,8 +34,27 @@ pub(crate) struct StepKey {
     pub(crate) key: Sha256Hex,
     /// True if a pass counts for each file by itself.
     pub(crate) is_per_file: bool,
+    /// How a run uses the results of workers; `None` if the step runs on this machine.
+    pub(crate) worker: Option<WorkerRoute>,
     /// The fingerprint under which other machines store results of the step; `None` if its results are not shared.
     pub(crate) shared: Option<SharedKey>,
+}
+
+impl StepKey {
+    /// Returns the key under which the result of the next execution is stored, if it runs as planned.
+    pub(crate) fn of_next_execution(&self) -> &Sha256Hex {
+        let worker = self.worker.as_ref().and_then(|route| route.key.as_ref().ok());
+        worker.map_or(&self.key, |worker| &worker.key)
+    }
+}
+
+/// The results of workers for a step that a run sends to a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WorkerRoute {
+    /// The key of these results, or the rule that excludes them.
+    pub(crate) key: Result<WorkerKey, ReuseObstacle>,
+    /// True if the step runs on this machine if the cluster does not execute it. Results of this machine count then, too.
+    pub(crate) falls_back: bool,
 }
 
 impl StepReuseState {
@@ -53,6 +73,8 @@ pub(crate) enum Recheck {
     Yes,
     /// The execution checks a stored result, and the declaration that the caches do not change it: they are empty.
     WithEmptyCaches,
+    /// The execution checks a stored result of a worker, if it takes place on a worker.
+    OnWorker,
 }
 
 impl Recheck {
@@ -68,8 +90,8 @@ impl Recheck {
 pub(crate) struct StepExecution<'a> {
     pub(crate) skill: &'a PlannedSkill,
     pub(crate) evidence: &'a StepEvidence,
-    /// What the step read, if it ran on a view.
-    pub(crate) view: Option<ViewTrace>,
+    /// What determined the result, as far as it is known.
+    pub(crate) inputs: Option<AttemptInputs>,
     /// True if the step left files in the tree, which git ignores.
     pub(crate) has_files: bool,
     pub(crate) files: &'a StepFiles,
@@ -82,23 +104,29 @@ pub(crate) async fn store_result(
     state: Option<StepReuseState>,
     execution: StepExecution<'_>,
 ) -> StoreOutcome {
-    let StepExecution { skill, evidence, view, has_files, files } = execution;
+    let StepExecution { skill, evidence, inputs, has_files, files } = execution;
     let passed = evidence.outcome == Outcome::Passed;
     // A failure of some files is a failure, whatever the others do.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
     let not_stored = || StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
-    let (Some(StepReuseState { key: StepKey { key, is_per_file, shared: shared_key }, recheck, earlier }), Some(trace)) =
-        (state, view)
-    else {
-        return not_stored();
-    };
+    let (Some(StepReuseState { key, recheck, earlier }), Some(inputs)) = (state, inputs) else { return not_stored() };
     let Some(reuse) = &context.reuse else { return not_stored() };
+    let trace = match inputs {
+        AttemptInputs::Read(trace) => trace,
+        AttemptInputs::Sent(sent) => {
+            let key = key.worker.and_then(|route| route.key.ok()).filter(|_| !is_partial);
+            let Some(key) = key else { return not_stored() };
+            if recheck == Recheck::OnWorker && evidence.outcome.is_failure() {
+                return refute(reuse, &key.key, refutation(skill, evidence, recheck));
+            }
+            return store_worker_result(context, key, (skill, evidence), (sent, has_files)).await;
+        }
+    };
+    let StepKey { key, is_per_file, shared: shared_key, .. } = key;
     // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
-    if recheck != Recheck::No && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
-        let reason = refutation(skill, evidence, recheck);
-        reuse.distrust(&key, &reason);
-        let doubt = Some(InconclusiveReason::Internal.with_message(reason));
-        return StoreOutcome { doubt, ..StoreOutcome::default() };
+    let checks = matches!(recheck, Recheck::Yes | Recheck::WithEmptyCaches);
+    if checks && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
+        return refute(reuse, &key, refutation(skill, evidence, recheck));
     }
     // A step that changes a needed path has another effect than its stored result.
     let obstacle = match context.changed_needed_paths(skill).await {
@@ -157,11 +185,35 @@ pub(crate) async fn store_result(
     outcome
 }
 
+/// Stores the result of an execution on a worker that got `sent`.
+async fn store_worker_result(
+    context: &Arc<RunContext>,
+    key: WorkerKey,
+    (skill, evidence): (&PlannedSkill, &StepEvidence),
+    (sent, has_files): (Box<WorkerInputs>, bool),
+) -> StoreOutcome {
+    let (context, skill, evidence) = (Arc::clone(context), skill.clone(), evidence.clone());
+    let store = move || {
+        let stored = context.reuse.as_ref()?.record_of_worker(&key, &evidence, has_files, (&skill, &sent));
+        let log = |obstacle: &ReuseObstacle| tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
+        Some(stored.inspect_err(log).ok()?.chain_digest())
+    };
+    let stored_as = tokio::task::spawn_blocking(store).await.ok().flatten();
+    StoreOutcome { stored_as, ..StoreOutcome::default() }
+}
+
+/// Excludes a step from reuse, because an execution contradicts a stored result.
+fn refute(reuse: &StepReuse, key: &Sha256Hex, reason: String) -> StoreOutcome {
+    reuse.distrust(key, &reason);
+    let doubt = Some(InconclusiveReason::Internal.with_message(reason));
+    StoreOutcome { doubt, ..StoreOutcome::default() }
+}
+
 /// Returns the caches that an execution used, each with the scope of its content.
 fn used_caches(context: &RunContext, skill: &PlannedSkill, recheck: Recheck) -> Vec<TransparentCache> {
     let trust = |path: &RelPath| match recheck {
         Recheck::WithEmptyCaches => CacheTrust::None,
-        Recheck::No | Recheck::Yes => context.caches.trust(&skill.name, path),
+        Recheck::No | Recheck::Yes | Recheck::OnWorker => context.caches.trust(&skill.name, path),
     };
     skill.caches.iter().map(|path| TransparentCache { path: path.clone(), trust: trust(path) }).collect()
 }
@@ -175,6 +227,7 @@ fn refutation(skill: &PlannedSkill, evidence: &StepEvidence, recheck: Recheck) -
             (" with empty caches", format!("remove `transparent: true` from {caches}"))
         }
         Recheck::No | Recheck::Yes => ("", "report this".to_owned()),
+        Recheck::OnWorker => (" on a worker", "compare the programs of both workers in the evidence".to_owned()),
     };
     format!(
         "a stored result said that `{step}` passes with these inputs, but it {outcome}{with}; the step is not reused any \

@@ -6,15 +6,18 @@ use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::record::evidence::{CheckedFiles, StepEvidence};
-use proctor_core::reuse::{ReuseObstacle, StoredResult};
+use proctor_core::record::evidence::{CheckedFiles, StepEvidence, StepExecutor};
+use proctor_core::reuse::{MountedDirectory, ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
+use proctor_sandbox::Policy;
 
 use crate::run::request::CacheMode;
 use crate::run::run_context::{RunContext, TreeMounts};
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
-use crate::step::result_storage::{Recheck, StepKey, StepReuseState, paths_in_tree};
+use crate::step::remote_attempt::StepOnWorker;
+use crate::step::result_storage::{Recheck, StepKey, StepReuseState, WorkerRoute, paths_in_tree};
+use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
@@ -41,9 +44,12 @@ pub(crate) async fn run(
         Some(ReuseSearch::Found(result)) => return reused_step(context, skill, step, (*result, &files)),
         Some(ReuseSearch::Files(holding)) => earlier = holding,
         Some(ReuseSearch::Nothing(reason)) => {
-            if matches!(reason, NoResult::Recheck) {
-                recheck = if skill.caches.is_empty() { Recheck::Yes } else { Recheck::WithEmptyCaches };
-            }
+            recheck = match reason {
+                NoResult::RecheckOnWorker => Recheck::OnWorker,
+                NoResult::Recheck if skill.caches.is_empty() => Recheck::Yes,
+                NoResult::Recheck => Recheck::WithEmptyCaches,
+                _ => Recheck::No,
+            };
             tracing::debug!(skill = %skill.name, step = %step.name, %reason, "no stored result is used");
         }
         None => {}
@@ -54,6 +60,8 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
         }
     };
+    // The files of an earlier step were not made where its stored result comes from.
+    let key = key.filter(|_| stack.stored_results().is_some());
     files.set_earlier_caches(&earlier);
     let state = |recheck, earlier| key.clone().map(|key| StepReuseState { key, recheck, earlier });
     let first = state(recheck, earlier);
@@ -128,7 +136,7 @@ async fn unchanged_key(
     step: &PlannedStep,
     files: &mut StepFiles,
 ) -> Option<StepKey> {
-    let key = reuse_key(context, stack, skill, step, files)?;
+    let key = reuse_key(context, stack, skill, step, files).await?;
     let obstacle = match context.changed_needed_paths(skill).await {
         Ok(paths) if paths.is_empty() => return Some(key),
         Ok(paths) => ReuseObstacle::ChangedPaths { paths },
@@ -141,8 +149,8 @@ async fn unchanged_key(
 
 /// Returns the key of a step under which its results are stored; `None` if they are not. A wrong `per_file` does not count,
 /// and is noted in `files`.
-pub(crate) fn reuse_key(
-    context: &RunContext,
+pub(crate) async fn reuse_key(
+    context: &Arc<RunContext>,
     stack: &LayerStack,
     skill: &PlannedSkill,
     step: &PlannedStep,
@@ -155,10 +163,14 @@ pub(crate) fn reuse_key(
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step, TreeMounts::None).ok()?;
     let mounted = context.mounted_directories(skill);
-    if step.passes_per_file() {
+    // The future is large, and most runs have no cluster.
+    let worker = Box::pin(worker_route(context, (skill, step), (&policy, files), (&mounted, &below))).await;
+    // Workers do not report which files a step reads, so that nothing shows that its files are independent.
+    let is_for_worker = worker.as_ref().is_some_and(|route| route.key.is_ok());
+    if step.passes_per_file() && !is_for_worker {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
-            Ok(None) => return Some(StepKey { key, is_per_file: true, shared: None }),
+            Ok(None) => return Some(StepKey { key, is_per_file: true, worker, shared: None }),
             Ok(Some(dependence)) => files.set_dependence(dependence),
             Err(error) => {
                 tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
@@ -172,7 +184,37 @@ pub(crate) fn reuse_key(
     let is_shared = below.is_empty();
     let shared =
         is_shared.then(|| reuse.weak_fingerprint((skill, step), &policy, &mounted, context.redactor())).flatten();
-    Some(StepKey { key, is_per_file: false, shared })
+    Some(StepKey { key, is_per_file: false, worker, shared })
+}
+
+/// Returns how a run uses the results of workers for a step with this policy; `None` if the step runs on this machine.
+async fn worker_route(
+    context: &Arc<RunContext>,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    (policy, files): (&Policy, &StepFiles),
+    below: (&[MountedDirectory], &[Sha256Hex]),
+) -> Option<WorkerRoute> {
+    let remote = context.remote.get().filter(|remote| remote.executes(step))?;
+    let policy = &Policy { files: files.batches(policy), ..policy.clone() };
+    let falls_back = remote.falls_back();
+    let key = match (remote.reuse_obstacle(skill), remote.max_result_age_ms(skill)) {
+        (None, Some(max_age_ms)) => {
+            match (StepOnWorker { remote, context, skill, step, policy }.inputs().await, &context.reuse) {
+                (Ok(Some(inputs)), Some(reuse)) => {
+                    let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
+                    let key = reuse.worker_key((skill, step), policy, &tolerated, below);
+                    let programs = remote.programs_of(&inputs.platform);
+                    Ok(WorkerKey { key, inputs, max_age_ms, programs })
+                }
+                // A run executes such a step on this machine.
+                (Err(_), _) if falls_back => return None,
+                (Err(reason), _) => Err(ReuseObstacle::NotSent { message: reason.to_string() }),
+                (Ok(_), _) => return None,
+            }
+        }
+        (obstacle, _) => Err(obstacle.unwrap_or(ReuseObstacle::UntrustedWorkers)),
+    };
+    Some(WorkerRoute { key, falls_back })
 }
 
 /// Searches a result of another machine, if no stored one of this machine holds.
@@ -212,7 +254,7 @@ async fn search_shared(
     ReuseSearch::Nothing(reason)
 }
 
-/// Searches stored results on a blocking thread. If they count for each file, marks the files that have passed.
+/// Searches stored results. If they count for each file, marks the files that have passed.
 pub(crate) async fn search_result(
     context: &Arc<RunContext>,
     step_key: &StepKey,
@@ -222,6 +264,44 @@ pub(crate) async fn search_result(
     if context.caches.mode == CacheMode::Empty && !skill.caches.is_empty() {
         return ReuseSearch::Nothing(NoResult::EmptyCaches);
     }
+    let Some(WorkerRoute { key, falls_back }) = &step_key.worker else {
+        return search_on_this_machine(context, step_key, (skill, step), files).await;
+    };
+    let of_worker = match search_of_worker(context, key).await {
+        ReuseSearch::Nothing(NoResult::RecheckOnWorker) => return ReuseSearch::Nothing(NoResult::RecheckOnWorker),
+        ReuseSearch::Nothing(reason) => reason,
+        found => return found,
+    };
+    if !falls_back {
+        return ReuseSearch::Nothing(of_worker);
+    }
+    match search_on_this_machine(context, step_key, (skill, step), files).await {
+        ReuseSearch::Nothing(NoResult::Recheck) => ReuseSearch::Nothing(NoResult::Recheck),
+        // The next execution is one on a worker.
+        ReuseSearch::Nothing(_) => ReuseSearch::Nothing(of_worker),
+        found => found,
+    }
+}
+
+/// Searches a stored result of a worker on a blocking thread.
+async fn search_of_worker(context: &Arc<RunContext>, key: &Result<WorkerKey, ReuseObstacle>) -> ReuseSearch {
+    let key = match key {
+        Ok(key) => key.clone(),
+        Err(obstacle) => return ReuseSearch::Nothing(NoResult::Obstacle(obstacle.clone())),
+    };
+    let shared = Arc::clone(context);
+    let search = move || shared.reuse.as_ref().map(|reuse| reuse.find_of_worker(&key));
+    let found = tokio::task::spawn_blocking(search).await.ok().flatten();
+    found.unwrap_or(ReuseSearch::Nothing(NoResult::NotStored))
+}
+
+/// Searches stored results of this machine on a blocking thread.
+async fn search_on_this_machine(
+    context: &Arc<RunContext>,
+    step_key: &StepKey,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    files: &mut StepFiles,
+) -> ReuseSearch {
     let (shared, key) = (Arc::clone(context), step_key.key.clone());
     let listed = step_key.is_per_file.then(|| paths_in_tree(step, files.chosen()));
     let none = || (Vec::new(), None);
@@ -282,15 +362,14 @@ fn reused_step(
     (result, checked): (StoredResult, &StepFiles),
 ) -> StepRun {
     let source = result.source();
-    let files =
-        result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest())));
+    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, &result)));
     let batches = result.evidence.checked_files.as_ref().map_or(0, |files| files.batches);
     let mut evidence = StepEvidence {
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
-        // Why the execution took place on that machine says nothing about this run.
-        executor: None,
+        // Why the execution took place on this machine says nothing about this run.
+        executor: result.evidence.executor.clone().filter(|executor| matches!(executor, StepExecutor::Remote(_))),
         checked_files: checked.evidence(None).map(|now| CheckedFiles {
             batches,
             reused: 0,

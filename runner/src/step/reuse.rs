@@ -2,12 +2,14 @@
 //!
 //! A step that may be reused runs on a view, which records what it reads of the host, the private copy of the tree
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
-//! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines.
+//! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines, and
+//! `worker.rs` those of workers of a cluster.
 
+mod no_result;
 pub(crate) mod shared;
+pub(crate) mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,13 +19,15 @@ use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
-    ChangedInput, InheritedAttributes, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle,
-    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+    InheritedAttributes, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool,
+    StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Policy, ViewTrace};
+
+pub(crate) use no_result::NoResult;
 
 use crate::clock::Clock;
 use crate::error::EngineError;
@@ -143,59 +147,6 @@ pub(crate) enum ReuseSearch {
     Nothing(NoResult),
 }
 
-/// The reason why no stored result is used.
-#[derive(Debug)]
-pub(crate) enum NoResult {
-    /// The step is never reused.
-    Obstacle(ReuseObstacle),
-    /// There is no result for the step as it is now.
-    NotStored,
-    /// The request does not want stored results.
-    NotWanted,
-    /// The request wants empty caches, and the skill has caches.
-    EmptyCaches,
-    /// A command would prepare a path of `needs_paths` first, as this text describes.
-    Unprepared(String),
-    /// This input differs from that of the newest result.
-    Changed(ChangedInput),
-    /// All results are too old.
-    TooOld,
-    /// This report of the execution has been removed.
-    ReportRemoved(String),
-    /// A check found a wrong result.
-    Distrusted(String),
-    /// A result holds, and the step is executed to check it.
-    Recheck,
-    /// The results cannot be read.
-    Unreadable(StoreError),
-}
-
-impl From<StoreError> for NoResult {
-    fn from(error: StoreError) -> Self {
-        Self::Unreadable(error)
-    }
-}
-
-impl fmt::Display for NoResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Obstacle(obstacle) => write!(f, "its results are not reused: {obstacle}"),
-            Self::NotStored => f.write_str(
-                "no result is stored for this command with these settings, variables and programs of Proctor",
-            ),
-            Self::NotWanted => f.write_str("the request does not use stored results (`--no-cache`)"),
-            Self::EmptyCaches => f.write_str("the request starts with empty caches (`--no-caches`)"),
-            Self::Unprepared(text) => f.write_str(text),
-            Self::Changed(change) => change.fmt(f),
-            Self::TooOld => write!(f, "every stored result is older than {} days", MAX_AGE.as_secs() / SECONDS_PER_DAY),
-            Self::ReportRemoved(path) => write!(f, "its report `{path}` is no longer stored"),
-            Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
-            Self::Recheck => f.write_str("a stored result holds, and this execution checks it"),
-            Self::Unreadable(error) => write!(f, "the stored results cannot be read: {error}"),
-        }
-    }
-}
-
 impl StepReuse {
     /// Opens the stored results of a state directory.
     ///
@@ -298,17 +249,27 @@ impl StepReuse {
     }
 
     fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
-        let newest = self.holding_results(key, TreeInputs(tree), |_| true)?.swap_remove(0);
+        let inputs = TreeInputs(tree);
+        let newest = self.holding_results(key, |result| self.refusal(result, &inputs), |_| true)?.swap_remove(0);
         self.mark_used(std::slice::from_ref(&newest));
         if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
     }
 
-    /// Returns the results whose inputs are the same now, newest first, at least one. Does not search for older results
-    /// if `are_enough` says so.
+    /// Returns why a result that was observed does not hold; `None` if its inputs are the same now.
+    fn refusal(&self, result: &StoredResult, inputs: &TreeInputs<'_>) -> Option<NoResult> {
+        if result.worker.is_some() {
+            return Some(NoResult::NotStored);
+        }
+        let dated = self.is_dated(result, u64::MAX).then_some(NoResult::TooOld);
+        dated.or_else(|| result.inputs.first_change(inputs).map(NoResult::Changed))
+    }
+
+    /// Returns the results that hold, newest first, at least one: those without a `refusal`. Does not search for older
+    /// results if `are_enough` says so.
     fn holding_results(
         &self,
         key: &Sha256Hex,
-        inputs: TreeInputs<'_>,
+        refusal: impl Fn(&StoredResult) -> Option<NoResult>,
         mut are_enough: impl FnMut(&StoredResult) -> bool,
     ) -> Result<Vec<StoredResult>, NoResult> {
         if !self.request.uses_stored {
@@ -323,10 +284,8 @@ impl StepReuse {
             if !self.trusts_origin(&result) {
                 continue;
             }
-            let change = || result.inputs.first_change(&inputs).map(NoResult::Changed);
             let lost_report = || self.reports.first_missing(&result.evidence).map(NoResult::ReportRemoved);
-            let dated = self.is_dated(&result).then_some(NoResult::TooOld);
-            let reason = match dated.or_else(change).or_else(lost_report) {
+            let reason = match refusal(&result).or_else(lost_report) {
                 Some(reason) => reason,
                 None => {
                     let ends = are_enough(&result);
@@ -364,7 +323,8 @@ impl StepReuse {
         // The positions of the files that no result confirms yet, and how each file looks now.
         let mut open: Vec<(usize, Option<PassedFile>)> =
             files.iter().map(|path| inputs.file(path)).enumerate().collect();
-        let holding = self.holding_results(key, inputs, |result| {
+        let refusal = |result: &StoredResult| self.refusal(result, &inputs);
+        let holding = self.holding_results(key, refusal, |result| {
             let known: HashSet<&PassedFile> = result.files.iter().collect();
             open.retain(|(_, file)| file.as_ref().is_none_or(|file| !known.contains(file)));
             open.is_empty()
@@ -477,15 +437,17 @@ impl StepReuse {
             evidence: evidence.clone(),
             inputs_sha256: inputs.digest(),
             inputs,
+            worker: None,
             files,
             transparent_caches,
             origin: None,
         }
     }
 
-    fn is_dated(&self, result: &StoredResult) -> bool {
+    /// Returns whether a result is older than all results may be, or than this one may be, in milliseconds.
+    fn is_dated(&self, result: &StoredResult, max_age_ms: u64) -> bool {
         let now = self.clock.now_ms();
-        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+        let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX).min(max_age_ms);
         result.executed_ms > now.saturating_add(MAX_CLOCK_STEP_MS)
             || now.saturating_sub(result.executed_ms) > max_age_ms
     }

@@ -40,14 +40,14 @@ pub(crate) async fn predict_reuse(
     if let Some(command) = context.needed_paths.missing_preparation(skill) {
         return nothing(NoResult::Unprepared(command.to_owned()));
     }
-    let Some(key) = reuse_key(context, stack, skill, step, &mut files) else {
+    let Some(key) = reuse_key(context, stack, skill, step, &mut files).await else {
         let message = "the stored results are not available".to_owned();
         return nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message }));
     };
     let search = search_result(context, &key, (skill, step), &mut files).await;
     let checked_files = (files.to_check().count(), files.chosen().len());
     let note = files.dependence().map(FileDependence::phrase);
-    ReusePrediction { key: Some(key.key), search: Ok(search), checked_files, note }
+    ReusePrediction { key: Some(key.of_next_execution().clone()), search: Ok(search), checked_files, note }
 }
 
 /// The prediction for a step.

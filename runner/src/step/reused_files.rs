@@ -10,29 +10,26 @@ use proctor_core::text::digest::Sha256Hex;
 use crate::error::one_line;
 use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::RunContext;
-use crate::step::layer_stack::{LayerStack, LayerStackError, ReusedFiles, StackedLayer, StepFilesLeft};
+use crate::step::layer_stack::{LayerStack, LayerStackError, RemadeFiles, ReusedFiles, StackedLayer, StepFilesLeft};
 use crate::step::step_runner::{self, Execution};
 
 /// Executes the step for its files, once.
-async fn layer_of(
-    files: &ReusedFiles,
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-) -> Result<Option<Arc<StackedLayer>>, String> {
+async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerStack) -> Result<RemadeFiles, String> {
     let make = async || {
         let has_mounts = !files.skill.caches.is_empty() || !files.skill.needs_paths.is_empty();
         let _alone = if has_mounts { Some(context.finished_mounts.lock().await) } else { None };
         tracing::debug!(skill = %files.skill.name, step = %files.step.name, "executed for its files");
         let run = step_runner::execute(context, stack, &files.skill, &files.step, Execution::ForItsFiles).await;
+        let is_same_place = run.evidence.remote_execution().is_some() == files.is_of_worker;
         if run.evidence.outcome == Outcome::Passed && run.inconclusive_reasons.is_empty() {
-            return Ok(run.layer);
+            return Ok(RemadeFiles { layer: run.layer, is_same_place });
         }
         let path = step_path(&files.skill.name, &files.step.name);
         let reason = format!(
             "its stored result said that it passed, but now it {} with the same inputs",
             describe_outcome(run.evidence.outcome)
         );
-        if let Some(reuse) = context.reuse.as_ref().filter(|_| run.evidence.outcome.is_failure()) {
+        if let Some(reuse) = context.reuse.as_ref().filter(|_| is_same_place && run.evidence.outcome.is_failure()) {
             reuse.distrust(&files.key, &reason);
         }
         Err(format!("the files of `{path}` cannot be made again: {reason}"))
@@ -51,8 +48,10 @@ pub(crate) async fn complete_stack(context: &Arc<RunContext>, stack: &LayerStack
         let (layer, stored_as) = match part {
             StepFilesLeft::Layer(layer, stored_as) => (Arc::clone(layer), stored_as.clone()),
             StepFilesLeft::Reused(files) => match layer_of(files, context, &complete).await? {
-                Some(layer) => (layer, Some(files.stored_as.clone())),
-                None => continue,
+                RemadeFiles { layer: Some(layer), is_same_place } => {
+                    (layer, is_same_place.then(|| files.stored_as.clone()))
+                }
+                RemadeFiles { layer: None, .. } => continue,
             },
         };
         let pushed = push_layer(context, &complete, layer, stored_as).await;

@@ -228,9 +228,9 @@ pub(crate) async fn execute_with_files(
         evidence.drift.fixed = fixed;
         context.redactor().redact_step(&mut evidence);
         let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
-        let view = judged.result.view.take();
+        let inputs = judged.result.take_inputs();
         let StoreOutcome { stored_as, doubt, must_check_all, .. } =
-            store_result(context, state, StepExecution { skill, evidence: &evidence, view, has_files, files }).await;
+            store_result(context, state, StepExecution { skill, evidence: &evidence, inputs, has_files, files }).await;
         judged.inconclusive_reasons.extend(doubt);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
         let is_known = judged.layer.is_some();

@@ -396,6 +396,7 @@ pub(crate) mod tests {
             evidence: crate::test_support::step_evidence("s"),
             inputs_sha256: inputs.digest(),
             inputs,
+            worker: None,
             files: Vec::new(),
             transparent_caches: Vec::new(),
             origin: None,

@@ -55,30 +55,30 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::doctor_names_the_cluster", doctor_names_cluster),
 ];
 
-const fn remote_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+pub(super) const fn remote_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
     case(name, run).needs(&[Needs::Sandbox, Needs::Client(&[CASD, "--version"]), Needs::Program("bwrap")])
 }
 
 /// A repository and a cluster.
-struct Cluster<'e> {
-    env: &'e TestEnvironment,
-    repo: Repo<'e>,
-    server: RunningProcess,
+pub(super) struct Cluster<'e> {
+    pub(super) env: &'e TestEnvironment,
+    pub(super) repo: Repo<'e>,
+    pub(super) server: RunningProcess,
 }
 
 impl<'e> Cluster<'e> {
     /// Starts a cluster whose workers are trusted, for a spec with one skill.
-    fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
+    pub(super) fn new(env: &'e TestEnvironment, steps: impl IntoIterator<Item = TestStep>) -> Self {
         Self::with_spec(env, &TestSpec::new([TestSkill::new("verify.it", steps).determinism("D1")]))
     }
 
-    fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
+    pub(super) fn with_spec(env: &'e TestEnvironment, spec: &TestSpec) -> Self {
         let cluster = Self { env, repo: env.repo(spec), server: start_server(env) };
         cluster.configure("remote", &[USER, TRUSTED]);
         cluster
     }
 
-    fn configure(&self, mode: &str, more: &[&str]) {
+    pub(super) fn configure(&self, mode: &str, more: &[&str]) {
         let socket = socket(self.env).display().to_string();
         let more = more.concat();
         self.env.configure_operator(&format!("[remote_executor]\nendpoint = 'unix:{socket}'\nmode = '{mode}'\n{more}"));
@@ -93,7 +93,7 @@ impl<'e> Cluster<'e> {
         self.configure("remote", &[USER, TRUSTED, &format!("agent = '{}'\n", agent.display())]);
     }
 
-    fn run(&self) -> FinishedProcess {
+    pub(super) fn run(&self) -> FinishedProcess {
         self.repo.run_with(&["--no-daemon", "--verbose", "--max-tier", "2"])
     }
 }
@@ -104,13 +104,23 @@ pub(super) const TRUSTED: &str = "trust_workers = true\nmay_miss = ['cgroup', 'p
 /// A platform whose steps are not root, so that they can have namespaces.
 pub(super) const USER: &str = "platform = { unixUID = '1000' }\n";
 /// The controls that a worker without namespaces lacks.
-const NO_NAMESPACES: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', \
+pub(super) const NO_NAMESPACES: &str = "trust_workers = true\nmay_miss = ['cgroup', 'user_namespace', 'mount_namespace', \
     'pid_namespace', 'network_namespace', 'ipc_namespace', 'uts_namespace', 'cgroup_namespace', 'private_proc', \
     'private_tmp', 'layer', 'disk_limit', 'pids_limit', 'kernel_files', 'read_only_root', 'git_read_only', \
     'hidden_paths']\n";
 
 fn socket(env: &TestEnvironment) -> PathBuf {
     env.root().join("casd.sock")
+}
+
+/// The directory of workers for their own programs.
+pub(super) const WORKER_TOOLS: &str = "/opt";
+
+/// Returns the directory of this machine that is [`WORKER_TOOLS`] of workers.
+pub(super) fn machine_tools(env: &TestEnvironment) -> PathBuf {
+    let tools = env.root().join("worker-tools");
+    std::fs::create_dir_all(&tools).expect("a directory");
+    tools
 }
 
 /// Starts the server, and waits until it accepts connections.
@@ -123,6 +133,7 @@ fn start_server(env: &TestEnvironment) -> RunningProcess {
     for mount in ["/usr:/usr", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64"] {
         command.arg(format!("--runner-arg=--ro-bind-mount={mount}"));
     }
+    command.arg(format!("--runner-arg=--ro-bind-mount={}:{WORKER_TOOLS}", machine_tools(env).display()));
     command.arg("--unix-socket-mode=0777");
     command.arg(env.root().join("casd-store"));
     let mut server = RunningProcess::start(command);

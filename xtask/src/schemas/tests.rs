@@ -190,6 +190,7 @@ fn step() -> StepEvidence {
             executed_at: "2026-01-01T00:00:00Z".into(),
             inputs_sha256: Sha256Hex::digest(b"inputs"),
             inputs: 2,
+            whole_tree: false,
             transparent_caches: vec![transparent_cache()],
             origin: Some(ResultOrigin { key_id: Sha256Hex::digest(b"key"), host: "ci".into() }),
         }),

@@ -110,6 +110,7 @@ mod tests {
             executed_at,
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
+            whole_tree: false,
             transparent_caches: Vec::new(),
             origin: None,
         }

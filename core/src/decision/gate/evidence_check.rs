@@ -18,9 +18,11 @@ use crate::model::plan::{Plan, PlannedSkill};
 use crate::model::run_scope::RunScope;
 use crate::model::tier::Tier;
 use crate::record::evidence::{
-    self, Document, ResultOrigin, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION, step_path,
+    self, Document, RemoteExecution, ResultOrigin, SkillEvidence, StepEvidence, ToolchainEvidence, TreeSource, VERSION,
+    step_path,
 };
 use crate::record::status::LastRun;
+use crate::spec::RemoteExecutorSettings;
 use crate::text::digest::{Sha256Hex, SnapshotId};
 use crate::text::strict_deserialize;
 
@@ -210,8 +212,13 @@ impl EvidenceChecker<'_> {
     fn judge_machines(&self, cited: &[(String, EvidenceDocument)], findings: &mut GateFindings) {
         let steps: Vec<&StepEvidence> = cited.iter().flat_map(|(_, evidence)| evidence.common_fields().steps).collect();
         let trusted = self.facts.operator.remote_executor.as_ref().filter(|settings| settings.trust_workers);
-        let is_untrusted = |cluster: &&str| trusted.is_none_or(|settings| settings.server.endpoint != **cluster);
-        let untrusted: BTreeSet<&str> = steps.iter().filter_map(|step| step.cluster()).filter(is_untrusted).collect();
+        let is_trusted = |remote: &RemoteExecution| {
+            trusted.is_some_and(|RemoteExecutorSettings { server, .. }| {
+                server.endpoint == remote.endpoint && server.instance == remote.instance
+            })
+        };
+        let untrusted = steps.iter().filter_map(|step| step.remote_execution()).filter(|remote| !is_trusted(remote));
+        let untrusted: BTreeSet<String> = untrusted.map(RemoteExecution::cluster_name).collect();
         if !untrusted.is_empty() {
             return findings.workers_untrusted(&self.run.run_id, &untrusted);
         }

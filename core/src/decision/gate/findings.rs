@@ -376,13 +376,13 @@ impl GateFindings {
     }
 
     /// Adds the finding that workers of clusters that the operator does not trust executed steps.
-    pub(super) fn workers_untrusted(&mut self, run: &RunId, clusters: &BTreeSet<&str>) {
-        let clusters = clusters.iter().map(|cluster| format!("`{cluster}`")).collect::<Vec<_>>().join(", ");
+    pub(super) fn workers_untrusted(&mut self, run: &RunId, clusters: &BTreeSet<String>) {
+        let clusters = clusters.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let message = format!(
             "steps of the last run, {run}, ran on workers of {clusters}, which the operator's config does not trust"
         );
         let hint = format!(
-            "name this cluster and set `trust_workers` in `[remote_executor]` of `proctord.toml`, or {}",
+            "name this cluster and its instance, and set `trust_workers` in `[remote_executor]` of `proctord.toml`, or {}",
             self.rerun_hint
         );
         self.add_finding(GateCode::OtherMachine, message, hint);

@@ -36,8 +36,12 @@ pub struct ReuseSource {
     pub executed_at: String,
     /// The sha256 of the inputs that the execution read. All of them are the same now.
     pub inputs_sha256: Sha256Hex,
-    /// Number of these inputs: paths that were looked up, found or not.
+    /// Number of these inputs: paths that were looked up, found or not; 0 for a whole tree.
     pub inputs: u64,
+    /// True if the execution took place on a worker, which does not report what a step reads: the whole tree and everything
+    /// else that the worker got are the same; absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_tree: bool,
     /// The caches of the execution, whose content does not change the result as the spec declares; absent if there were
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,7 +71,10 @@ impl ResultOrigin {
 impl ReuseSource {
     /// Returns the source of the result, as a phrase.
     pub fn phrase(&self) -> String {
-        let inputs = count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input");
+        let inputs = match self.whole_tree {
+            true => "the whole tree".to_owned(),
+            false => count(usize::try_from(self.inputs).unwrap_or(usize::MAX), "input"),
+        };
         let origin = self.origin.as_ref().map(|origin| format!(" of `{}` (key {})", origin.host, origin.short_key()));
         let origin = origin.unwrap_or_default();
         let mut phrase =
@@ -109,6 +116,7 @@ mod tests {
             executed_at: "2026-01-02T03:04:05.678Z".to_owned(),
             inputs_sha256: Sha256Hex::digest(b""),
             inputs,
+            whole_tree: false,
             transparent_caches: Vec::new(),
             origin: None,
         };
@@ -120,6 +128,8 @@ mod tests {
         );
         assert_eq!(phrase(1), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 1 input unchanged");
         assert_eq!(phrase(12), "cached from run r1, executed 2026-01-02T03:04:05.678Z, 12 inputs unchanged");
+        let of_worker = ReuseSource { whole_tree: true, ..source(0) }.phrase();
+        assert_eq!(of_worker, "cached from run r1, executed 2026-01-02T03:04:05.678Z, the whole tree unchanged");
         let cache = |path| TransparentCache { path: RelPath::new(path).expect("a path"), trust: CacheTrust::None };
         let with_caches = ReuseSource { transparent_caches: vec![cache("target"), cache("a/b")], ..source(1) };
         assert!(with_caches.phrase().ends_with("1 input unchanged, with transparent caches: `target`, `a/b`"));

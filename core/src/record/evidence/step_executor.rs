@@ -75,6 +75,27 @@ pub struct WorkerProgram {
     pub sha256: Option<Sha256Hex>,
 }
 
+impl RemoteExecution {
+    /// Returns the address of the cluster with its instance, for messages.
+    pub fn cluster_name(&self) -> String {
+        let instance = Some(&self.instance).filter(|instance| !instance.is_empty());
+        let instance = instance.map(|instance| format!(" (instance `{instance}`)")).unwrap_or_default();
+        format!("`{}`{instance}", self.endpoint)
+    }
+}
+
+impl WorkerEvidence {
+    /// Returns the first program that has another content in one of `others` at the same path; `None` if no difference is
+    /// known.
+    pub fn first_changed_program<'a>(&'a self, others: &[WorkerProgram]) -> Option<&'a str> {
+        let differs = |one: &WorkerProgram, other: &WorkerProgram| {
+            one.path.is_some() && one.path == other.path && one.sha256 != other.sha256
+        };
+        let changed = self.programs.iter().find(|one| others.iter().any(|other| differs(one, other)));
+        changed.map(|program| program.name.as_str())
+    }
+}
+
 impl StepExecutor {
     /// Returns where the step was executed, as a phrase.
     pub fn note(&self) -> String {
@@ -131,6 +152,23 @@ mod tests {
             fallback.note(),
             "executed on this machine, because the cluster `grpc://e` did not execute it: it is away"
         );
+    }
+
+    #[test]
+    fn program_with_another_content_at_its_path_has_changed() {
+        let program = |path: Option<&str>, content: Option<&str>| WorkerProgram {
+            name: "cc".to_owned(),
+            path: path.map(str::to_owned),
+            sha256: content.map(|content| Sha256Hex::digest(content.as_bytes())),
+        };
+        let worker = |programs: &[WorkerProgram]| WorkerEvidence { programs: programs.to_vec(), ..remote().worker };
+        let known = worker(&[program(Some("/bin/cc"), Some("1"))]);
+        assert_eq!(known.first_changed_program(&[]), None);
+        assert_eq!(known.first_changed_program(&[program(Some("/bin/cc"), Some("1"))]), None);
+        assert_eq!(known.first_changed_program(&[program(Some("/opt/cc"), Some("2"))]), None);
+        assert_eq!(known.first_changed_program(&[program(Some("/bin/cc"), Some("2"))]), Some("cc"));
+        assert_eq!(known.first_changed_program(&[program(Some("/bin/cc"), None)]), Some("cc"), "it is unreadable now");
+        assert_eq!(worker(&[program(None, None)]).first_changed_program(&[program(None, None)]), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Describes how far the result of a step comes from earlier executions and other machines, and what is to be known about
 //! its files.
 
-use super::{CACHED, ReuseSource, StepEvidence, StepExecutor};
+use super::{CACHED, RemoteExecution, ReuseSource, StepEvidence, StepExecutor};
 use crate::text::humanize::duration;
 
 impl StepEvidence {
@@ -47,12 +47,18 @@ impl StepEvidence {
 }
 
 impl StepEvidence {
-    /// Returns the cluster whose worker executed the step; `None` if there is none.
-    pub fn cluster(&self) -> Option<&str> {
+    /// Returns the execution on a worker of a cluster, of this run or of the earlier one whose result the step has; `None` if
+    /// there is none.
+    pub fn remote_execution(&self) -> Option<&RemoteExecution> {
         match &self.executor {
-            Some(StepExecutor::Remote(remote)) => Some(&remote.endpoint),
+            Some(StepExecutor::Remote(remote)) => Some(remote),
             Some(StepExecutor::LocalFallback { .. }) | None => None,
         }
+    }
+
+    /// Returns the cluster whose worker executed the step; `None` if there is none.
+    pub fn cluster(&self) -> Option<&str> {
+        self.remote_execution().map(|remote| remote.endpoint.as_str())
     }
 
     /// Returns the other machine that executed the step, as a phrase; `None` if it was the machine of the run.
@@ -64,6 +70,7 @@ impl StepEvidence {
 
     /// Returns where the step was executed, as a phrase; `None` if it was this machine, as planned.
     pub fn executor_note(&self) -> Option<String> {
-        self.executor.as_ref().map(StepExecutor::note)
+        let executor = self.executor.as_ref()?;
+        Some(if self.is_cached() { format!("was {}", executor.note()) } else { executor.note() })
     }
 }

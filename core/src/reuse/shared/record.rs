@@ -262,6 +262,7 @@ mod tests {
             executed_at: String::new(),
             inputs_sha256: Sha256Hex::digest(b""),
             inputs: 0,
+            whole_tree: false,
             transparent_caches: Vec::new(),
             origin: None,
         });

@@ -38,6 +38,9 @@ pub struct RemoteExecutorSettings {
     pub trust_workers: bool,
     /// Sandbox controls that may be missing on workers.
     pub may_miss: Tolerated,
+    /// The maximum age of a stored result of workers without a pinned container image, in milliseconds. 0: such a result
+    /// is never used.
+    pub unpinned_max_age_ms: u64,
     /// The time for which a step waits for a worker, in milliseconds.
     pub queue_timeout_ms: u64,
     /// The time for which a request waits for the server, in milliseconds.
@@ -81,6 +84,9 @@ pub(super) struct RemoteExecutorFile {
     /// Sandbox controls that may be missing on workers. A run with a missing control is raised to tier 2. Default: cgroup
     /// only.
     may_miss: Option<Vec<Control>>,
+    /// Maximum age of a stored result of workers whose container image is not named with a digest, in milliseconds.
+    /// Default: 0, such results are not used.
+    unpinned_max_age_ms: Option<u64>,
     /// Time for which a step waits for a worker, in milliseconds. Default: 300000.
     queue_timeout_ms: Option<NonZeroU64>,
     /// Time for which a request waits for the server, in milliseconds. Default: 15000.
@@ -115,6 +121,7 @@ impl RemoteExecutorSettings {
             agent: file.agent.clone(),
             trust_workers: file.trust_workers.unwrap_or(false),
             may_miss: file.may_miss.as_ref().map(|list| list.iter().copied().collect()).unwrap_or_default(),
+            unpinned_max_age_ms: file.unpinned_max_age_ms.unwrap_or(0),
             queue_timeout_ms: file.queue_timeout_ms.map_or(QUEUE_TIMEOUT_MS, NonZeroU64::get),
             timeout_ms: file.timeout_ms.map_or(TIMEOUT_MS, NonZeroU64::get),
         }
@@ -138,6 +145,13 @@ impl RemoteExecutorSettings {
         }
     }
 
+    /// Returns the maximum age of a stored result of workers with these properties, in milliseconds; `None` if no result is
+    /// used. A container image with a digest determines the tools. Without one, they can change at any time.
+    pub fn max_result_age_ms(&self, platform: &BTreeMap<String, String>) -> Option<u64> {
+        let is_pinned = platform.get(&self.container_property).is_some_and(|image| has_digest(image));
+        if is_pinned { Some(u64::MAX) } else { Some(self.unpinned_max_age_ms).filter(|age| *age > 0) }
+    }
+
     /// Returns the properties of the worker for a skill, sorted by name.
     pub fn platform_of(&self, platform: &BTreeMap<String, String>, container: &str) -> BTreeMap<String, String> {
         let mut properties = self.platform.clone();
@@ -147,6 +161,12 @@ impl RemoteExecutorSettings {
         properties.extend(platform.iter().map(|(name, value)| (name.clone(), value.clone())));
         properties
     }
+}
+
+/// Returns whether the name of a container image ends with the digest of its content.
+fn has_digest(image: &str) -> bool {
+    let digest = image.rsplit_once("@sha256:").map(|(_, digest)| digest);
+    digest.is_some_and(|digest| digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]
@@ -194,5 +214,23 @@ mod tests {
             let message = parse(rest).expect_err(rest);
             assert!(message.contains(expected), "{rest}: {message}");
         }
+    }
+
+    #[test]
+    fn results_of_unpinned_workers_are_used_only_on_request() {
+        let settings = |rest: &str| parse(rest).expect("a config");
+        let digest = "0".repeat(64);
+        let image = |image: &str| BTreeMap::from([("container-image".to_owned(), image.to_owned())]);
+        let pinned = image(&format!("docker://registry/ci:12@sha256:{digest}"));
+        let strict = settings("");
+        assert_eq!(strict.max_result_age_ms(&pinned), Some(u64::MAX));
+        let short = format!("docker://registry/ci@sha256:{}", &digest[1..]);
+        for unpinned in [BTreeMap::new(), image("docker://registry/ci:12"), image(&short), image(&format!("@{digest}"))]
+        {
+            assert_eq!(strict.max_result_age_ms(&unpinned), None, "{unpinned:?}");
+            assert_eq!(settings("unpinned_max_age_ms = 9").max_result_age_ms(&unpinned), Some(9));
+        }
+        let other = settings("container_property = 'image'");
+        assert_eq!(other.max_result_age_ms(&pinned), None, "the property has another name");
     }
 }

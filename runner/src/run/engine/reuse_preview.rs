@@ -126,6 +126,7 @@ impl Engine {
         // There are no events, because nothing runs.
         let (events, _) = mpsc::channel(1);
         let context = self.create_context(source, parts, needs, tolerated, events, cancel).await?;
+        self.set_remote_executor(&context, &plan);
         self.provide_needed_paths(&context, &plan, request.max_tier, Preparation::Stored).await;
         let schedule = Schedule::for_plan(&plan);
         let mut previews = Vec::new();
@@ -189,8 +190,7 @@ async fn preview_skill(
 /// Returns the files that a reused step would have left.
 fn files_of(prediction: &ReusePrediction, skill: &PlannedSkill, step: &PlannedStep) -> Option<Arc<ReusedFiles>> {
     let Ok(ReuseSearch::Found(result)) = &prediction.search else { return None };
-    let files = || Arc::new(ReusedFiles::new(skill, step, result.key.clone(), result.chain_digest()));
-    result.has_files.then(files)
+    result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result)))
 }
 
 fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePrediction) -> ReusePreview {

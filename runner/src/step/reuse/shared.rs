@@ -183,6 +183,7 @@ impl StepReuse {
             evidence: record.evidence,
             inputs_sha256: inputs.digest(),
             inputs,
+            worker: None,
             files: Vec::new(),
             transparent_caches: record.transparent_caches,
             origin: Some(ResultOrigin { key_id, host: record.host }),

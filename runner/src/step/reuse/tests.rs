@@ -4,8 +4,11 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::model::enforcement::{Control, Tolerated};
+use proctor_core::record::evidence::{RemoteExecution, StepExecutor, WorkerEvidence};
+use proctor_core::reuse::{WorkerChange, WorkerInputs};
 use proctor_snapshot::EntryTree;
 
+use super::worker::WorkerKey;
 use super::*;
 
 const DAY_MS: u64 = SECONDS_PER_DAY * 1_000;
@@ -98,6 +101,99 @@ fn files_that_an_earlier_check_left_are_made_again() {
     };
     let earlier = record(true, &files, &[]);
     assert!(record(false, &files[..1], &earlier)[0].has_files, "the check of `b.py` left files");
+}
+
+/// Returns the evidence of a pass on a worker that lacks these controls.
+fn passed_on_worker(missing: &[Control]) -> StepEvidence {
+    let mut evidence = passed_evidence();
+    missing.iter().for_each(|control| evidence.enforcement.record_not_enforced(*control, "test"));
+    let worker = WorkerEvidence {
+        architecture: "x86_64".to_owned(),
+        kernel: "6.8.0".to_owned(),
+        os: String::new(),
+        processors: 4,
+        programs: Vec::new(),
+        toolchains: BTreeMap::new(),
+    };
+    evidence.executor = Some(StepExecutor::Remote(Box::new(RemoteExecution {
+        endpoint: "grpcs://cluster:1".to_owned(),
+        instance: String::new(),
+        action: "00/1".to_owned(),
+        platform: BTreeMap::new(),
+        trusted: true,
+        repo: "/srv/r".to_owned(),
+        no_git_objects: None,
+        worker,
+    })));
+    evidence
+}
+
+fn worker_key() -> WorkerKey {
+    let inputs = WorkerInputs {
+        endpoint: "grpcs://cluster:1".to_owned(),
+        instance: String::new(),
+        platform: BTreeMap::new(),
+        agent: Sha256Hex::digest(b"agent"),
+        request: Sha256Hex::digest(b"request"),
+        tree: Sha256Hex::digest(b"tree"),
+        git: None,
+    };
+    WorkerKey { key: Sha256Hex::digest(b"key"), inputs, max_age_ms: u64::MAX, programs: Vec::new() }
+}
+
+#[test]
+fn result_of_a_worker_holds_for_what_the_worker_got() {
+    let (store, key) = (TestStore::new(), worker_key());
+    let plan = crate::test_support::plan(&[("a", &[])]);
+    let skill = &plan.skills[0];
+    let reuse = store.at(first_day);
+    let found = |reuse: &StepReuse, key: &WorkerKey| match reuse.find_of_worker(key) {
+        ReuseSearch::Nothing(reason) => Err(reason),
+        _ => Ok(()),
+    };
+    reuse.record_of_worker(&key, &passed_on_worker(&[]), false, (skill, &key.inputs)).expect("stores");
+    found(&reuse, &key).expect("holds");
+    let other = WorkerInputs { tree: Sha256Hex::digest(b"other"), ..key.inputs.clone() };
+    let changed = found(&reuse, &WorkerKey { inputs: other.clone(), ..key.clone() });
+    assert!(matches!(changed, Err(NoResult::ChangedForWorkers(WorkerChange::Tree))), "{changed:?}");
+    let old = found(&store.at(third_day), &WorkerKey { max_age_ms: DAY_MS, ..key.clone() });
+    assert!(matches!(old, Err(NoResult::TooOldOfWorkers)), "{old:?}");
+    let old = found(&store.at(ninth_day), &key);
+    assert!(matches!(old, Err(NoResult::TooOldOfWorkers)), "{old:?}");
+    // The worker got something else than the search for a result assumed.
+    let sent = reuse.record_of_worker(&key, &passed_on_worker(&[]), false, (skill, &other));
+    assert!(matches!(sent, Err(ReuseObstacle::NotObserved { .. })), "{sent:?}");
+}
+
+#[test]
+fn results_of_workers_and_of_this_machine_never_answer_for_each_other() {
+    let (store, key) = (TestStore::new(), worker_key());
+    let plan = crate::test_support::plan(&[("a", &[])]);
+    let reuse = store.at(first_day);
+    reuse.record_of_worker(&key, &passed_on_worker(&[]), false, (&plan.skills[0], &key.inputs)).expect("stores");
+    let local = reuse.find(&key.key, store.observed());
+    assert!(matches!(local, ReuseSearch::Nothing(NoResult::NotStored)), "{local:?}");
+    let store = TestStore::new();
+    let reuse = store.at(first_day);
+    let observed =
+        ObservedExecution { trace: Ok(AccessTrace::default()), has_files: false, transparent_caches: Vec::new() };
+    reuse.record(&key.key, &passed_evidence(), observed, store.observed()).expect("stores");
+    let of_worker = reuse.find_of_worker(&key);
+    assert!(matches!(of_worker, ReuseSearch::Nothing(NoResult::NotStored)), "{of_worker:?}");
+}
+
+#[test]
+fn result_of_a_worker_without_isolation_is_not_stored() {
+    let (store, key) = (TestStore::new(), worker_key());
+    let plan = crate::test_support::plan(&[("a", &[])]);
+    let reuse = store.at(first_day);
+    let stored = |missing: &[Control]| {
+        reuse.record_of_worker(&key, &passed_on_worker(missing), false, (&plan.skills[0], &key.inputs)).map(drop)
+    };
+    assert_eq!(stored(&[Control::Cgroup, Control::PidsLimit, Control::PrivateProc]), Ok(()));
+    for control in [Control::NetworkNamespace, Control::PidNamespace, Control::PrivateTmp, Control::ReadOnlyRoot] {
+        assert_eq!(stored(&[control]), Err(ReuseObstacle::MissingControl), "{control:?}");
+    }
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn find_damage(directory: &Directory, key: &str, name: &str) -> Result<Option<St
     let Some(result) = StoredResult::decode(&bytes) else {
         return Ok(Some("its content is damaged, or was written by another version".to_owned()));
     };
-    let is_named_right = result.key.as_str() == key && format!("{}{SUFFIX}", result.inputs.digest()) == name;
+    let is_named_right = result.key.as_str() == key && format!("{}{SUFFIX}", result.digest_inputs()) == name;
     Ok((!is_named_right).then(|| "it belongs to another step or to other inputs".to_owned()))
 }
 

@@ -38,6 +38,7 @@ fn rejects_caches_of_the_execution_of_a_cached_step() {
         executed_at: "2026-01-02T03:04:05.000Z".into(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
+        whole_tree: false,
         transparent_caches: vec![TransparentCache { path: RelPath::new("target").expect("a path"), trust }],
         origin: None,
     };

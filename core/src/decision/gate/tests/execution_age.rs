@@ -23,6 +23,7 @@ fn executed_at(time: &str) -> ReuseSource {
         executed_at: time.into(),
         inputs_sha256: Sha256Hex::digest(b"inputs"),
         inputs: 3,
+        whole_tree: false,
         transparent_caches: Vec::new(),
         origin: None,
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::GateScenario;
 use crate::decision::gate::{GateCode, MachineRequirement};
 use crate::model::enforcement::Control;
-use crate::record::evidence::{RemoteExecution, StepExecutor, WorkerEvidence};
+use crate::record::evidence::{RemoteExecution, ReuseSource, StepExecutor, WorkerEvidence};
 use crate::spec::OperatorConfig;
+use crate::text::digest::Sha256Hex;
 
 fn on_worker() -> StepExecutor {
     StepExecutor::Remote(Box::new(RemoteExecution {
@@ -44,6 +45,19 @@ fn only_trusted_workers_count() {
     let other = "[remote_executor]\nendpoint = 'grpcs://other:1'\ntrust_workers = true";
     let other = trusted.with(|world| world.operator = OperatorConfig::parse(other).expect("a config"));
     assert_eq!(other.finding_codes(), [GateCode::OtherMachine], "the trust is in one cluster");
+    let instance = other.with(|world| world.operator = operator("trust_workers = true\ninstance = 'other'"));
+    assert_eq!(instance.finding_codes(), [GateCode::OtherMachine], "the trust is in one instance");
+    let of_instance = |name: &str| match on_worker() {
+        StepExecutor::Remote(remote) => {
+            StepExecutor::Remote(Box::new(RemoteExecution { instance: name.to_owned(), ..*remote }))
+        }
+        other => other,
+    };
+    let same = instance.with(|world| world.skills[0].steps[0].executor = Some(of_instance("other")));
+    assert!(same.finding_codes().is_empty());
+    let third = same.with(|world| world.skills[0].steps[0].executor = Some(of_instance("third")));
+    let message = &third.write_documents().evaluate().findings[0].message;
+    assert!(message.contains("`grpcs://cluster:1` (instance `third`)"), "{message}");
 }
 
 #[test]
@@ -75,6 +89,31 @@ fn only_the_machine_of_the_run_counts_on_request() {
     let message = &refused.write_documents().evaluate().findings[0].message;
     assert!(message.contains("a worker of `grpcs://cluster:1`"), "{message}");
     assert!(strict(GateScenario::new()).finding_codes().is_empty());
+}
+
+#[test]
+fn cached_result_of_a_worker_counts_as_its_execution() {
+    let cached = GateScenario::new().with(|world| {
+        let step = &mut world.skills[0].steps[0];
+        step.executor = Some(on_worker());
+        step.reused = Some(ReuseSource {
+            run_id: "r0".parse().expect("an id"),
+            executed_at: "2026-01-02T03:04:05.000Z".to_owned(),
+            inputs_sha256: Sha256Hex::digest(b"inputs"),
+            inputs: 0,
+            whole_tree: true,
+            transparent_caches: Vec::new(),
+            origin: None,
+        });
+    });
+    assert_eq!(cached.finding_codes(), [GateCode::OtherMachine], "there is no config");
+    let trusted = cached.with(|world| world.operator = operator("trust_workers = true"));
+    let answer = trusted.write_documents().evaluate();
+    assert!(answer.pass, "{answer:#?}");
+    let run = answer.run.expect("a run");
+    assert_eq!((run.cached_steps, run.clusters), (1, vec!["grpcs://cluster:1".to_owned()]));
+    let strict = trusted.with(|world| world.requirements.machines = MachineRequirement::ThisMachine);
+    assert_eq!(strict.finding_codes(), [GateCode::OtherMachine]);
 }
 
 #[test]

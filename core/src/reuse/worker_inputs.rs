@@ -1,0 +1,117 @@
+//! The inputs of a step that ran on a worker of a cluster. A worker reports nothing about what a step read, so that a
+//! result holds only while everything that the worker got is the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::canonical;
+use crate::text::digest::Sha256Hex;
+
+/// Everything that a worker gets for a step, and the worker that the step requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerInputs {
+    /// The address of the cluster.
+    pub endpoint: String,
+    /// The name of the instance; empty for the default one.
+    pub instance: String,
+    /// The requested properties of the worker.
+    pub platform: BTreeMap<String, String>,
+    /// The sha256 of the agent program.
+    pub agent: Sha256Hex,
+    /// A digest of the request to the agent, which depends on a secret of the state directory. The request contains
+    /// variables.
+    pub request: Sha256Hex,
+    /// The root of the tree that the worker gets.
+    pub tree: Sha256Hex,
+    /// A digest of the git directory that the worker gets; `None` if it gets none.
+    pub git: Option<Sha256Hex>,
+}
+
+/// A difference between the inputs of a stored result and the current ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerChange {
+    /// The cluster is another one.
+    Cluster,
+    /// The requested worker is another one.
+    Platform,
+    /// The agent program has changed.
+    Agent,
+    /// The request to the agent has changed.
+    Request,
+    /// The tree has changed.
+    Tree,
+    /// The git directory has changed.
+    Git,
+}
+
+impl fmt::Display for WorkerChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "the cluster is another one (`endpoint` or `instance` of `[remote_executor]`)",
+            Self::Platform => "the properties of the worker have changed (`platform`, `container`)",
+            Self::Agent => "the agent program has changed",
+            Self::Request => {
+                "the request to the worker has changed (`path` of `[remote_executor]`, or a toolchain check)"
+            }
+            Self::Tree => "the tree has changed, and a worker does not report which files a step reads",
+            Self::Git => "the git directory has changed (HEAD, its refs, the index or the config)",
+        })
+    }
+}
+
+impl WorkerInputs {
+    /// Returns a digest of the inputs.
+    pub fn digest(&self) -> Sha256Hex {
+        Sha256Hex::digest(&canonical::to_vec(&("proctor-worker-inputs", self)))
+    }
+
+    /// Returns the first difference from the current inputs; `None` if all are the same.
+    pub fn first_change(&self, now: &Self) -> Option<WorkerChange> {
+        let Self { endpoint, instance, platform, agent, request, tree, git } = self;
+        let changes = [
+            (*endpoint != now.endpoint || *instance != now.instance, WorkerChange::Cluster),
+            (*platform != now.platform, WorkerChange::Platform),
+            (*agent != now.agent, WorkerChange::Agent),
+            (*tree != now.tree, WorkerChange::Tree),
+            (*git != now.git, WorkerChange::Git),
+            // Whether there is a git directory is also a part of the request.
+            (*request != now.request, WorkerChange::Request),
+        ];
+        changes.into_iter().find_map(|(differs, change)| differs.then_some(change))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_difference_is_a_change() {
+        let digest = |text: &str| Sha256Hex::digest(text.as_bytes());
+        let inputs = || WorkerInputs {
+            endpoint: "grpcs://cluster:1".to_owned(),
+            instance: "i".to_owned(),
+            platform: BTreeMap::from([("pool".to_owned(), "small".to_owned())]),
+            agent: digest("agent"),
+            request: digest("request"),
+            tree: digest("tree"),
+            git: Some(digest("git")),
+        };
+        assert_eq!(inputs().first_change(&inputs()), None);
+        let other = || digest("other");
+        for (now, change) in [
+            (WorkerInputs { endpoint: "grpcs://other:1".to_owned(), ..inputs() }, WorkerChange::Cluster),
+            (WorkerInputs { instance: String::new(), ..inputs() }, WorkerChange::Cluster),
+            (WorkerInputs { platform: BTreeMap::new(), ..inputs() }, WorkerChange::Platform),
+            (WorkerInputs { agent: other(), ..inputs() }, WorkerChange::Agent),
+            (WorkerInputs { request: other(), ..inputs() }, WorkerChange::Request),
+            (WorkerInputs { tree: other(), ..inputs() }, WorkerChange::Tree),
+            (WorkerInputs { git: None, ..inputs() }, WorkerChange::Git),
+        ] {
+            assert_eq!(inputs().first_change(&now), Some(change));
+            assert_ne!(inputs().digest(), now.digest(), "{change:?}");
+        }
+    }
+}

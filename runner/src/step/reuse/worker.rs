@@ -1,0 +1,124 @@
+//! Uses and stores the results of steps that ran on workers of a cluster.
+
+use proctor_core::model::cache::{CacheTrust, TransparentCache};
+use proctor_core::model::enforcement::Tolerated;
+use proctor_core::record::evidence::WorkerProgram;
+use proctor_core::reuse::{MountedDirectory, WorkerInputs, worker_result_obstacle};
+use proctor_sandbox::agent::{AgentCommand, AgentRequest};
+
+use super::{
+    NoResult, ObservedInputs, PlannedSkill, PlannedStep, Policy, ReuseObstacle, ReuseSearch, Sha256Hex, StepEvidence,
+    StepReuse, StoredResult, is_trace_variable,
+};
+
+/// What identifies the results of workers that answer for a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WorkerKey {
+    /// The key of the step.
+    pub(crate) key: Sha256Hex,
+    /// What a worker gets for the step.
+    pub(crate) inputs: WorkerInputs,
+    /// The maximum age of a result, in milliseconds.
+    pub(crate) max_age_ms: u64,
+    /// The programs that such workers have reported in this run.
+    pub(crate) programs: Vec<WorkerProgram>,
+}
+
+impl StepReuse {
+    /// Returns the key under which the results of workers are stored. `tolerated` may be missing on workers, and `below`
+    /// stands for the earlier steps whose files the step sees.
+    pub(crate) fn worker_key(
+        &self,
+        (skill, step): (&PlannedSkill, &PlannedStep),
+        policy: &Policy,
+        tolerated: &Tolerated,
+        below: (&[MountedDirectory], &[Sha256Hex]),
+    ) -> Sha256Hex {
+        let mut identity = self.identity(skill, step, policy, below);
+        identity.tolerated = tolerated;
+        identity.worker_key(self.results.secret())
+    }
+
+    /// Returns a digest of a request to the agent, without the parts that differ in each run or that the key of the step
+    /// contains: the nonce, the trace of the run, and the files of earlier steps.
+    pub(crate) fn request_digest(&self, request: &AgentRequest) -> Sha256Hex {
+        let untraced = |command: &AgentCommand| {
+            let mut command = command.clone();
+            command.env.retain(|name, _| !is_trace_variable(name));
+            command
+        };
+        let request = AgentRequest {
+            nonce: String::new(),
+            layers: Vec::new(),
+            step: untraced(&request.step),
+            checks: request.checks.iter().map(untraced).collect(),
+            ..request.clone()
+        };
+        // Serializing these types cannot fail.
+        let request = serde_json::to_vec(&request).unwrap_or_default();
+        Sha256Hex::digest(&[self.results.secret(), request.as_slice()].concat())
+    }
+
+    /// Searches a stored result of a worker that got the same.
+    pub(crate) fn find_of_worker(&self, worker: &WorkerKey) -> ReuseSearch {
+        match self.search_of_worker(worker) {
+            Ok(result) => ReuseSearch::Found(Box::new(result)),
+            Err(reason) => ReuseSearch::Nothing(reason),
+        }
+    }
+
+    fn search_of_worker(&self, worker: &WorkerKey) -> Result<StoredResult, NoResult> {
+        let refusal = |result: &StoredResult| {
+            // A result that does not say which worker it comes from answers for none.
+            let execution = result.evidence.remote_execution().filter(|execution| execution.trusted);
+            let Some((inputs, execution)) = result.worker.as_ref().zip(execution) else {
+                return Some(NoResult::NotStored);
+            };
+            let change = inputs.first_change(&worker.inputs).map(NoResult::ChangedForWorkers);
+            let program = || execution.worker.first_changed_program(&worker.programs);
+            let change = change.or_else(|| Some(NoResult::ChangedProgram(program()?.to_owned())));
+            change.or_else(|| self.is_dated(result, worker.max_age_ms).then_some(NoResult::TooOldOfWorkers))
+        };
+        let newest = self.holding_results(&worker.key, refusal, |_| true)?.swap_remove(0);
+        self.mark_used(std::slice::from_ref(&newest));
+        if self.is_chosen_for_recheck()? { Err(NoResult::RecheckOnWorker) } else { Ok(newest) }
+    }
+
+    /// Stores the result of an execution on a worker that got `sent`, if it can be reused.
+    ///
+    /// # Errors
+    /// The reason why it is not stored.
+    pub(crate) fn record_of_worker(
+        &self,
+        worker: &WorkerKey,
+        evidence: &StepEvidence,
+        has_files: bool,
+        (skill, sent): (&PlannedSkill, &WorkerInputs),
+    ) -> Result<StoredResult, ReuseObstacle> {
+        let recorded = self.try_record_of_worker(worker, evidence, has_files, (skill, sent));
+        recorded.inspect_err(|obstacle| self.keep_obstacle(&worker.key, obstacle))
+    }
+
+    fn try_record_of_worker(
+        &self,
+        WorkerKey { key, inputs, .. }: &WorkerKey,
+        evidence: &StepEvidence,
+        has_files: bool,
+        (skill, sent): (&PlannedSkill, &WorkerInputs),
+    ) -> Result<StoredResult, ReuseObstacle> {
+        if let Some(obstacle) = worker_result_obstacle(evidence) {
+            return Err(obstacle);
+        }
+        if let Some(change) = inputs.first_change(sent) {
+            return Err(ReuseObstacle::NotObserved { message: format!("{change} before the step ran") });
+        }
+        // Workers start with empty caches.
+        let empty = |path| TransparentCache { path, trust: CacheTrust::None };
+        let caches = skill.caches.iter().cloned().map(empty).collect();
+        let mut result = self.new_result(key, evidence, has_files, (ObservedInputs::default(), Vec::new(), caches));
+        result.worker = Some(sent.clone());
+        result.inputs_sha256 = result.digest_inputs();
+        self.store(&result)?;
+        Ok(result)
+    }
+}
