@@ -320,9 +320,7 @@ impl Engine {
         let first = context.prepare_first_sandbox(&plan);
         // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
-        // The tools of workers are not known before their steps run.
-        let describes_tools = is_strict && context.remote.get().is_none();
-        let tools = describes_tools.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
+        let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
         let git_tree = context.tree.snapshot.complete_git_tree();
         let documents = documents.with_toolchain_env(tools).with_step_env(self.known_step_env(&plan));
         let documents = Arc::new(documents.with_git_tree(git_tree));

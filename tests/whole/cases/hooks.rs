@@ -93,7 +93,7 @@ fn start_git_with(dir: &Path, env: &TestEnvironment, arguments: &[&str], vars: &
     RunningProcess::start(command)
 }
 
-fn push_to_origin(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> FinishedProcess {
+pub(super) fn push_to_origin(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&str]) -> FinishedProcess {
     env.finish(start_git(repo, env, &[&["push", "origin"], arguments].concat()))
 }
 
@@ -105,7 +105,7 @@ fn repo_with_hook<'e>(env: &'e TestEnvironment, arguments: &[&str]) -> Repo<'e> 
     repo
 }
 
-fn add_remote(env: &TestEnvironment, repo: &Repo<'_>) {
+pub(super) fn add_remote(env: &TestEnvironment, repo: &Repo<'_>) {
     env.git(env.root(), &["init", "--quiet", "--bare", "remote.git"]);
     repo.git(&["remote", "add", "origin", "../remote.git"]);
 }
@@ -231,7 +231,12 @@ fn run_pre_push(env: &TestEnvironment, repo: &Repo<'_>, lines: &str) -> Finished
     env.finish(start_with_input(env, repo, &["hook", "run", "pre-push"], lines))
 }
 
-fn start_with_input(env: &TestEnvironment, repo: &Repo<'_>, arguments: &[&str], input: &str) -> RunningProcess {
+pub(super) fn start_with_input(
+    env: &TestEnvironment,
+    repo: &Repo<'_>,
+    arguments: &[&str],
+    input: &str,
+) -> RunningProcess {
     let file = env.root().join("stdin");
     machine::write(&file, input);
     let mut command = env.command(repo.path());

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use super::hooks::{add_remote, push_to_origin, start_with_input};
 use super::remote_executor::{
     Cluster, NO_NAMESPACES, TRUSTED, USER, WORKER_TOOLS, is_remote, machine_tools, remote_case,
 };
@@ -23,6 +24,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_reuse::files_of_a_cached_step_are_made_again_on_a_worker", files_are_made_again),
     remote_case("remote_reuse::failure_is_not_stored", failure_is_not_stored),
     remote_case("remote_reuse::pass_of_a_worker_without_namespaces_is_not_stored", pass_without_namespaces),
+    remote_case("remote_reuse::hook_uses_a_pass_on_workers", hook_uses_pass),
 ];
 
 /// Results of workers whose tools are not pinned count for an hour.
@@ -260,4 +262,24 @@ fn pass_without_namespaces(env: &TestEnvironment) {
     assert!(!is_cached(&cluster) && !is_cached(&cluster));
     let explained = explain(&cluster);
     assert!(explained.contains("not stored: a control of the sandbox was not enforced"), "{explained}");
+}
+
+fn hook_uses_pass(env: &TestEnvironment) {
+    let skill = TestSkill::new("verify.it", [TestStep::sh("it", "true")]).determinism("D1");
+    let cluster = Cluster::with_spec(env, &TestSpec::new([skill]));
+    // Also without stored results of steps.
+    cluster.configure("remote", &[USER, TRUSTED, NO_CHECKS]);
+    add_remote(env, &cluster.repo);
+    cluster.repo.proctor(&["hook", "install"]).exits(0);
+    cluster.repo.write("new", "text\n");
+    cluster.repo.commit();
+    env.finish(start_with_input(env, &cluster.repo, &["run", "--no-daemon", "--max-tier", "2"], "")).exits(0);
+    let pushed = |branch: &str, code| {
+        let pushed = push_to_origin(&cluster.repo, env, &[&format!("main:refs/heads/{branch}")]).exits(code);
+        pushed.all_output().contains("verified already:")
+    };
+    assert!(pushed("same", 0));
+    let untrusted = TRUSTED.replace("trust_workers = true", "trust_workers = false");
+    cluster.configure("remote", &[USER, &untrusted, NO_CHECKS]);
+    assert!(!pushed("untrusted", 1));
 }

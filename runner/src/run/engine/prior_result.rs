@@ -220,7 +220,7 @@ impl Engine {
             if wanted.is_empty() { CommittedFiles::new() } else { self.read_committed_files(repo, commit, wanted)? };
         let search = ToolSearch { committed: Some(&committed), ..search };
         let tools = search.digest(plan).map_err(|error| tool_search_error(&error))?;
-        Ok(self.toolchain_env(&tools))
+        Ok(self.toolchain_env(&self.with_cluster(tools)))
     }
 
     fn read_committed_files(
@@ -237,11 +237,11 @@ impl Engine {
         Ok(wanted.into_iter().zip(files).collect())
     }
 
-    /// Returns the digest of the tools that a run over a tree finds; `None` if the search fails.
+    /// Returns the digest of the tools that a run over a tree finds, here or on workers; `None` if the search fails.
     pub(super) fn tree_tools_digest(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> Option<Sha256Hex> {
         let found = self.search_tools(tree, sight, plan);
         let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
-        found.ok().map(|tools| self.toolchain_env(&tools))
+        found.ok().map(|tools| self.toolchain_env(&self.with_cluster(tools)))
     }
 
     /// Returns the digest of the programs that the commands of a plan find over a tree.

@@ -227,7 +227,7 @@ impl Engine {
     }
 
     /// Returns a digest of the tools that a run of `plan` over the worktree finds: the mounts from the host, and
-    /// the files of the programs in the plan. Nothing is executed.
+    /// the files of the programs in the plan; and of the cluster that executes steps. Nothing is executed.
     ///
     /// # Errors
     /// The repository cannot be read, or the search for tools fails.
@@ -238,7 +238,7 @@ impl Engine {
         let reader = self.reader(user);
         let (committed, covered) = (None, None);
         let search = ToolSearch { host_view: &sight, repo: seen_at, tree: seen_at, committed, covered, host, reader };
-        search.digest(plan).map_err(|error| tool_search_error(&error))
+        Ok(self.with_cluster(search.digest(plan).map_err(|error| tool_search_error(&error))?))
     }
 
     /// Returns the commit that an index of `repo` would create, without writing anything.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proctor_core::api::RemoteExecutorCheck;
 use proctor_core::model::plan::Plan;
 use proctor_core::spec::ExecutorMode;
+use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_remote::BlobDigest;
 
@@ -38,6 +39,20 @@ impl Engine {
         let reader = Arc::clone(&self.remote_clients.git_objects);
         let git = GitObjectSource { helper: self.helper.clone(), reader };
         Some(RemoteRun::new(settings.clone(), executor, git, plan))
+    }
+
+    /// Returns a digest of the tools that steps find on this machine, and of the cluster that can execute them. The tools of
+    /// workers are not known before their steps run.
+    pub(super) fn with_cluster(&self, tools: Sha256Hex) -> Sha256Hex {
+        let settings = self.config.operator.remote_executor.as_ref();
+        let Some(settings) = settings.filter(|settings| settings.mode != ExecutorMode::Local) else { return tools };
+        let agent = self.agent_program(settings.agent.as_deref().unwrap_or(&self.config.helpers.sandbox));
+        let agent = agent.ok().map(|agent| agent.digest.sha256);
+        let cluster = (
+            (&settings.server.endpoint, &settings.server.instance, settings.mode, settings.trust_workers),
+            (&settings.platform, &settings.container_property, &settings.path, &settings.may_miss),
+        );
+        Sha256Hex::digest(&canonical::to_vec(&(tools, agent, cluster)))
     }
 
     /// Checks the cluster; `None` without one.
