@@ -21,6 +21,8 @@ pub struct FileBatches {
     pub(crate) batches: Vec<FileBatch>,
     /// Maximum number of batches that run at once.
     pub(crate) parallel: u32,
+    /// The exit codes with which a batch passes. Any other code is worse than each of them.
+    pub(crate) passing_codes: Vec<u8>,
 }
 
 /// The files of one batch.
@@ -102,7 +104,13 @@ impl FileBatches {
             }
             (used, count) = (used + size, count + 1);
         }
-        Self { batches, parallel: parallel.max(1) }
+        Self { batches, parallel: parallel.max(1), passing_codes: vec![0] }
+    }
+
+    /// Sets the exit codes with which a batch passes, by default only 0.
+    #[must_use]
+    pub fn with_passing_codes(self, passing_codes: Vec<u8>) -> Self {
+        Self { passing_codes, ..self }
     }
 
     /// Returns the number of batches.

@@ -46,6 +46,7 @@ const CHECKS: &[SandboxTestCase] = checks![
     batches::batch_gets_files_as_arguments;
     batches::outputs_keep_the_order_of_batches;
     batches::worst_batch_decides;
+    batches::failure_of_a_batch_outweighs_a_higher_code_that_passes;
     batches::missing_program_of_a_batch_is_no_result;
     stores_writes_in_layer;
     next_step_sees_layer;

@@ -209,6 +209,13 @@ pub fn judge_fix(termination: &Termination, expected: &[u8], violations: Violati
     }
 }
 
+/// Returns the exit codes with which a command passes, or a `fix` command.
+pub fn passing_codes(expected: &[u8], is_fix: bool) -> Vec<u8> {
+    let judge = if is_fix { judge_fix } else { judge_attempt };
+    let passes = |code: &u8| judge(&Termination::Exited { code: *code }, expected, Violations::default());
+    (0..=u8::MAX).filter(|code| passes(code) == Outcome::Passed).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,6 +223,13 @@ mod tests {
     const NONE: Violations = Violations { drifted: false, leaked: false };
     const DRIFT: Violations = Violations { drifted: true, leaked: false };
     const LEAK: Violations = Violations { drifted: false, leaked: true };
+
+    #[test]
+    fn codes_that_pass_depend_on_the_purpose() {
+        assert_eq!(passing_codes(&[5, 0], false), [0, 5]);
+        let fix = passing_codes(&[0, 127], true);
+        assert_eq!((fix.len(), fix.contains(&1), fix.contains(&126), fix.contains(&127)), (255, true, false, true));
+    }
 
     #[test]
     fn fix_passes_if_it_ended_by_itself() {

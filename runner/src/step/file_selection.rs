@@ -6,7 +6,7 @@ use proctor_core::decision::file_matcher::{FileCandidate, FileMatch, FileMatcher
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::drift::EntryKind;
-use proctor_core::model::outcome::StartFault;
+use proctor_core::model::outcome::{StartFault, passing_codes};
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::{CheckedFiles, FileDependence, escape_output};
 use proctor_core::reuse::StoredResult;
@@ -174,7 +174,7 @@ impl StepFiles {
     }
 
     /// Returns the batches of files for the command of `policy`; none if the command does not contain `{files}`.
-    pub(crate) fn batches(&self, policy: &Policy) -> FileBatches {
+    pub(crate) fn batches(&self, step: &PlannedStep, policy: &Policy) -> FileBatches {
         if self.files.is_none() || !self.are_arguments {
             return FileBatches::default();
         }
@@ -184,6 +184,7 @@ impl StepFiles {
         let env = policy.env.iter().map(|(name, value)| name.len() + value.len() + 2 + POINTER_BYTES);
         let stack = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
         FileBatches::new(&files, self.parallel, words.chain(env).sum(), stack)
+            .with_passing_codes(passing_codes(&step.expect_exit, step.fixes.is_some()))
     }
 
     pub(crate) fn evidence(&self, policy: Option<&Policy>) -> Option<CheckedFiles> {

@@ -178,7 +178,7 @@ pub(crate) async fn reuse_key(
             }
         }
     }
-    policy.files = files.batches(&policy);
+    policy.files = files.batches(step, &policy);
     let key = reuse.key(skill, step, &policy, (&mounted, &below));
     // The results of earlier steps are known only here.
     let is_shared = below.is_empty();

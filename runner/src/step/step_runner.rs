@@ -171,7 +171,7 @@ pub(crate) async fn execute_with_files(
                 match argv_with_sql_files(context, &policy.argv, (skill, step), stack) {
                     Ok(argv) => {
                         policy.argv = argv;
-                        policy.files = files.batches(&policy);
+                        policy.files = files.batches(step, &policy);
                         // Only a first attempt is observed: a later pass is never stored.
                         let needs_view = policy.inputs.is_some() || (state.is_some() && earlier.is_empty());
                         policy.view &= needs_view && failed_view.is_none();

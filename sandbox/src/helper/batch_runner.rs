@@ -11,6 +11,7 @@ use rustix::pipe::PipeFlags;
 
 use super::exec_command::ExecCommand;
 use super::setup_failure::{SetupFailure, internal};
+use crate::file_batches::FileBatches;
 use crate::sys::{self, ForkResult};
 
 /// The exit code of a process that could not execute the command. Nothing reads it.
@@ -33,8 +34,10 @@ struct BatchOutput {
 /// The batches that ended, and the output that waits.
 #[derive(Default)]
 struct BatchResults {
-    /// The highest exit code.
-    code: i32,
+    /// The highest of the exit codes with which a batch fails, if one failed.
+    failure: Option<i32>,
+    /// The highest of the exit codes with which a batch passes.
+    success: i32,
     /// The signal that ended a batch, if there was one.
     signal: Option<i32>,
     /// The outputs by batch: those of ended batches, until they are written.
@@ -43,23 +46,25 @@ struct BatchResults {
     written: usize,
 }
 
-/// Runs the commands, at most `parallel` at once, and ends this process like the batch that ended worst. A signal is
-/// worse than an exit code. Returns only if a command cannot be executed.
-pub(super) fn run(commands: &[ExecCommand], parallel: usize) -> SetupFailure {
-    match run_all(commands, parallel.max(1)) {
+/// Runs the commands, at most `parallel` of `files` at once, and ends this process like the batch that ended worst. A signal
+/// is worse than an exit code, and an exit code with which a batch fails is worse than one with which it passes. Returns
+/// only if a command cannot be executed.
+pub(super) fn run(commands: &[ExecCommand], files: &FileBatches) -> SetupFailure {
+    match run_all(commands, files) {
         Ok(results) => exit_like(&results),
         Err(failure) => failure,
     }
 }
 
-fn run_all(commands: &[ExecCommand], parallel: usize) -> Result<BatchResults, SetupFailure> {
+fn run_all(commands: &[ExecCommand], files: &FileBatches) -> Result<BatchResults, SetupFailure> {
+    let parallel = usize::try_from(files.parallel.max(1)).unwrap_or(usize::MAX);
     let mut results = BatchResults::default();
     results.ended.resize_with(commands.len(), || None);
     let mut outputs: Vec<Option<BatchOutput>> = commands.iter().map(|_| None).collect();
     let mut running: Vec<RunningBatch> = Vec::new();
     for (index, command) in commands.iter().enumerate() {
         while running.len() >= parallel {
-            wait_for_one(&mut running, &mut outputs, &mut results)?;
+            wait_for_one(&mut running, &mut outputs, &mut results, &files.passing_codes)?;
         }
         // A single process at a time writes directly to the streams of the step.
         let output = if parallel > 1 { Some(BatchOutput::create()?) } else { None };
@@ -67,7 +72,7 @@ fn run_all(commands: &[ExecCommand], parallel: usize) -> Result<BatchResults, Se
         outputs[index] = output;
     }
     while !running.is_empty() {
-        wait_for_one(&mut running, &mut outputs, &mut results)?;
+        wait_for_one(&mut running, &mut outputs, &mut results, &files.passing_codes)?;
     }
     Ok(results)
 }
@@ -107,6 +112,7 @@ fn wait_for_one(
     running: &mut Vec<RunningBatch>,
     outputs: &mut [Option<BatchOutput>],
     results: &mut BatchResults,
+    passing_codes: &[u8],
 ) -> Result<(), SetupFailure> {
     loop {
         let reaped = match sys::reap_any(0) {
@@ -118,7 +124,7 @@ fn wait_for_one(
         // Other children of this process are no batches.
         let Some(at) = running.iter().position(|batch| batch.pid == reaped.pid) else { continue };
         let batch = running.swap_remove(at);
-        results.add_status(reaped.status);
+        results.add_status(reaped.status, passing_codes);
         results.ended[batch.index] = outputs[batch.index].take();
         if results.ended[batch.index].is_some() {
             results.write_ready(running).map_err(internal("write the output of a batch of files"))?;
@@ -128,11 +134,14 @@ fn wait_for_one(
 }
 
 impl BatchResults {
-    fn add_status(&mut self, status: i32) {
+    fn add_status(&mut self, status: i32, passing_codes: &[u8]) {
+        let code = libc::WEXITSTATUS(status);
         if libc::WIFSIGNALED(status) {
             self.signal.get_or_insert(libc::WTERMSIG(status));
+        } else if u8::try_from(code).is_ok_and(|code| passing_codes.contains(&code)) {
+            self.success = self.success.max(code);
         } else {
-            self.code = self.code.max(libc::WEXITSTATUS(status));
+            self.failure = self.failure.max(Some(code));
         }
     }
 
@@ -186,5 +195,23 @@ fn exit_like(results: &BatchResults) -> ! {
         // A signal that this process ignores does not end it.
         std::process::exit(SIGNAL_BASE + signal)
     }
-    std::process::exit(results.code)
+    std::process::exit(results.failure.unwrap_or(results.success))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_is_worse_than_a_higher_code_that_passes() {
+        let worst = |codes: &[i32], passing: &[u8]| {
+            let mut results = BatchResults::default();
+            codes.iter().for_each(|code| results.add_status(code << 8, passing));
+            results.failure.unwrap_or(results.success)
+        };
+        assert_eq!(worst(&[1, 5, 2], &[0, 5]), 2);
+        assert_eq!(worst(&[5, 0], &[0, 5]), 5);
+        assert_eq!(worst(&[0, 2], &[2]), 0, "a code that is not expected fails, also 0");
+        assert_eq!(worst(&[3, 1], &[0]), 3);
+    }
 }

@@ -383,7 +383,7 @@ pub(super) fn execute(
     }
     match commands.as_slice() {
         [command] => command.execute(),
-        commands => batch_runner::run(commands, usize::try_from(wanted.files.parallel).unwrap_or(usize::MAX)),
+        commands => batch_runner::run(commands, &wanted.files),
     }
 }
 

@@ -47,6 +47,13 @@ pub(crate) fn worst_batch_decides(bench: &SandboxTestEnv) -> Result<(), Failed> 
     Ok(())
 }
 
+pub(crate) fn failure_of_a_batch_outweighs_a_higher_code_that_passes(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    let mut command = over_files("for f; do case $f in f00) exit 1;; f04) exit 5;; esac; done", 3);
+    command.files = command.files.with_passing_codes(vec![0, 5]);
+    assert_eq!(bench.run(&command)?.status(), Some(WaitStatus::Code(1)));
+    Ok(())
+}
+
 pub(crate) fn missing_program_of_a_batch_is_no_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let command = TestCommand { argv: vec!["no-such-program".into(), "{files}".into()], ..over_files("", 3) };
     let ran = bench.run(&command)?;

@@ -132,6 +132,12 @@ fn checks_many_files_in_batches(env: &TestEnvironment) {
     let missing = TestStep::argv("it", &["no-such-program", "{files}"]).with_field("files: { include: [\"d/**\"] }");
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [missing])]).to_yaml(env.marker()));
     assert_eq!(first_step(&record(&repo, &[], 5))["termination"]["fault"], "program_missing");
+    // A failure is not hidden by a higher exit code that another batch may have.
+    let codes = r#"for f; do case $f in *bad) exit 1;; *5999) exit 5;; esac; done"#;
+    let step = TestStep::argv("it", &["sh", "-c", codes, "sh", "{files}"]);
+    let step = step.with_field("files: { include: [\"d/**\"] }").with_field("expect: { exit: [0, 5] }");
+    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [step])]).to_yaml(env.marker()));
+    assert_eq!(first_step(&record(&repo, &[], 1))["exit_code"], 1);
 }
 
 fn changed_files_do_not_count_for_all(env: &TestEnvironment) {
