@@ -18,4 +18,5 @@ pub mod source_files;
 mod staged_commit;
 mod tree_comparison;
 pub mod watchdog;
+mod worktree_comparison;
 pub(crate) mod worktree_walk;

@@ -251,7 +251,7 @@ impl EntryTree {
     }
 
     /// Returns the covered paths that git does not track, except nested repositories; sorted.
-    pub(crate) fn untracked(&self) -> Vec<Vec<u8>> {
+    pub fn untracked(&self) -> Vec<Vec<u8>> {
         let counts = |leaf: &TreeLeaf| {
             !leaf.tracked && leaf.found.kind != ScannedKind::Gitlink && leaf.found.kind.identity_tag().is_some()
         };

@@ -1,6 +1,6 @@
 //! Asks the `git` program in which files a tree differs from a commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
@@ -10,7 +10,11 @@ use crate::repository::changed_files::DEFAULT_BASE;
 use crate::repository::revision;
 use crate::repository_paths::RepositoryPaths;
 
-/// Prints the id of the base on a line, then the changed paths, an empty path, and the deleted paths.
+/// Prints the id of the base on a line, then the changed paths, an empty path, the deleted paths of the index, an empty path,
+/// and the paths of the base that the tree lacks.
+///
+/// A worktree is compared a second time, with a new index and without attributes: steps see the bytes and the modes, whatever
+/// the index says about a file (`skip-worktree`), and whatever git would store of it.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
@@ -18,21 +22,29 @@ base=$(git rev-parse --verify -q --end-of-options "$(cat "$INPUT/base")^{commit}
 if [ -e "$INPUT/target" ]; then target=$(cat "$INPUT/target"); else target=HEAD; fi
 merged=$(git merge-base "$base" "$target") || merged=$base
 printf '%s\n' "$merged"
-compare() {
-  filter=$1; shift
-  git diff -z --name-only --no-renames --no-ext-diff --no-textconv --ignore-submodules=all --diff-filter="$filter" "$@" --
-}
-changes() {
-  if [ -e "$INPUT/target" ]; then
-    compare "$1" "$merged" "$target"
-  else
-    compare "$1" "$merged"
-  fi
-}
-changes d
-if [ ! -e "$INPUT/target" ]; then git ls-files -z --others --exclude-standard; fi
-printf '\\0'
-changes D
+list="diff -z --name-only --no-renames --no-ext-diff --no-textconv --ignore-submodules=all"
+if [ -e "$INPUT/target" ]; then
+  git $list --diff-filter=d "$merged" "$target" --
+  printf '\0'
+  git $list --diff-filter=D "$merged" "$target" --
+  printf '\0'
+  git $list --diff-filter=D "$merged" "$target" --
+  exit 0
+fi
+git $list --diff-filter=d "$merged" --
+git ls-files -z --others --exclude-standard
+deleted=$(mktemp)
+git $list --diff-filter=D "$merged" -- > "$deleted"
+GIT_INDEX_FILE=$(mktemp -d)/index
+GIT_ATTR_SOURCE=$(git hash-object -t tree /dev/null)
+export GIT_INDEX_FILE GIT_ATTR_SOURCE
+git read-tree "$merged"
+bytes="-c core.autocrlf=false -c core.attributesFile=/dev/null -c core.fileMode=true -c core.sparseCheckout=false"
+git $bytes $list --diff-filter=d "$merged" --
+printf '\0'
+cat "$deleted"
+printf '\0'
+git $bytes $list --diff-filter=D "$merged" --
 "#;
 
 /// Returns the files in which the tree of `target`, or the worktree, differs from the merge base of `base` and the
@@ -60,7 +72,12 @@ pub(crate) fn changed_files(
     let end = printed.iter().position(|byte| *byte == b'\n');
     let (id, rest) = end.map(|end| (&printed[..end], &printed[end + 1..])).unwrap_or_default();
     let mut printed_paths = rest.split(|byte| *byte == 0);
-    let mut take_paths =
-        || printed_paths.by_ref().take_while(|path| !path.is_empty()).map(|path| RepoPath(path.to_vec())).collect();
-    Ok(ChangedFiles { base: String::from_utf8_lossy(id).into_owned(), paths: take_paths(), deleted: take_paths() })
+    let mut take_paths = || -> Vec<RepoPath> {
+        printed_paths.by_ref().take_while(|path| !path.is_empty()).map(|path| RepoPath(path.to_vec())).collect()
+    };
+    let (paths, mut deleted): (_, Vec<RepoPath>) = (take_paths(), take_paths());
+    // A file that only the index lacks exists, and one that a sparse checkout leaves out was not deleted.
+    let lacking: BTreeSet<RepoPath> = take_paths().into_iter().collect();
+    deleted.retain(|path| lacking.contains(path));
+    Ok(ChangedFiles { base: String::from_utf8_lossy(id).into_owned(), paths, deleted })
 }

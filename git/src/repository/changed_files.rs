@@ -1,15 +1,19 @@
 //! Lists the files in which a tree differs from a commit.
 
+use std::os::fd::AsFd as _;
+
 use git2::{Delta, Diff, DiffOptions, ErrorCode, Oid, Repository};
 
 use proctor_core::record::evidence::escape_output;
 
+use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::protocol::{ChangedFiles, CommitRef};
 use crate::repository::history::{HistoryBackend, RepositoryHistory};
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
 use crate::repository::tree_comparison::{TreeComparisonError, TreeDifference, compare_trees};
+use crate::repository::worktree_comparison::compare_bytes;
 use crate::repository::{revision, staged_commit};
 
 /// The revision from which changes count if the caller names none.
@@ -58,26 +62,33 @@ pub(crate) fn changed_files(
         base.map(|base| verified.and_then(|verified| repository.merge_base(base, verified).ok()).unwrap_or(base));
     let tree = |id| repository.find_commit(id).and_then(|commit| commit.tree()).map_err(failed);
     let from = merged.map(tree).transpose()?;
-    let (paths, deleted) = match target {
+    let compared = match target {
         Some(commit) => {
             let to = tree(Oid::from_str(&commit.id).map_err(failed)?)?;
-            let compared = compare_trees(repository, from.map(|tree| tree.id()), Some(to.id()));
-            let TreeDifference { changed, deleted } = compared.map_err(|error| match error {
-                TreeComparisonError::Unreadable(error) => failed(error),
-                error @ TreeComparisonError::TooManyEntries => {
-                    history.unreadable(format!("its commits cannot be compared: {error}"))
-                }
-            })?;
-            (changed, deleted)
+            compare_trees(repository, from.map(|tree| tree.id()), Some(to.id()))
         }
         None => {
             let mut options = DiffOptions::new();
             options.ignore_submodules(true).include_untracked(true).recurse_untracked_dirs(true);
             let diff = repository.diff_tree_to_workdir_with_index(from.as_ref(), Some(&mut options)).map_err(failed)?;
             let remains = |status| !matches!(status, Delta::Deleted | Delta::Unmodified | Delta::Ignored);
-            (changed_paths(&diff, remains), changed_paths(&diff, |status| status == Delta::Deleted))
+            let found = TreeDifference {
+                changed: changed_paths(&diff, remains),
+                deleted: changed_paths(&diff, |status| status == Delta::Deleted),
+            };
+            match &from {
+                Some(from) => compare_bytes(repository, opened.top.as_fd(), from, found),
+                None => Ok(found),
+            }
         }
     };
+    let TreeDifference { changed: paths, deleted } = compared.map_err(|error| match error {
+        TreeComparisonError::Unreadable(error) => failed(error),
+        TreeComparisonError::UnreadableFile(error) => io_error(&worktree, &error),
+        error @ TreeComparisonError::TooManyEntries => {
+            history.unreadable(format!("its commits cannot be compared: {error}"))
+        }
+    })?;
     Ok(ChangedFiles { base: merged.map_or_else(|| "0".repeat(NO_COMMIT_DIGITS), |id| id.to_string()), paths, deleted })
 }
 

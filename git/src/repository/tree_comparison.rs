@@ -8,7 +8,7 @@ use crate::files::paths;
 use crate::files::repo_path::RepoPath;
 
 /// Maximum number of entries that are compared. A small tree can name a directory any number of times.
-const MAX_ENTRIES: usize = 4_000_000;
+pub(super) const MAX_ENTRIES: usize = 4_000_000;
 
 /// The files in which two trees differ, sorted. Submodules are not included.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub(super) enum TreeComparisonError {
     /// A tree cannot be read.
     #[error(transparent)]
     Unreadable(#[from] git2::Error),
+    /// A file of the worktree cannot be read.
+    #[error(transparent)]
+    UnreadableFile(#[from] std::io::Error),
     /// The trees differ in too many entries.
     #[error("they differ in more than {MAX_ENTRIES} entries")]
     TooManyEntries,
@@ -70,18 +73,20 @@ pub(super) fn compare_trees(
 
 /// An entry of a tree.
 #[derive(Debug, PartialEq, Eq)]
-struct TreeItem {
-    mode: FileMode,
-    id: Oid,
+pub(super) struct TreeItem {
+    pub(super) mode: FileMode,
+    pub(super) id: Oid,
 }
 
 impl TreeItem {
-    fn is_file(&self) -> bool {
+    /// Returns whether it is a file or a link.
+    pub(super) fn is_file(&self) -> bool {
         !matches!(self.mode, FileMode::Tree | FileMode::Commit)
     }
 }
 
-fn entries(repository: &Repository, tree: Option<Oid>) -> Result<BTreeMap<Vec<u8>, TreeItem>, git2::Error> {
+/// Returns the entries of a tree by name; `None` is an empty tree.
+pub(super) fn entries(repository: &Repository, tree: Option<Oid>) -> Result<BTreeMap<Vec<u8>, TreeItem>, git2::Error> {
     let Some(tree) = tree.map(|id| repository.find_tree(id)).transpose()? else { return Ok(BTreeMap::new()) };
     let item = |entry: git2::TreeEntry<'_>| {
         // The mode as git understands it: old versions have written others, such as 100664.

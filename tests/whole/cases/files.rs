@@ -31,6 +31,10 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .with_sha256(),
     case("files::run_of_changed_files_does_not_count_for_all_in_reftables", changed_files_do_not_count_for_all)
         .with_reftables(),
+    case("files::changed_files_are_compared_by_their_bytes", compares_bytes).needs(NEEDS_GIT_AND_SANDBOX),
+    case("files::changed_files_are_compared_by_their_bytes_in_sha256", compares_bytes).with_sha256(),
+    case("files::changed_files_are_compared_by_their_bytes_in_reftables", compares_bytes).with_reftables(),
+    case("files::deleted_file_starts_a_step_without_arguments_in_sha256", deleted_file_starts_step).with_sha256(),
     case("files::watch_runs_again_after_each_change", watch_runs_again),
     case("files::paths_work_below_a_directory_with_its_own_spec", paths_below_own_spec),
     dry_case("files::contradictory_restrictions_are_refused", refuses_contradictions),
@@ -128,16 +132,16 @@ fn checks_many_files_in_batches(env: &TestEnvironment) {
     let step = first_step(&parallel);
     assert_eq!(lines(step), ["2001", "2001", "1999"].map(str::to_owned));
     assert_eq!((step["exit_code"].as_i64(), step["outcome"].as_str()), (Some(3), Some("failed")));
-    // A missing program is no failure of the check.
-    let missing = TestStep::argv("it", &["no-such-program", "{files}"]).with_field("files: { include: [\"d/**\"] }");
-    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [missing])]).to_yaml(env.marker()));
-    assert_eq!(first_step(&record(&repo, &[], 5))["termination"]["fault"], "program_missing");
     // A failure is not hidden by a higher exit code that another batch may have.
     let codes = r#"for f; do case $f in *bad) exit 1;; *5999) exit 5;; esac; done"#;
     let step = TestStep::argv("it", &["sh", "-c", codes, "sh", "{files}"]);
     let step = step.with_field("files: { include: [\"d/**\"] }").with_field("expect: { exit: [0, 5] }");
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [step])]).to_yaml(env.marker()));
     assert_eq!(first_step(&record(&repo, &[], 1))["exit_code"], 1);
+    // A missing program is no failure of the check.
+    let missing = TestStep::argv("it", &["no-such-program", "{files}"]).with_field("files: { include: [\"d/**\"] }");
+    repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [missing])]).to_yaml(env.marker()));
+    assert_eq!(first_step(&record(&repo, &[], 5))["termination"]["fault"], "program_missing");
 }
 
 fn changed_files_do_not_count_for_all(env: &TestEnvironment) {
@@ -165,6 +169,28 @@ fn changed_files_do_not_count_for_all(env: &TestEnvironment) {
     assert_eq!(lines(first_step(&since_main)), ["1 files", "[src/side.py]"]);
     record(&repo, &[], 0);
     gate(&repo).exits(0);
+}
+
+/// Git reports none of these changes.
+fn compares_bytes(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    repo.write(".gitattributes", "*.py text=auto\n");
+    repo.write(".gitignore", "shown.py\n");
+    repo.write("src/.gitignore", "!shown.py\n");
+    for name in ["absent", "skipped", "untracked"] {
+        repo.write(&format!("src/{name}.py"), "fine\n");
+    }
+    repo.commit();
+    repo.git(&["update-index", "--skip-worktree", "src/absent.py", "src/skipped.py"]);
+    repo.git(&["rm", "--quiet", "--cached", "src/untracked.py"]);
+    std::fs::remove_file(repo.file("src/absent.py")).expect("removed");
+    repo.write("src/skipped.py", "other\n");
+    repo.write("src/untracked.py", "other\n");
+    repo.write("src/b.py", "b\r\n");
+    repo.write("src/shown.py", "new\n");
+    let changed = record(&repo, &["--changed"], 0);
+    let expected = ["4 files", "[src/b.py]", "[src/shown.py]", "[src/skipped.py]", "[src/untracked.py]"];
+    assert_eq!(lines(first_step(&changed)), expected);
 }
 
 fn restriction_without_effect_is_whole(env: &TestEnvironment) {

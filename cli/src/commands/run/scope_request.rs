@@ -57,17 +57,22 @@ fn worktree_top(repo: &Path) -> PathBuf {
 
 /// Returns the path of a file relative to the top of the worktree. The file need not exist.
 fn path_in_repo(file: &Path, repo: &Path, cwd: &Path) -> Result<String, CliError> {
-    let absolute = without_dots(&cwd.join(file));
+    let written = cwd.join(file);
     let outside = |problem: &str| CliError::Usage {
         message: format!("`{}` {problem}", show(file)),
         hint: format!("name files in `{}`", show(repo)),
     };
-    // A parent directory may be a link, but a link inside the repository is a file of its own.
-    let resolved = absolute.parent().and_then(|parent| parent.canonicalize().ok()).zip(absolute.file_name());
-    let resolved = resolved.map(|(parent, name)| parent.join(name));
-    let candidates = std::iter::once(absolute.clone()).chain(resolved);
-    let below = candidates.into_iter().find_map(|path| path.strip_prefix(repo).map(Path::to_path_buf).ok());
-    let below = below.ok_or_else(|| outside("is not in the repository"))?;
+    // A parent directory may be a link: git knows the file only by its path without links. The file itself may be a link,
+    // which is a file of its own.
+    let resolved = match written.parent().zip(written.file_name()) {
+        Some((parent, name)) => parent.canonicalize().map(|parent| parent.join(name)),
+        None => written.canonicalize(),
+    };
+    let below = match resolved {
+        Ok(path) => path.strip_prefix(repo.canonicalize().as_deref().unwrap_or(repo)).map(Path::to_path_buf),
+        Err(_) => without_dots(&written).strip_prefix(repo).map(Path::to_path_buf),
+    };
+    let below = below.map_err(|_| outside("is not in the repository"))?;
     match below.to_str() {
         Some("") => Ok(".".to_owned()),
         Some(text) => Ok(text.to_owned()),
@@ -103,5 +108,24 @@ mod tests {
         assert_eq!(below(".", "/r").expect("inside"), ".");
         assert_eq!(below("/r/x", "/tmp").expect("inside"), "x");
         assert!(below("../x", "/r").is_err() && below("/etc/passwd", "/r").is_err());
+    }
+
+    #[test]
+    fn resolves_links_to_directories() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let repo = temp.path().join("repo");
+        std::fs::create_dir_all(repo.join("a/b")).expect("made");
+        let link = |target: &str, at: &str| std::os::unix::fs::symlink(target, temp.path().join(at)).expect("linked");
+        link("a/b", "repo/inner");
+        link("b", "repo/a/file");
+        link("/", "repo/outer");
+        link("repo", "other");
+        let below = |file: &str| path_in_repo(&temp.path().join(file), &repo, temp.path());
+        assert_eq!(below("repo/inner/x.py").expect("inside"), "a/b/x.py");
+        assert_eq!(below("repo/inner/../x.py").expect("inside"), "a/x.py");
+        assert_eq!(below("repo/a/file").expect("inside"), "a/file");
+        assert_eq!(below("other/a/x.py").expect("inside"), "a/x.py");
+        assert_eq!(below("other/..//repo").expect("inside"), ".");
+        assert!(below("repo/outer/etc").is_err() && below("repo/inner/../../..").is_err());
     }
 }

@@ -9,6 +9,7 @@ use proctor_core::model::names::ChangesetId;
 use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
 use proctor_core::model::run_scope::{FileScope, FileScopeOrigin, RunScope, ScopeRequest};
 use proctor_git::error::GitError;
+use proctor_git::files::repo_path::RepoPath;
 use proctor_git::helper::GitHelper;
 use proctor_git::protocol::{ChangedFiles, CommitRef};
 use proctor_snapshot::Snapshot;
@@ -146,7 +147,12 @@ impl ScopeQuery {
     fn changed_paths(&mut self) -> Result<(FileScopeOrigin, ScopePaths), EngineError> {
         let changed = match self.changes.take() {
             Some(changes) => changes,
-            None => self.changes_since(self.request.changed_since.as_deref())?,
+            None => {
+                let mut changes = self.changes_since(self.request.changed_since.as_deref())?;
+                // The snapshot decides which files are ignored: libgit2 and git differ on some rules.
+                changes.paths.extend(self.snapshot.entries.untracked().into_iter().map(RepoPath));
+                changes
+            }
         };
         let files = changed.paths.into_iter().map(|path| path.0).filter(|path| self.snapshot.entries.contains(path));
         let deleted = changed.deleted.into_iter().map(|path| path.0);
