@@ -317,6 +317,13 @@ impl EntryTree {
         (files, bytes, self.directories[directory].digest.map(Sha256Hex::from_raw))
     }
 
+    /// Returns all leaves below a directory, covered or not, with their paths.
+    pub(crate) fn leaves_below(&self, directory: usize) -> impl Iterator<Item = (Vec<u8>, &ScannedEntry)> {
+        let directories = directory..self.directories[directory].end;
+        let leaves = directories.flat_map(|at| self.leaf_range(at).map(move |leaf| (at, leaf)));
+        leaves.map(|(at, leaf)| (self.leaf_path(at, leaf), &self.leaves[leaf].found))
+    }
+
     /// Returns the number of leaves, covered or not.
     pub(crate) fn leaf_count(&self) -> usize {
         self.leaves.len()

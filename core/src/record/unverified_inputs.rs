@@ -26,7 +26,7 @@ pub struct UnverifiedInputs {
     pub sha256: Sha256Hex,
 }
 
-/// An ignored file, or a directory with only ignored contents.
+/// An ignored file, or a directory with only ignored contents or without any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnverifiedInput {
@@ -41,6 +41,10 @@ pub struct UnverifiedInput {
     pub bytes: u64,
     /// The digest of the contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
+    /// The sha256 of the permissions of the files in it: of a text `PERMISSIONS PATH` with a NUL byte at its end, with
+    /// octal permissions, for each file whose permissions are not 644, sorted by path; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<Sha256Hex>,
     /// The visibility of the input to the steps.
     pub shown: InputShown,
     /// The command that produced the input; absent if the input comes from the worktree.
@@ -76,7 +80,7 @@ pub enum InputKind {
     File,
     /// A symbolic link.
     Symlink,
-    /// A directory with only ignored contents.
+    /// A directory with only ignored contents, or an empty one.
     Directory,
 }
 
@@ -143,6 +147,7 @@ mod tests {
             files: 2,
             bytes: 7,
             sha256: (shown == InputShown::Copied).then(|| Sha256Hex::digest(b"content")),
+            permissions: None,
             shown,
             prepared: None,
             reason: (shown == InputShown::LeftOut).then(|| "too large".into()),

@@ -156,6 +156,7 @@ fn record_input(input: IgnoredInput) -> UnverifiedInput {
         bytes: input.bytes,
         shown: if input.sha256.is_some() { InputShown::Copied } else { InputShown::LeftOut },
         sha256: input.sha256,
+        permissions: input.permissions,
         prepared: None,
         reason,
     }

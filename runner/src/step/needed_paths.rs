@@ -239,6 +239,7 @@ fn record_input(path: &RelPath, held: &HeldPath) -> UnverifiedInput {
         files: record.content.files,
         bytes: record.content.bytes,
         sha256: Some(record.content.sha256.clone()),
+        permissions: None,
         shown: InputShown::Mounted,
         prepared,
         reason: None,

@@ -43,6 +43,8 @@ pub struct IgnoredInput {
     pub bytes: u64,
     /// The digest of the copied content; `None` if nothing was copied.
     pub sha256: Option<Sha256Hex>,
+    /// The digest of the permissions of the copied files; `None` if all of them are 0644.
+    pub permissions: Option<Sha256Hex>,
     /// The files in it that were not copied.
     pub left_out: Option<OmittedFiles>,
 }
@@ -58,6 +60,13 @@ pub enum IgnoredInputKind {
     Directory,
     /// A socket, FIFO or device, which is not copied.
     Special,
+}
+
+impl IgnoredInput {
+    /// Creates an input of which nothing is copied yet.
+    fn uncopied(path: Vec<u8>, kind: IgnoredInputKind, left_out: Option<OmittedFiles>) -> Self {
+        Self { path, kind, files: 0, bytes: 0, sha256: None, permissions: None, left_out }
+    }
 }
 
 /// The covered entries and the ignored paths of a snapshot.
@@ -101,17 +110,29 @@ impl IgnoredSurvey {
         };
         let mut inputs: Vec<IgnoredInput> = Vec::new();
         let mut walked: HashSet<&[u8]> = HashSet::new();
+        // The directories above a copied input.
+        let mut implied: HashSet<&[u8]> = HashSet::new();
         for path in ignored {
             // Git may list both a directory and a path inside it.
             if walk.is_excluded(path) || paths::ancestors(path).any(|above| walked.contains(above)) {
                 continue;
             }
+            let leaves = walk.leaves.len();
             inputs.extend(walk.examine_input(source, path)?);
             walked.insert(path);
+            if walk.leaves.len() > leaves {
+                implied.extend(paths::ancestors(path));
+            }
         }
         let bare = (1..covered.directory_count()).filter(|at| covered.is_searched_but_uncovered(*at));
         for path in bare.map(|at| covered.directory_path(at)).filter(|path| !is_evidence_dir(path)) {
             walk.record_empty_directory(path.to_vec());
+            // The steps see the directory, and no commit contains it. A run of a commit contains that of a submodule.
+            let is_known = implied.contains(path) || covered.would_cover(path) || can_hold_evidence(path);
+            if !is_known && !paths::ancestors(path).any(|above| walked.contains(above)) {
+                inputs.push(IgnoredInput::uncopied(path.to_vec(), IgnoredInputKind::Directory, None));
+                walked.insert(path);
+            }
         }
         let IgnoredWalk { leaves, changed, bytes, .. } = walk;
         let gone = if changed.is_empty() && leaves.len() == held.leaf_count() {
@@ -229,7 +250,8 @@ fn with_digests(held: &EntryTree, inputs: Vec<IgnoredInput>) -> Vec<IgnoredInput
 }
 
 fn with_digest(held: &EntryTree, input: IgnoredInput) -> IgnoredInput {
-    let (files, bytes, sha256) = match held.directory_index(&input.path) {
+    let directory = held.directory_index(&input.path);
+    let (files, bytes, sha256) = match directory {
         Some(directory) => held.directory_totals(directory),
         None => match held
             .leaf_at_path(&input.path)
@@ -240,12 +262,36 @@ fn with_digest(held: &EntryTree, input: IgnoredInput) -> IgnoredInput {
             None => (0, 0, None),
         },
     };
-    IgnoredInput { files, bytes, sha256, ..input }
+    let permissions = match directory {
+        Some(directory) => permissions_digest(held.leaves_below(directory)),
+        None => permissions_digest(held.leaf_at_path(&input.path).map(|leaf| (input.path.clone(), &leaf.found))),
+    };
+    IgnoredInput { files, bytes, sha256, permissions, ..input }
+}
+
+/// Returns the sha256 of the permissions and paths of all files whose permissions are not the usual ones.
+fn permissions_digest<'a>(leaves: impl IntoIterator<Item = (Vec<u8>, &'a ScannedEntry)>) -> Option<Sha256Hex> {
+    const USUAL: u32 = 0o644;
+    let mut listed = Vec::new();
+    for (path, found) in leaves {
+        let permissions = found.stat.mode & 0o7777;
+        if matches!(found.kind, ScannedKind::File | ScannedKind::Executable) && permissions != USUAL {
+            listed.extend_from_slice(format!("{permissions:o} ").as_bytes());
+            listed.extend_from_slice(&path);
+            listed.push(0);
+        }
+    }
+    (!listed.is_empty()).then(|| Sha256Hex::digest(&listed))
 }
 
 /// Returns whether a directory can only contain our own evidence.
 fn is_evidence_dir(directory: &[u8]) -> bool {
     is_evidence_path(&paths::join(directory, b"x"))
+}
+
+/// Returns whether a directory can exist for our own evidence: the directory of a changeset, or the one above it.
+fn can_hold_evidence(directory: &[u8]) -> bool {
+    [&b"verify/x"[..], b"0/verify/x"].iter().any(|below| is_evidence_path(&paths::join(directory, below)))
 }
 
 enum SurveyFailure {
@@ -311,7 +357,7 @@ impl IgnoredWalk<'_> {
             }
             Err(SurveyFailure::Failed(error)) => return Err(error),
         };
-        Ok(Some(IgnoredInput { path: path.to_vec(), kind, files: 0, bytes: 0, sha256: None, left_out }))
+        Ok(Some(IgnoredInput::uncopied(path.to_vec(), kind, left_out)))
     }
 
     fn examine_entry(

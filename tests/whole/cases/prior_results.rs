@@ -49,9 +49,11 @@ fn verified_tree_is_not_run_again(env: &TestEnvironment) {
 }
 
 fn edited_ignored_file_prevents_reuse(env: &TestEnvironment) {
-    let repo = env.repo(&TestSpec::from_script("grep -q good .env && grep -q good target/deep/x"));
+    let check = "grep -q good .env && grep -q good target/deep/x && test -d empty && test ! -x .env";
+    let repo = env.repo(&TestSpec::from_script(check));
     repo.write(".gitignore", "target/\n.env\n");
     repo.write(".env", "good\n");
+    std::fs::create_dir(repo.file("empty")).expect("made");
     repo.write("target/deep/x", "good\n");
     let served = InProcessService::open(env);
     let runs_again = |verdict: Verdict, why: &str| {
@@ -72,6 +74,17 @@ fn edited_ignored_file_prevents_reuse(env: &TestEnvironment) {
         runs_again(Verdict::Passed, path);
         is_verified(path);
     }
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(repo.file(".env"), mode).expect("a mode");
+    };
+    set_mode(0o755);
+    runs_again(Verdict::Failed, "the file has become a program");
+    set_mode(0o644);
+    runs_again(Verdict::Passed, "it is none any more");
+    std::fs::remove_dir(repo.file("empty")).expect("removed");
+    runs_again(Verdict::Failed, "an empty directory is gone");
+    std::fs::create_dir(repo.file("empty")).expect("made");
     repo.write("target/new", "new\n");
     runs_again(Verdict::Passed, "a new ignored file");
     std::fs::remove_file(repo.file(".env")).expect("removes");

@@ -34,6 +34,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", ignored_files_are_visible_and_recorded)
         .needs(NEEDS_PYTHON_AND_GIT)
         .unprivileged("private_copy::ignored_files_are_visible_and_recorded_as_a_user"),
+    case("private_copy::empty_directories_are_visible_and_recorded", empty_directories_are_recorded)
+        .needs(NEEDS_PYTHON_AND_GIT),
     case("private_copy::ignored_files_can_be_hidden", ignored_files_can_be_hidden).needs(NEEDS_PYTHON_AND_GIT),
     case("private_copy::edit_of_an_ignored_file_is_not_visible_to_steps", edit_of_ignored_file_is_not_visible)
         .needs(NEEDS_PYTHON_AND_GIT),
@@ -193,6 +195,18 @@ fn ignored_files_are_visible_and_recorded(env: &TestEnvironment) {
     repo.write("target/deep/out", "broken\n");
     repo.run().exits(1);
     assert_ne!(repo.last_run()["unverified_inputs"]["sha256"], inputs["sha256"]);
+}
+
+/// No commit contains an empty directory.
+fn empty_directories_are_recorded(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("test -d src/empty"));
+    fs::create_dir(repo.file("src/empty")).expect("makes");
+    repo.run().exits(0);
+    let inputs = repo.last_run()["unverified_inputs"].clone();
+    let entry = &inputs["entries"][0];
+    assert_eq!((&entry["path"], &entry["kind"]), (&"src/empty".into(), &"directory".into()), "{inputs:#}");
+    repo.proctor(&["gate", "--changeset", CHANGESET]).exits(0);
+    repo.proctor(&["gate", "--changeset", CHANGESET, "--strict-inputs"]).exits(1).prints(&["src/empty"]);
 }
 
 fn ignored_files_can_be_hidden(env: &TestEnvironment) {

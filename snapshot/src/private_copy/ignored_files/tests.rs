@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::super::{MirrorUpdate, TREE, hash_tree};
 use super::*;
+use crate::entries::{DirectoryScanState, IgnoreStatus};
 use crate::read_permissions::StepRights;
 
 /// A work tree with covered and ignored files, and a directory for its mirror.
@@ -108,6 +109,61 @@ fn shows_ignored_files_with_their_modes_and_times() {
     assert_eq!(summary, [(&b".env"[..], IgnoredInputKind::File, 1), (b"node_modules", IgnoredInputKind::Directory, 3)]);
     assert_eq!(inputs[0].sha256, Some(Sha256Hex::digest(b"KEY=1")));
     assert_eq!(inputs[0].bytes, 5);
+}
+
+#[test]
+fn empty_directories_are_inputs() {
+    let ground = IgnoredFixture::new(&["d/x", "out"]);
+    for path in ["src/a", "d/x", "out/y"] {
+        ground.write(path, "1");
+    }
+    for path in ["bare/inner", "src/bare", "d/bare", "out/bare", "submodule", "changes/009_x", "changes/.x"] {
+        fs::create_dir_all(ground.source.path().join(path)).expect("makes");
+    }
+    // The directories that a snapshot searches without finding a covered file.
+    let state = DirectoryScanState {
+        stat: FileStat { ino: 1, ..FileStat::default() },
+        ignore_status: IgnoreStatus::Searched,
+        ..DirectoryScanState::default()
+    };
+    let searched =
+        ["bare", "bare/inner", "changes", "changes/.x", "changes/009_x", "d", "d/bare", "src/bare", "submodule"];
+    let searched = searched.map(|path| (path.as_bytes().to_vec(), state));
+    let covered =
+        ground.covered().with_leaves(vec![(b"submodule".to_vec(), true, ScannedEntry::MISSING)], searched.into());
+    let mut mirror = ground.mirror();
+    let update = mirror.update_from(
+        open_directory(ground.source.path()).as_fd(),
+        (&covered, &ground.ignored),
+        Some(&all_ignored()),
+    );
+    let MirrorUpdate::Equal { ignored, .. } = update.expect("updates") else { panic!("the tree changed") };
+    let found: Vec<_> = ignored.iter().map(|input| (input.path.as_slice(), input.files)).collect();
+    let expected: [(&[u8], u64); 6] =
+        [(b"d/x", 1), (b"out", 2), (b"bare", 1), (b"changes/.x", 1), (b"d/bare", 1), (b"src/bare", 1)];
+    assert_eq!(found, expected, "`d` exists because of `d/x`, and `changes` because of changesets");
+    assert!(ignored.iter().all(|input| input.sha256.is_some()), "{ignored:?}");
+}
+
+#[test]
+fn permissions_of_files_count() {
+    let ground = IgnoredFixture::new(&[".env", "out"]);
+    for path in ["a", ".env", "out/x"] {
+        ground.write(path, "1");
+    }
+    let mut mirror = ground.mirror();
+    let mut of = |path: &str, mode| {
+        fs::set_permissions(ground.source.path().join(path), fs::Permissions::from_mode(mode)).expect("sets the mode");
+        let inputs = ground.update(&mut mirror);
+        inputs.into_iter().map(|input| (input.sha256, input.permissions)).collect::<Vec<_>>()
+    };
+    let usual = of(".env", 0o644);
+    assert!(usual.iter().all(|(_, permissions)| permissions.is_none()));
+    let private = of(".env", 0o600);
+    assert_eq!(private[0], (usual[0].0.clone(), Some(Sha256Hex::digest(b"600 .env\0"))));
+    let program = of("out/x", 0o755);
+    assert_eq!(program[1].1, Some(Sha256Hex::digest(b"755 out/x\0")));
+    assert_eq!(of("out/x", 0o644), private);
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
         InputShown::Mounted | InputShown::Copied => (Some(Sha256Hex::digest(b"content")), None),
         InputShown::LeftOut => (None, Some("it is too large".to_owned())),
     };
+    let permissions = (shown == InputShown::Copied).then(|| Sha256Hex::digest(b"600 path\0"));
     let prepared = (shown == InputShown::Mounted).then(|| PreparedInput {
         cmd: "npm ci".to_owned(),
         key: Sha256Hex::digest(b"key"),
@@ -19,7 +20,7 @@ fn input(path: &str, kind: InputKind, shown: InputShown) -> UnverifiedInput {
         network: Network::Allow,
         at: "2026-01-02T03:04:05.678Z".to_owned(),
     });
-    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, shown, prepared, reason }
+    UnverifiedInput { path: path.to_owned(), kind, files: 1, bytes: 7, sha256, permissions, shown, prepared, reason }
 }
 
 fn last_run() -> LastRun {

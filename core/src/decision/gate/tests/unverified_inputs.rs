@@ -13,6 +13,7 @@ fn input(path: &str, shown: InputShown) -> UnverifiedInput {
         files: 1,
         bytes: 3,
         sha256: None,
+        permissions: None,
         shown,
         prepared: None,
         reason: None,
