@@ -367,7 +367,8 @@ fn hooks_check_their_files(env: &TestEnvironment) {
 
 fn watch_runs_again(env: &TestEnvironment) {
     let repo = python_repo(env, &["fix: [sed, -i, s/BAD/good/, \"{files}\"]"]);
-    repo.write(".gitignore", "*.log\n");
+    repo.write(".gitignore", "*.log\nhidden.py\n");
+    repo.write("src/hidden.py", "BAD\n");
     let mut watching = repo.start_proctor(&["run", "--watch", "--verbose"]);
     watching.wait_for_stdout("2 files");
     watching.wait_for_stdout("waiting for changes");
@@ -381,6 +382,12 @@ fn watch_runs_again(env: &TestEnvironment) {
     watching.wait_for_stdout("2 files named");
     repo.write("src/a.py", "good\n");
     watching.wait_for_stdout("partial run passed");
+    // With another spec or other ignore rules, the files have not passed yet.
+    let spec = std::fs::read_to_string(repo.file("spec/verification.yaml")).expect("a spec");
+    repo.write("spec/verification.yaml", format!("{spec}# another one\n"));
+    watching.wait_for_stdout("the spec has changed: all files are checked");
+    repo.write(".gitignore", "*.log\n");
+    watching.wait_for_stdout("\nfailed: 1 failed of 1 step");
     watching.signal(Signal::INT);
     env.finish(watching).exits(130);
     // The changes of a fix are no reason to run again.

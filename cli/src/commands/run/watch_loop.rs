@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::run_scope::ScopeRequest;
+use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::{WorktreeChanges, WorktreeWatch};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,8 @@ use crate::text::escape_line;
 
 /// Maximum number of changed paths that a line names.
 const MAX_NAMED_PATHS: usize = 3;
+/// The name of files with ignore rules.
+const IGNORE_FILE: &[u8] = b".gitignore";
 
 /// The files that the next run has to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +33,15 @@ enum PendingFiles {
 }
 
 impl PendingFiles {
-    /// Adds changes. A path that is not text, or a loss of events, makes the next run check everything.
+    /// Adds changes. A path that is not text, a loss of events, or other ignore rules, by which the tree can have more files,
+    /// make the next run check everything.
     fn add(&mut self, changes: &WorktreeChanges) {
+        let has_other_rules =
+            changes.paths.iter().any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(IGNORE_FILE));
         let texts: Option<Vec<String>> =
             changes.paths.iter().map(|path| std::str::from_utf8(path).ok().map(str::to_owned)).collect();
         match (self, texts) {
-            (Self::Only(files), Some(texts)) if !changes.is_incomplete => files.extend(texts),
+            (Self::Only(files), Some(texts)) if !changes.is_incomplete && !has_other_rules => files.extend(texts),
             (pending, _) => *pending = Self::All,
         }
     }
@@ -56,14 +62,24 @@ impl CommandRuns<'_> {
     pub(super) async fn watch(&mut self, mut watch: WorktreeWatch, screen: &mut Screen) -> Result<u8, CliError> {
         let requested = self.scope.clone();
         let mut pending = PendingFiles::All;
+        // The spec of the last pass of all files.
+        let mut passed_spec = None;
         loop {
             self.scope = pending.scope(&requested);
             let (passed, mut changes) = self.run_until_change(&mut watch, screen).await?;
-            if passed {
-                pending = PendingFiles::Only(BTreeSet::new());
+            let mut is_other_spec = false;
+            if let Some(spec) = passed {
+                // Files that passed with another spec have not passed with this one.
+                is_other_spec = pending != PendingFiles::All && passed_spec.as_ref() != Some(&spec);
+                pending = if is_other_spec { PendingFiles::All } else { PendingFiles::Only(BTreeSet::new()) };
+                passed_spec = Some(spec);
             }
             if self.interrupts.first_signal().is_some() {
                 return Ok(EXIT_INTERRUPTED);
+            }
+            if is_other_spec && is_empty(&changes) {
+                screen.out(&format!("{}\n", paint(DIM, "the spec has changed: all files are checked")));
+                continue;
             }
             if is_empty(&changes) {
                 screen.out(&format!("{}\n", paint(DIM, "waiting for changes; Ctrl-C ends")));
@@ -77,13 +93,13 @@ impl CommandRuns<'_> {
         }
     }
 
-    /// Runs the worktree and shows the result. A change ends the run, whose result would not count. Returns whether
-    /// the run passed, and the changes during the run that it did not make itself.
+    /// Runs the worktree and shows the result. A change ends the run, whose result would not count. Returns the spec of the
+    /// run if it passed, and the changes during the run that it did not make itself.
     async fn run_until_change(
         &mut self,
         watch: &mut WorktreeWatch,
         screen: &mut Screen,
-    ) -> Result<(bool, WorktreeChanges), CliError> {
+    ) -> Result<(Option<Sha256Hex>, WorktreeChanges), CliError> {
         let cancel = CancellationToken::new();
         self.cancel = cancel.clone();
         self.interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
@@ -107,17 +123,18 @@ impl CommandRuns<'_> {
         };
         let is_superseded = !is_empty(&changes) && self.interrupts.first_signal().is_none();
         match outcome {
-            Ok(_) if is_superseded => Ok((false, changes)),
+            Ok(_) if is_superseded => Ok((None, changes)),
             Ok((record, report)) => {
                 let text = self.report_text(&record, screen.layout()).await;
                 print_result(RunFormat::Human, &record, &report, &text, screen)?;
-                Ok((report.verdict == Verdict::Passed, changes))
+                let spec = record.started.map(|started| started.spec_sha256);
+                Ok((spec.filter(|_| report.verdict == Verdict::Passed), changes))
             }
-            Err(_) if is_superseded => Ok((false, changes)),
+            Err(_) if is_superseded => Ok((None, changes)),
             // The next change may repair the reason, such as an invalid spec.
             Err(error) => {
                 screen.err(&error.render());
-                Ok((false, changes))
+                Ok((None, changes))
             }
         }
     }
@@ -173,6 +190,15 @@ mod tests {
         assert_eq!(pending, PendingFiles::All);
         let mut pending = PendingFiles::Only(BTreeSet::new());
         pending.add(&WorktreeChanges { is_incomplete: true, ..changes(&[]) });
+        assert_eq!(pending, PendingFiles::All);
+    }
+
+    #[test]
+    fn other_ignore_rules_check_everything() {
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&changes(&[b"a", b"b/gitignore"]));
+        assert_ne!(pending, PendingFiles::All);
+        pending.add(&changes(&[b"b/.gitignore"]));
         assert_eq!(pending, PendingFiles::All);
     }
 
