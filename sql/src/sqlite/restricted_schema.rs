@@ -129,7 +129,8 @@ impl RestrictedSchema {
         let Some(renamed) = &mut self.renamed_copy else { return Ok(()) };
         let used = observe_uses(renamed, sql, bound, &probes, &self.allow, on)
             .map_err(|refusal| self.refusal_with_original_names(refusal))?;
-        self.check_columns(&listed, &used)
+        self.check_columns(&listed, &used)?;
+        self.check_natural_self_joins(sql)
     }
 
     /// Repeats a change of the schema in the copies. Returns whether that succeeded; if not, the copies must be dropped.
@@ -315,6 +316,32 @@ impl RestrictedSchema {
             SqlCode::ColumnRefused,
             "it depends on columns that are not on the list, as `NATURAL JOIN` does",
         ))
+    }
+
+    /// Refuses `NATURAL JOIN` in a statement that uses a table with hidden columns twice. It may compare the hidden columns
+    /// of the table with themselves. The copies do not show that, since a column has one new name on both sides.
+    fn check_natural_self_joins(&self, sql: &str) -> Result<(), EngineRefusal> {
+        let solid = significant_tokens(sql);
+        let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
+        let is_natural = |(kind, range): &(SqlTokenKind, std::ops::Range<usize>)| {
+            *kind == SqlTokenKind::Word && sql[range.clone()].eq_ignore_ascii_case("natural")
+        };
+        if !solid.iter().any(is_natural) {
+            return Ok(());
+        }
+        // A name before a dot is a qualifier of another name.
+        let names: Vec<String> =
+            (0..solid.len()).filter(|at| word(at + 1) != ".").map(|at| lexer::unquote(word(at))).collect();
+        let uses = |table: &str| names.iter().filter(|name| name.eq_ignore_ascii_case(table)).count();
+        match self.hidden.iter().find(|hidden| uses(&hidden.table) > 1) {
+            Some(hidden) => {
+                let name = format!("{}.{}", hidden.table, hidden.column);
+                let message =
+                    format!("`NATURAL JOIN` of a table with itself compares `{name}`, which is not on the list");
+                Err(refusal_about(SqlCode::ColumnRefused, message, &name))
+            }
+            None => Ok(()),
+        }
     }
 
     fn is_same_instruction(&self, one: &Instruction, other: &Instruction) -> bool {
