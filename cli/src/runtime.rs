@@ -1,10 +1,18 @@
 //! Runs asynchronous work to completion.
 
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
 use crate::error::CliError;
+
+/// Maximum number of worker threads. Each one takes time to start, and the long work runs on other threads.
+const MAX_WORKERS: usize = 4;
 
 /// Runs `work` on a multi-threaded runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    block_on_runtime(tokio::runtime::Builder::new_multi_thread(), work)
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(available_parallelism().map_or(1, NonZero::get).min(MAX_WORKERS));
+    block_on_runtime(builder, work)
 }
 
 /// Runs `work` on a single-threaded runtime. This suits work that mostly waits, for a daemon for example: starting
