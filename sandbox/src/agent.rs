@@ -28,7 +28,7 @@ use crate::file_batches::FileBatches;
 use crate::resource_report::WaitStatus;
 
 /// The version of the request and the report. A change of either must change it.
-pub const AGENT_PROTOCOL: u32 = 1;
+pub const AGENT_PROTOCOL: u32 = 2;
 /// Name of the agent program in the input root.
 pub const AGENT_PROGRAM: &str = "proctor-agent";
 /// Name of the request in the input root.

@@ -195,7 +195,7 @@ async fn worker_route(
     below: (&[MountedDirectory], &[Sha256Hex]),
 ) -> Option<WorkerRoute> {
     let remote = context.remote.get().filter(|remote| remote.executes(step))?;
-    let policy = &Policy { files: files.batches(policy), ..policy.clone() };
+    let policy = &Policy { files: files.batches(step, policy), ..policy.clone() };
     let falls_back = remote.falls_back();
     let key = match (remote.reuse_obstacle(skill), remote.max_result_age_ms(skill)) {
         (None, Some(max_age_ms)) => {

@@ -77,7 +77,8 @@ mod tests {
         let mut request = serde_json::json!({
             "version": AGENT_PROTOCOL, "nonce": "n", "repo": "/r", "home": "/h",
             "step": {
-                "name": "s", "workdir": ".", "argv": ["true"], "files": { "batches": [], "parallel": 0 }, "env": {},
+                "name": "s", "workdir": ".", "argv": ["true"], "files": { "batches": [], "parallel": 0, "passing_codes": [0] },
+                "env": {},
                 "network": "deny", "limits": limits, "leaks": "warn", "timeout_ms": 1, "grace_ms": 1,
                 "max_output_bytes": 1,
             },
