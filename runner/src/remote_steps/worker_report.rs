@@ -272,7 +272,7 @@ mod tests {
         let judge = |report| require_own_report(&request(), &report);
         assert_eq!(judge(report()), Ok(()));
         assert_eq!(judge(AgentReport { nonce: "n2".to_owned(), ..report() }), Err(ReportFault::Foreign));
-        assert_eq!(judge(AgentReport { version: 2, ..report() }), Err(ReportFault::Version(2)));
+        assert_eq!(judge(AgentReport { version: 99, ..report() }), Err(ReportFault::Version(99)));
     }
 
     #[test]
