@@ -468,7 +468,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         "complete":true}"#;
     let report = |nonce: &str, stream: &str, changes: &str| {
         format!(
-            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":1,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
+            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":2,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
              \"kernel\":\"k\",\"os\":\"o\",\"processors\":1,\"programs\":[]}},\"repo\":\"/r\",\"checks\":[],\
              \"attempt\":{attempt},\"stdout\":{stream},\"stderr\":{stream},\"changes\":[{changes}],\
              \"changes_error\":null}}\nEND\n: > stdout; : > stderr; : > changes.bin\n"
