@@ -110,6 +110,8 @@ pub struct BoundStatement {
     pub is_readonly: bool,
     /// True if the statement is a query.
     pub is_query: bool,
+    /// True if common table expressions of the statement change rows, as PostgreSQL permits.
+    pub writes_in_with: bool,
     /// The byte ranges of double-quoted texts in the statement that the engine treats as strings.
     pub double_quoted_strings: Vec<Range<usize>>,
 }

@@ -41,7 +41,7 @@ use crate::server_files;
 use crate::server_files::{ServerError, ServerFiles};
 use catalog_reader::{DatabaseContent, RelationKind};
 use server::OWNER;
-use session::{Effects, Session, SessionError};
+use session::{Effects, RowCount, Session, SessionError};
 
 pub use server::{PostgresPrograms, Server, write_template};
 
@@ -209,7 +209,10 @@ fn bind_statement(
     match read_tree(session, sql, &prepared, deadline)? {
         StatementTree::Tree(tree) => {
             bound.actions = match node_tree::read(&tree) {
-                Some(facts) => statement_actions::from_facts(&facts, content, session, deadline)?,
+                Some(facts) => {
+                    bound.writes_in_with = facts.writes_in_with;
+                    statement_actions::from_facts(&facts, content, session, deadline)?
+                }
                 None => BTreeSet::from([Action::Other("the tree of the statement cannot be read".to_owned())]),
             };
             bound.is_query = !bound.columns.is_empty();
@@ -412,9 +415,10 @@ impl SqlEngine for Postgres {
         }
         let ran = self.isolated(Effects::Keep, on.deadline, |session, _| {
             let prepared = session.prepare(sql, on.deadline)?;
-            let Some(rows) = rows else { return session.run(&prepared, bound.is_readonly, on) };
+            let count = RowCount::of_statement(bound);
+            let Some(rows) = rows else { return session.run(&prepared, count, on) };
             let columns: Vec<Type> = prepared.columns().iter().map(|column| column.type_().clone()).collect();
-            session.run_into(sql, &columns, bound.is_readonly, on.deadline, rows)
+            session.run_into(sql, &columns, count, on.deadline, rows)
         });
         let ran = ran.map_err(|error| postgres_errors::to_refusal(&error, sql))?;
         if bound.kind() == StatementKind::Schema && self.session()?.is_in_transaction() {

@@ -295,6 +295,7 @@ impl Sqlite {
                     })
                     .collect(),
                 parameters: statement.parameter_count(),
+                writes_in_with: false,
                 is_explain: statement.is_explain() > 0,
                 is_readonly: statement.readonly(),
                 is_query: noted.is_query,

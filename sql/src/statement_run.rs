@@ -253,7 +253,7 @@ pub(crate) fn run_statements(
         }
         let mut rows = RowBuffer::new(&request.limits);
         let ran = engine.run_into(text, &bound, request.policy, on, Some(&mut rows))?;
-        result.changed += ran.changed;
+        result.changed += if bound.is_explain { 0 } else { ran.changed };
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
         result.columns = if ran.is_report { Vec::new() } else { bound.columns };

@@ -315,6 +315,9 @@ fn judges_writes() {
     pool.assert_codes(&write("INSERT INTO watched VALUES (1)"), &[SqlCode::FunctionRefused]);
     pool.assert_codes(&write("DELETE FROM watched WHERE id = 1"), &[SqlCode::FunctionRefused]);
     pool.assert_codes(&write("DROP TABLE orders"), &[SqlCode::SchemaChangeRefused]);
+    pool.assert_codes(&write("ANALYZE DELETE FROM orders WHERE id = 1"), &[SqlCode::StatementRefused]);
+    pool.assert_codes(&write("ANALYZE FORMAT=JSON UPDATE orders SET paid = 1"), &[SqlCode::StatementRefused]);
+    pool.assert_codes(&write("EXPLAIN DELETE FROM orders"), &[]);
     let touched = pool.judge(&write("INSERT INTO orders (id, customer_id) VALUES (100, 1), (101, 1)"));
     let changed = touched.execution.as_ref().map(|execution| execution.touched[0].rows);
     assert_eq!(changed, Some(2), "{touched:#?}");

@@ -247,6 +247,43 @@ fn judges_writes() {
     pool.assert_codes(&write("DELETE FROM orders WHERE id IS NOT NULL OR id IS NULL"), &[SqlCode::AlwaysTrueFilter]);
     pool.assert_codes(&write("INSERT INTO watched VALUES (1)"), &[SqlCode::FunctionRefused]);
     pool.assert_codes(&write("DROP TABLE orders"), &[SqlCode::SchemaChangeRefused]);
+    judges_each_write_of_a_statement(&pool);
+}
+
+fn judges_each_write_of_a_statement(pool: &Pool) {
+    for (sql, code) in [
+        ("WITH d AS (DELETE FROM orders RETURNING id) SELECT id FROM d", SqlCode::UnboundedWrite),
+        ("WITH d AS (DELETE FROM orders RETURNING id) INSERT INTO big SELECT id FROM d", SqlCode::UnboundedWrite),
+        ("WITH u AS (UPDATE customers SET tier = 'x') DELETE FROM orders WHERE id = 1", SqlCode::UnboundedWrite),
+        ("INSERT INTO big WITH d AS (SELECT 1 AS n) SELECT n FROM d; DELETE FROM orders", SqlCode::StackedStatements),
+        ("WITH d AS (DELETE FROM orders WHERE id = 1 OR 1 = 1) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM orders WHERE id IS NOT NULL) SELECT 1", SqlCode::AlwaysTrueFilter),
+        (
+            "WITH i AS (INSERT INTO customers SELECT * FROM customers ON CONFLICT (id) DO UPDATE SET tier = 'x') SELECT 1",
+            SqlCode::UnboundedWrite,
+        ),
+        ("EXPLAIN ANALYZE DELETE FROM orders", SqlCode::StatementRefused),
+        ("EXPLAIN (BUFFERS, ANALYZE) DELETE FROM orders WHERE id = 1", SqlCode::StatementRefused),
+        ("EXPLAIN ANALYZE WITH d AS (DELETE FROM orders RETURNING 1) SELECT 1", SqlCode::StatementRefused),
+    ] {
+        let judgement = pool.judge(&request(SqlPolicy::Write, sql));
+        assert!(judgement.diagnostics.iter().any(|found| found.code == code), "{sql}: {judgement:#?}");
+        assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
+    }
+    let created = "CREATE TABLE moved AS WITH d AS (DELETE FROM orders RETURNING id) SELECT id FROM d";
+    pool.assert_codes(&request(SqlPolicy::Migrate, created), &[SqlCode::UnboundedWrite]);
+    for sql in [
+        "WITH s AS (SELECT 1 AS id), d AS (DELETE FROM orders WHERE id = 1 RETURNING id) SELECT d.id FROM d, s",
+        "WITH s AS (SELECT 1 AS id), i AS (INSERT INTO customers (id, name) SELECT id, 'x' FROM s
+            ON CONFLICT (id) DO UPDATE SET name = 'x') SELECT 1",
+        "EXPLAIN DELETE FROM orders",
+        "EXPLAIN ANALYZE SELECT id FROM orders",
+    ] {
+        pool.assert_codes(&request(SqlPolicy::Write, sql), &[]);
+    }
+    let moved = "WITH i AS (INSERT INTO big VALUES (91), (92), (93) RETURNING n) SELECT count(*) FROM i";
+    assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, 3);
+    assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, 0);
 }
 
 fn judges_migrations() {

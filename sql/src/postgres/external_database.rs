@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use super::catalog_reader::quote_identifier;
 use super::server::PostgresPrograms;
-use super::session::{Session, SessionError};
+use super::session::{RowCount, Session, SessionError};
 use super::{postgres_errors, result_columns};
 use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
 use crate::external::external_run::{self, JudgedStatement, RunFailure, TransactionEnd};
@@ -101,8 +101,8 @@ fn run_in(
         let prepared = session.prepare(statement.sql, deadline).map_err(refused)?;
         let types: Vec<Type> = prepared.columns().iter().map(|column| column.type_().clone()).collect();
         let mut rows = RowBuffer::new(&request.limits);
-        let ran =
-            session.run_into(statement.sql, &types, statement.may_stop_early, deadline, &mut rows).map_err(refused)?;
+        let count = if statement.may_stop_early { RowCount::Unchanged } else { RowCount::Reported };
+        let ran = session.run_into(statement.sql, &types, count, deadline, &mut rows).map_err(refused)?;
         // The server also counts the rows that a query returns.
         result.changed += if statement.is_readonly { 0 } else { ran.changed };
         result.truncated = rows.is_truncated();

@@ -23,6 +23,8 @@ pub(super) struct StatementFacts {
     pub(super) is_recursive: bool,
     /// True if rows are locked, as by `FOR UPDATE`.
     pub(super) locks_rows: bool,
+    /// True if a common table expression changes rows.
+    pub(super) writes_in_with: bool,
 }
 
 /// One use of a table or a view.
@@ -125,6 +127,7 @@ fn read_value(node: &mut OpenNode<'_>, value: &str, facts: &mut StatementFacts) 
         "opfuncid" | "eqop" | "sortop" | "hashfuncid" => facts.implicit_functions.extend(number()),
         "op" if node.name == "SQLVALUEFUNCTION" => facts.keyword_values.extend(number()),
         "hasRecursive" => facts.is_recursive |= value == "true",
+        "hasModifyingCTE" => facts.writes_in_with |= value == "true",
         field if TYPE_FIELD_ENDS.iter().any(|end| field.ends_with(end)) => facts.types.extend(number()),
         _ => {}
     }
@@ -197,7 +200,7 @@ fn value_length(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    const TREE: &str = r#"({QUERY :commandType 1 :hasRecursive false :cteList <> :rtable (
+    const TREE: &str = r#"({QUERY :commandType 1 :hasRecursive false :hasModifyingCTE true :cteList <> :rtable (
         {RANGETBLENTRY :alias <> :eref {ALIAS :aliasname a\ b :colnames ("id" "na\)me")} :rtekind 0 :relid 16384
             :relkind r :requiredPerms 6 :selectedCols (b 8 9) :insertedCols (b) :updatedCols (b 10)}
         {RANGETBLENTRY :rtekind 6 :ctename w :coltypes (o 23 16386) :requiredPerms 0 :selectedCols (b)})
@@ -221,7 +224,7 @@ mod tests {
         assert_eq!(facts.implicit_functions, BTreeSet::from([65, 1740]));
         assert_eq!(facts.keyword_values, BTreeSet::from([10]));
         assert_eq!(facts.types, BTreeSet::from([23, 2205, 16386]));
-        assert!(!facts.is_recursive && !facts.locks_rows);
+        assert!(!facts.is_recursive && !facts.locks_rows && facts.writes_in_with);
         assert_eq!([8, 7, 6].map(column_number), [1, 0, -1]);
     }
 

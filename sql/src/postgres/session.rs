@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::row_values;
-use crate::engine::{ExecutionBounds, StatementOutcome};
+use crate::engine::{BoundStatement, ExecutionBounds, StatementOutcome};
 use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
 use crate::external::trusted_roots::{self, TrustError};
 use crate::row_buffer::RowBuffer;
@@ -51,6 +51,28 @@ pub(super) enum Effects {
     Undo,
     /// They remain until the end of the transaction.
     Keep,
+}
+
+/// The way to count the rows that a statement changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowCount {
+    /// The statement changes none, so its result may be left incomplete.
+    Unchanged,
+    /// The server reports the number at the end of the statement.
+    Reported,
+    /// The statistics of the transaction contain the number. At the end of a statement, the server does not report the
+    /// rows that its common table expressions change.
+    FromStatistics,
+}
+
+impl RowCount {
+    pub(super) fn of_statement(bound: &BoundStatement) -> Self {
+        match (bound.is_readonly || bound.is_explain, bound.writes_in_with) {
+            (true, _) => Self::Unchanged,
+            (false, false) => Self::Reported,
+            (false, true) => Self::FromStatistics,
+        }
+    }
 }
 
 /// A connection.
@@ -189,10 +211,11 @@ impl Session {
     pub(super) fn run(
         &self,
         statement: &Statement,
-        is_readonly: bool,
+        count: RowCount,
         on: ExecutionBounds<'_>,
     ) -> Result<StatementOutcome, SessionError> {
-        self.run_until(on.deadline, async {
+        let is_readonly = count == RowCount::Unchanged;
+        self.counted(count, on.deadline, async {
             let parameters = statement.params().iter().map(|_| &Null);
             let mut rows = std::pin::pin!(self.client.query_raw(statement, parameters).await?);
             let (mut outcome, mut bytes) = (StatementOutcome::default(), 0_u64);
@@ -228,11 +251,12 @@ impl Session {
         &self,
         sql: &str,
         columns: &[Type],
-        is_readonly: bool,
+        count: RowCount,
         deadline: Instant,
         stored: &mut RowBuffer,
     ) -> Result<StatementOutcome, SessionError> {
-        self.run_until(deadline, async {
+        let is_readonly = count == RowCount::Unchanged;
+        self.counted(count, deadline, async {
             let mut messages = std::pin::pin!(self.client.simple_query_raw(sql).await?);
             let mut outcome = StatementOutcome::default();
             while let Some(message) = messages.next().await {
@@ -259,6 +283,31 @@ impl Session {
             outcome.truncated = stored.is_truncated();
             Ok(outcome)
         })
+    }
+
+    /// Runs a statement, and counts the rows that it changes as `count` says.
+    fn counted(
+        &self,
+        count: RowCount,
+        deadline: Instant,
+        statement: impl Future<Output = Result<StatementOutcome, SessionError>>,
+    ) -> Result<StatementOutcome, SessionError> {
+        if count != RowCount::FromStatistics {
+            return self.run_until(deadline, statement);
+        }
+        let before = self.rows_changed_in_transaction(deadline)?;
+        let outcome = self.run_until(deadline, statement)?;
+        let changed = self.rows_changed_in_transaction(deadline)?.saturating_sub(before);
+        Ok(StatementOutcome { changed, ..outcome })
+    }
+
+    fn rows_changed_in_transaction(&self, deadline: Instant) -> Result<u64, SessionError> {
+        let rows = self.query_texts(
+            "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::text FROM pg_catalog.pg_stat_xact_user_tables",
+            deadline,
+        )?;
+        let number = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+        Ok(number.unwrap_or_default())
     }
 
     /// Does some work in a savepoint; outside of a transaction, in a new one. Undoes the effects if the work fails or if

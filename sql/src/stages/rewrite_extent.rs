@@ -32,26 +32,27 @@ const MAX_BOUNDED_ROWS: u64 = 10_000;
 /// Table functions whose rows come from values of the statement.
 const VALUE_FUNCTIONS: &[&str] = &["json_each", "json_tree", "jsonb_each", "jsonb_tree", "unnest"];
 
-/// Returns the table whose rows a statement rewrites, and the extent; `None` if it rewrites none.
-pub(super) fn rewritten_table(tree: &Statement, bound: Option<&BoundStatement>) -> Option<(String, RewriteExtent)> {
-    if let Statement::Merge(merge) = tree {
-        return merge_extent(merge);
-    }
-    let (insert, with) = match tree {
-        Statement::Query(query) => (find_insert(tree)?, query.with.as_ref()),
-        _ => (find_insert(tree)?, None),
+/// Returns the table whose rows a statement rewrites, and the extent; `None` if it rewrites none. `with` are the common
+/// table expressions that the statement may use.
+pub(super) fn rewritten_table(
+    write: &Statement,
+    with: &[Cte],
+    bound: Option<&BoundStatement>,
+) -> Option<(String, RewriteExtent)> {
+    let insert = match write {
+        Statement::Merge(merge) => return merge_extent(merge),
+        Statement::Insert(insert) => insert,
+        _ => return None,
     };
     let table = match &insert.table {
         TableObject::TableName(name) => name.to_string(),
         other => other.to_string(),
     };
     let conflict = conflict_extent(insert, bound)?;
-    let source = match (&insert.source, with) {
-        (Some(source), _) => {
-            query_extent(source, &with.map(|with| with.cte_tables.iter().collect()).unwrap_or_default())
-        }
+    let source = match &insert.source {
+        Some(source) => query_extent(source, &with.iter().collect()),
         // `DEFAULT VALUES` or `SET a = 1`.
-        (None, _) => RewriteExtent::Bounded,
+        None => RewriteExtent::Bounded,
     };
     Some((table, source.min(conflict)))
 }
@@ -303,13 +304,14 @@ fn returns_one_row(select: &Select) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stages::statement_tree::parse_tree;
+    use crate::stages::statement_tree::{common_table_expressions, find_writes, parse_tree};
     use proctor_core::sql::Dialect;
 
     fn extent(sql: &str) -> Option<RewriteExtent> {
         let tree =
             [Dialect::Sqlite, Dialect::Duckdb].into_iter().find_map(|dialect| parse_tree(sql, dialect)).expect(sql);
-        rewritten_table(&tree, None).map(|(_, extent)| extent)
+        let with = common_table_expressions(&tree);
+        find_writes(&tree).into_iter().find_map(|write| rewritten_table(write, with, None)).map(|(_, extent)| extent)
     }
 
     #[test]

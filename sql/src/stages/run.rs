@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::scratch_rows;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
+use crate::stages::statement_tree::find_writes;
 use crate::stages::tree_walk::walk;
 use crate::stages::{rewrite_extent, safety, statement_binding};
 
@@ -221,7 +222,7 @@ fn is_literal_conversion(case: &ChainContext<'_>, refusal: &EngineRefusal, span:
 
 /// Returns the table whose rows the statement changes, if there is exactly one.
 fn written_table(bound: &BoundStatement) -> Option<String> {
-    if bound.kind() != StatementKind::Write {
+    if bound.kind() != StatementKind::Write || bound.is_explain {
         return None;
     }
     let mut tables = bound.actions.iter().filter_map(|action| match action {
@@ -273,8 +274,11 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
     let Some(bound) = case.statements[index].bound().cloned() else { return Ok(()) };
     let removes = bound.actions.iter().any(|action| matches!(action, Action::Delete(_) | Action::Update { .. }));
     let adds = bound.actions.iter().any(|action| matches!(action, Action::Insert(_)));
-    if bound.kind() != StatementKind::Write || case.is_rejected() {
+    if bound.kind() != StatementKind::Write || bound.is_explain || case.is_rejected() {
         return Ok(());
+    }
+    if bound.writes_in_with {
+        return check_each_filter_on_unusual_rows(case, index, &bound);
     }
     if adds {
         return check_rewrite_on_unusual_rows(case, index, &bound);
@@ -302,18 +306,43 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
             Err(_) => Ok(None),
         }
     })?;
-    if rows < 2 || touched.is_none_or(|touched| touched < rows) {
-        return Ok(());
+    if rows >= 2 && touched.is_some_and(|touched| touched >= rows) {
+        let is_of_others = bound.tables().iter().any(|name| !bare_name(name).eq_ignore_ascii_case(&table.name));
+        // Rows of another table may exclude some.
+        let is_certain = !(is_of_others && tree.as_ref().is_some_and(has_subquery));
+        add_filter_finding(case, index, &table, rows, is_certain);
     }
+    Ok(())
+}
+
+fn add_filter_finding(case: &mut ChainContext<'_>, index: usize, table: &CatalogTable, rows: u64, is_certain: bool) {
     let span = case.span(case.statements[index].range.clone());
     let message = format!("it changed each of the {rows} test rows of `{}`", table.name);
-    let is_of_others = bound.tables().iter().any(|name| !bare_name(name).eq_ignore_ascii_case(&table.name));
-    let found = match is_of_others && tree.as_ref().is_some_and(has_subquery) {
-        // Rows of another table may exclude some.
-        true => SqlDiagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
-        false => SqlDiagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
+    let found = match is_certain {
+        true => SqlDiagnostic::error(StageName::Safety, SqlCode::AlwaysTrueFilter, message),
+        false => SqlDiagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50),
     };
-    case.add_finding(found.with_span(Some(span)).with_subject(table.name).with_advice("Select the rows with WHERE."));
+    let found = found.with_span(Some(span)).with_subject(table.name.clone());
+    case.add_finding(found.with_advice("Select the rows with WHERE."));
+}
+
+/// Reports each UPDATE and DELETE of a statement whose filter selects every one of many unusual rows. The statement may
+/// have several, whose changed rows the engine does not report separately, so the selected rows are counted.
+fn check_each_filter_on_unusual_rows(
+    case: &mut ChainContext<'_>,
+    index: usize,
+    bound: &BoundStatement,
+) -> Result<(), StageError> {
+    let Some(tree) = case.statements[index].tree.clone() else { return Ok(()) };
+    for write in find_writes(&tree) {
+        let Some((name, Some(_))) = safety::write_target(write) else { continue };
+        let Some(table) = case.engine.catalog().table(bare_name(&name)).cloned() else { continue };
+        let (rows, selected) = on_unusual_rows(case, &table, |case| count_selected_rows(case, write))?;
+        if rows >= 2 && selected.is_some_and(|selected| selected >= rows) {
+            let is_certain = bound.tables().len() < 2 || !has_subquery(write);
+            add_filter_finding(case, index, &table, rows, is_certain);
+        }
+    }
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, StatementKind};
 use crate::lexer::{self, SqlTokenKind};
 use crate::stage::{ChainContext, SqlStage, StageError};
-use crate::stages::statement_tree::{find_inserts, parse_tree};
+use crate::stages::statement_tree::{common_table_expressions, find_inserts, find_writes, parse_tree};
 use crate::stages::{filter_truth, rewrite_extent, statement_binding};
 
 const STAGE: StageName = StageName::Safety;
@@ -424,14 +424,32 @@ fn filter_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Vec<
         return Vec::new();
     }
     let statement = &case.statements[index];
-    if let Some((table, extent)) =
-        statement.tree.as_ref().and_then(|tree| rewrite_extent::rewritten_table(tree, statement.bound()))
-    {
-        return rewrite_finding(table, extent, span).into_iter().collect();
+    // An `EXPLAIN` that runs nothing changes no rows.
+    if statement.bound().is_some_and(|bound| bound.is_explain) {
+        return Vec::new();
     }
-    let Some((table, selection)) = statement.tree.as_ref().and_then(write_target) else {
+    if let Some(found) = explained_write_finding(case, index, span) {
+        return vec![found];
+    }
+    let writes = statement.tree.as_ref().map(find_writes).unwrap_or_default();
+    if writes.is_empty() {
         return unparsed_write_findings(case, index, span);
-    };
+    }
+    let with = statement.tree.as_ref().map_or(&[][..], common_table_expressions);
+    writes.into_iter().filter_map(|write| write_finding(write, with, statement.bound(), span)).collect()
+}
+
+/// Reports a write that may change all rows of a table.
+fn write_finding(
+    write: &ast::Statement,
+    with: &[ast::Cte],
+    bound: Option<&BoundStatement>,
+    span: SqlSpan,
+) -> Option<SqlDiagnostic> {
+    if let Some((table, extent)) = rewrite_extent::rewritten_table(write, with, bound) {
+        return rewrite_finding(table, extent, span);
+    }
+    let (table, selection) = write_target(write)?;
     let found = match selection {
         None => {
             let message = format!("it changes every row of `{table}`: there is no WHERE");
@@ -441,9 +459,26 @@ fn filter_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Vec<
             let message = format!("it changes every row of `{table}`: its WHERE matches all rows");
             SqlDiagnostic::error(STAGE, SqlCode::AlwaysTrueFilter, message)
         }
-        Some(_) => return Vec::new(),
+        Some(_) => return None,
     };
-    vec![found.with_span(Some(span)).with_subject(table).with_advice("Select the rows with WHERE.")]
+    Some(found.with_span(Some(span)).with_subject(table).with_advice("Select the rows with WHERE."))
+}
+
+/// Reports an `EXPLAIN ANALYZE` of a write: it changes rows, but the engine does not report how many.
+fn explained_write_finding(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Option<SqlDiagnostic> {
+    let statement = &case.statements[index];
+    statement.bound().filter(|bound| bound.kind() == StatementKind::Write)?;
+    let text = case.statement_text(statement);
+    let tokens = lexer::tokenize(text, case.request.dialect);
+    let first = tokens.into_iter().find(|(kind, _)| *kind == SqlTokenKind::Word)?;
+    let word = text[first.1].to_ascii_uppercase();
+    let is_explained = ["EXPLAIN", "ANALYZE", "DESCRIBE", "DESC"].contains(&word.as_str());
+    is_explained.then(|| {
+        let message = format!("`{word}` runs the write that it explains");
+        SqlDiagnostic::error(STAGE, SqlCode::StatementRefused, message)
+            .with_span(Some(span))
+            .with_advice("Explain the statement without running it, or send it without `EXPLAIN`.")
+    })
 }
 
 /// Reports a statement that may rewrite all rows of a table.

@@ -34,6 +34,53 @@ pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement>
     statements.next().is_none().then_some(tree)
 }
 
+/// Returns every statement in a tree that changes rows: the statement itself, and those in common table expressions.
+pub(super) fn find_writes(tree: &ast::Statement) -> Vec<&ast::Statement> {
+    let mut found = Vec::new();
+    collect_writes(tree, &mut found);
+    found
+}
+
+fn collect_writes<'t>(tree: &'t ast::Statement, found: &mut Vec<&'t ast::Statement>) {
+    match tree {
+        ast::Statement::Update(_) | ast::Statement::Delete(_) | ast::Statement::Merge(_) => found.push(tree),
+        ast::Statement::Insert(insert) => {
+            found.push(tree);
+            insert.source.iter().for_each(|source| collect_query_writes(source, found));
+        }
+        ast::Statement::Query(query) => collect_query_writes(query, found),
+        ast::Statement::Explain { statement, .. } => collect_writes(statement, found),
+        ast::Statement::CreateTable(created) => {
+            created.query.iter().for_each(|query| collect_query_writes(query, found));
+        }
+        _ => {}
+    }
+}
+
+fn collect_query_writes<'t>(query: &'t ast::Query, found: &mut Vec<&'t ast::Statement>) {
+    find_with(query).iter().for_each(|part| collect_query_writes(&part.query, found));
+    match &*query.body {
+        SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner) | SetExpr::Merge(inner) => {
+            collect_writes(inner, found);
+        }
+        SetExpr::Query(inner) => collect_query_writes(inner, found),
+        _ => {}
+    }
+}
+
+fn find_with(query: &ast::Query) -> &[ast::Cte] {
+    query.with.as_ref().map_or(&[], |with| &with.cte_tables)
+}
+
+/// Returns the common table expressions of a statement.
+pub(super) fn common_table_expressions(tree: &ast::Statement) -> &[ast::Cte] {
+    match tree {
+        ast::Statement::Query(query) => find_with(query),
+        ast::Statement::Explain { statement, .. } => common_table_expressions(statement),
+        _ => &[],
+    }
+}
+
 /// Returns the INSERT of a statement, also after WITH.
 pub(super) fn find_insert(tree: &ast::Statement) -> Option<&ast::Insert> {
     match tree {

@@ -332,6 +332,8 @@ fn rejects_forbidden_writes() -> Result<(), Failed> {
         "DELETE FROM bills WHERE id IN (SELECT id FROM bills)",
         "DELETE FROM bills WHERE EXISTS (SELECT 1)",
         "DROP TABLE bills",
+        "EXPLAIN ANALYZE DELETE FROM bills",
+        "EXPLAIN (ANALYZE) DELETE FROM bills WHERE id = 1",
     ];
     check_each(UNBOUNDED, SqlPolicy::Write, rejected_by(StageName::Safety))
 }
