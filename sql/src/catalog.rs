@@ -61,7 +61,8 @@ pub struct Catalog {
 impl Catalog {
     /// Returns the table or view with this name.
     pub fn table(&self, name: &str) -> Option<&CatalogTable> {
-        self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
+        let exact = self.tables.iter().find(|table| table.name == name);
+        exact.or_else(|| self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name)))
     }
 
     /// Inserts a table at its position in the order of names.
@@ -79,6 +80,7 @@ impl Catalog {
 impl CatalogTable {
     /// Returns the column with this name.
     pub fn column(&self, name: &str) -> Option<&CatalogColumn> {
-        self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
+        let exact = self.columns.iter().find(|column| column.name == name);
+        exact.or_else(|| self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name)))
     }
 }

@@ -215,6 +215,8 @@ pub struct StatementOutcome {
     /// True if the columns that the engine reports do not belong to rows of the statement, but to its own report about
     /// the statement, such as the number of changed rows.
     pub is_report: bool,
+    /// The columns of the result, if the engine reports them only when it runs the statement.
+    pub columns: Vec<SqlColumn>,
 }
 
 /// The bounds within which a statement runs.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlDiagnostic, StatementView};
+use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlDiagnostic, StatementView};
 
 use crate::allow_lists;
 use crate::catalog::Catalog;
@@ -16,6 +16,16 @@ use crate::lexer;
 
 /// The replacement for a name that is off the lists.
 const MASK: &str = "…";
+/// The message about a broken constraint whose own message could show something that is off the lists.
+const BROKEN_CONSTRAINT: &str = "a constraint or a trigger of the schema refuses the rows";
+/// Parts of the messages about broken constraints that name only columns.
+const COLUMN_CONSTRAINT_PHRASES: [&str; 5] = [
+    "not null constraint failed: ",
+    "unique constraint failed: ",
+    "violates not-null constraint",
+    "cannot be null",
+    "doesn't have a default value",
+];
 /// Characters that mark an adjacent word as a name.
 const NAME_MARKS: [char; 4] = ['`', '"', '\'', '.'];
 /// Words that messages contain regardless of the schema.
@@ -113,6 +123,12 @@ impl HiddenNames {
 
     /// Removes hidden names from a finding.
     pub(crate) fn mask_diagnostic(&self, found: &mut SqlDiagnostic) {
+        if found.code == SqlCode::ConstraintBroken && !shows_only_columns(&found.message) {
+            found.message = BROKEN_CONSTRAINT.to_owned();
+            found.subject = None;
+            found.engine_code =
+                found.engine_code.take().and_then(|code| code.split_once(": ").map(|(code, _)| code.to_owned()));
+        }
         found.candidates.retain(|candidate| !mentions_any(&self.names, candidate));
         found.advice = found.advice.take().filter(|advice| !mentions_any(&self.names, advice));
         found.fix = found.fix.take().filter(|fix| !mentions_any(&self.names, &fix.replacement));
@@ -126,6 +142,14 @@ impl HiddenNames {
         view.tables.retain(|table| !mentions_any(&self.unmentioned, table));
     }
 
+    /// Returns the message of a refusal without hidden names.
+    pub(crate) fn mask_refusal(&self, code: SqlCode, message: &str) -> String {
+        match code {
+            SqlCode::ConstraintBroken if !shows_only_columns(message) => BROKEN_CONSTRAINT.to_owned(),
+            _ => self.mask_text(message),
+        }
+    }
+
     pub(crate) fn mask_text(&self, text: &str) -> String {
         let mut masked = text.to_owned();
         for place in find_mentions(&self.unmentioned, text).into_iter().rev() {
@@ -133,6 +157,14 @@ impl HiddenNames {
         }
         masked
     }
+}
+
+/// Reports whether the message about a broken constraint names columns only. Other messages contain names of constraints
+/// and indexes, expressions, texts of triggers, or values of rows.
+fn shows_only_columns(message: &str) -> bool {
+    let lower = message.to_ascii_lowercase();
+    let is_of_columns = COLUMN_CONSTRAINT_PHRASES.iter().any(|phrase| lower.contains(phrase));
+    is_of_columns && !lower.contains("constraint failed: index ")
 }
 
 /// Returns the names of tables and columns in a catalog, in lower case and without schemas.
@@ -186,6 +218,24 @@ fn is_word_char(sign: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recognizes_messages_about_columns_only() {
+        for (message, expected) in [
+            ("UNIQUE constraint failed: t.a, t.b", true),
+            ("NOT NULL constraint failed: t.a", true),
+            ("null value in column \"a\" of relation \"t\" violates not-null constraint", true),
+            ("Column 'a' cannot be null", true),
+            ("UNIQUE constraint failed: index 'by_tax_number'", false),
+            ("CHECK constraint failed: tax_number <> 7", false),
+            ("Duplicate entry 'x-7' for key 'a'", false),
+            ("Duplicate key \"a: x, b: 7\" violates unique constraint", false),
+            ("duplicate key value violates unique constraint \"t_a_tax_number_key\"", false),
+            ("locked by the tax office", false),
+        ] {
+            assert_eq!(shows_only_columns(message), expected, "{message}");
+        }
+    }
 
     #[test]
     fn finds_only_whole_names() {

@@ -256,7 +256,11 @@ pub(crate) fn run_statements(
         result.changed += if bound.is_explain { 0 } else { ran.changed };
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
-        result.columns = if ran.is_report { Vec::new() } else { bound.columns };
+        result.columns = match ran.is_report {
+            true => Vec::new(),
+            false if bound.columns.is_empty() => ran.columns,
+            false => bound.columns,
+        };
     }
     Ok(result)
 }
@@ -264,8 +268,10 @@ pub(crate) fn run_statements(
 /// Returns the message of an error without the names that are off the lists of the request.
 pub(crate) fn error_message(error: &RunError, request: &SqlRequest, engine: &dyn SqlEngine) -> String {
     let message = error.to_string();
-    match HiddenNames::new(engine.catalog(), &request.allow, &request.sql, request.dialect) {
-        Some(hidden) => hidden.mask_text(&message),
-        None => message,
+    let hidden = HiddenNames::new(engine.catalog(), &request.allow, &request.sql, request.dialect);
+    match (hidden, error) {
+        (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal.code, &message),
+        (Some(hidden), _) => hidden.mask_text(&message),
+        (None, _) => message,
     }
 }

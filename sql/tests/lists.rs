@@ -95,6 +95,87 @@ fn rejects_reads_off_lists() {
 }
 
 #[test]
+fn hidden_columns_are_neither_searched_nor_compared() {
+    let schema = "
+        CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, ssn TEXT);
+        CREATE TABLE towns (name TEXT, mayor TEXT);
+        CREATE VIEW same AS SELECT p.id FROM people p NATURAL JOIN people q;
+        CREATE VIRTUAL TABLE notes USING fts5(body, ssn);
+        CREATE VIRTUAL TABLE letters USING fts4(body, ssn);";
+    let verdict = |sql: &str, policy| {
+        let columns = "people.id,people.name,towns.name,towns.mayor,notes.body,letters.body,same.id";
+        let schema = vec![schema.to_owned()];
+        let request = SqlRequest { policy, allow: allow("", columns), schema, ..SqlRequest::new(Dialect::Sqlite, sql) };
+        let mut engine = Sqlite::open(&request).expect("opens");
+        proctor_sql::judge(&request, &mut engine)
+    };
+    for sql in [
+        "SELECT body FROM notes('x')",
+        "SELECT body FROM main.notes('x', 'bm25(1)')",
+        "SELECT n.body FROM people p, notes(p.name) n",
+        "SELECT (SELECT count(*) FROM notes('x')) FROM people",
+        "SELECT body FROM letters WHERE body MATCH 'ssn:x'",
+        "SELECT body FROM letters WHERE rowid > 1 AND body MATCH 'x'",
+        "SELECT p.id FROM people p NATURAL JOIN people q",
+        "SELECT p.id FROM people p NATURAL LEFT JOIN main.\"People\" AS q",
+        "SELECT id FROM same",
+        "EXPLAIN SELECT p.id FROM people p NATURAL JOIN people q",
+    ] {
+        let judgement = verdict(sql, SqlPolicy::Read);
+        assert!(
+            judgement.diagnostics.iter().any(|found| found.code == SqlCode::ColumnRefused),
+            "{sql}: {judgement:#?}"
+        );
+    }
+    for sql in
+        ["DELETE FROM people WHERE id IN (SELECT rowid FROM notes('x'))", "DELETE FROM letters WHERE body MATCH 'x'"]
+    {
+        let judgement = verdict(sql, SqlPolicy::Write);
+        assert!(
+            judgement.diagnostics.iter().any(|found| found.code == SqlCode::ColumnRefused),
+            "{sql}: {judgement:#?}"
+        );
+    }
+    for sql in [
+        "SELECT body FROM notes WHERE body MATCH 'x'",
+        "SELECT body FROM letters",
+        "SELECT people.id FROM people NATURAL JOIN towns",
+        "SELECT t.mayor FROM towns t NATURAL JOIN towns u",
+        "SELECT p.id FROM people p JOIN people q USING (id)",
+    ] {
+        let judgement = verdict(sql, SqlPolicy::Read);
+        assert_eq!(judgement.verdict, SqlVerdict::Ok, "{sql}: {judgement:#?}");
+    }
+}
+
+#[test]
+fn failures_hide_values_and_names_off_lists() {
+    let schema = "
+        CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, ssn TEXT DEFAULT 'hidden-7', CHECK (ssn <> name),
+            CONSTRAINT hidden_rule CHECK (length(name) < 9));
+        CREATE UNIQUE INDEX hidden_index ON people (lower(name));
+        CREATE TRIGGER hidden_trigger BEFORE DELETE ON people BEGIN SELECT RAISE(ABORT, 'hidden text'); END;
+        INSERT INTO people (id, name) VALUES (1, 'Ann');";
+    for sql in [
+        "INSERT INTO people (id, name) VALUES (2, 'ann')",
+        "INSERT INTO people (id, name) VALUES (2, 'much too long')",
+        "INSERT INTO people (id, name) VALUES (2, 'hidden' || '-7')",
+        "DELETE FROM people WHERE id = 1",
+        "EXPLAIN INSERT INTO people (id, name) VALUES (2, 'x')",
+    ] {
+        let (allow, schema) = (allow("", "people.id,people.name"), vec![schema.to_owned()]);
+        let request = SqlRequest { policy: SqlPolicy::Write, allow, schema, ..SqlRequest::new(Dialect::Sqlite, sql) };
+        let mut engine = Sqlite::open(&request).expect("opens");
+        let judgement = proctor_sql::judge(&request, &mut engine);
+        let codes: Vec<SqlCode> = judgement.diagnostics.iter().map(|found| found.code).collect();
+        let expected = if sql.starts_with("EXPLAIN") { SqlCode::MetadataRefused } else { SqlCode::ConstraintBroken };
+        assert_eq!(codes, [expected], "{sql}: {judgement:#?}");
+        let shown = serde_json::to_string(&judgement.diagnostics).expect("serializes") + &judgement.feedback;
+        assert!(!shown.contains("hidden") && !shown.contains("ssn"), "{sql}: {shown}");
+    }
+}
+
+#[test]
 fn rejects_metadata_off_lists() {
     assert_refused(
         &[

@@ -95,6 +95,7 @@ fn returns_typed_rows() {
         let write = "INSERT INTO customers (id, name) VALUES (7, 'Ann'), (8, 'Bo') RETURNING name";
         let written = pool.rows(request(SqlPolicy::Write, write));
         assert_eq!((json!(written.rows), written.changed), (json!([["Ann"], ["Bo"]]), 2));
+        assert_eq!(written.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["name"]);
         assert_eq!(pool.rows(request(SqlPolicy::Read, "SELECT name FROM customers WHERE id = 7")).rows.len(), 0);
     }
     let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));

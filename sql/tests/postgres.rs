@@ -357,6 +357,7 @@ fn enforces_lists() {
         assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
+    names_that_differ_only_by_case_are_distinct(&pool);
     // A refused statement leaves nothing that refuses the next one.
     for sql in ["SELECT name FROM customers", "SELECT id FROM orders", "SELECT id FROM orders WHERE id = $1"] {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
@@ -397,6 +398,34 @@ fn enforces_lists() {
         let judgement = pool.judge(&with_lists(policy, tables, "", sql));
         let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::TableRefused);
         assert!(found.is_some() && judgement.verdict == SqlVerdict::Reject, "{sql}: {judgement:#?}");
+    }
+}
+
+fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
+    let schema = "CREATE TABLE users (id int, a text, \"A\" text); CREATE TABLE \"Users\" (id int, pin text);
+        CREATE SCHEMA main; CREATE TABLE main.users (pin text);";
+    let judge = |tables: &[&str], columns: &[&str], sql: &str| {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let allow = SqlAllow { tables: owned(tables), columns: owned(columns), ..SqlAllow::default() };
+        let policy = if sql.starts_with("SELECT") { SqlPolicy::Read } else { SqlPolicy::Write };
+        pool.judge(&SqlRequest { allow, schema: vec![schema.to_owned()], ..request(policy, sql) }).verdict
+    };
+    for (tables, columns, sql) in [
+        (&["users"][..], &[][..], "SELECT pin FROM \"Users\""),
+        (&["users"], &[], "SELECT pin FROM main.users"),
+        (&["Users"], &[], "SELECT id FROM users"),
+        (&[], &["users.a"], "SELECT \"A\" FROM users"),
+        (&[], &["users.id", "users.a"], "SELECT * FROM users"),
+        (&[], &["users.a"], "INSERT INTO users (\"A\") VALUES ('x')"),
+    ] {
+        assert_eq!(judge(tables, columns, sql), SqlVerdict::Reject, "{sql}");
+    }
+    for (tables, columns, sql) in [
+        (&["users"][..], &["users.a"][..], "SELECT a FROM users"),
+        (&["Users"], &[], "SELECT pin FROM \"Users\""),
+        (&[], &["users.ID", "users.A"], "SELECT \"A\" FROM users WHERE id = 1"),
+    ] {
+        assert_eq!(judge(tables, columns, sql), SqlVerdict::Ok, "{sql}");
     }
 }
 

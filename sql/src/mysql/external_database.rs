@@ -67,7 +67,7 @@ pub(crate) fn run(
         result.changed += if statement.is_readonly { 0 } else { ran.changed };
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
-        result.columns = prepared.columns;
+        result.columns = if prepared.columns.is_empty() { ran.columns } else { prepared.columns };
     }
     if end != TransactionEnd::Commit {
         // The connection ends here, and with it the transaction.

@@ -258,6 +258,8 @@ impl Session {
         let done = self.run_until(deadline, async |connection| {
             let statement = connection.prep(sql.as_ref()).await?;
             let mut rows = connection.exec_iter(&statement, Params::Empty).await?;
+            // Only the execution reports the columns of `INSERT … RETURNING`.
+            let columns: Vec<SqlColumn> = rows.columns_ref().iter().map(result_column).collect();
             let mut returned = 0;
             while let Some(row) = rows.next().await? {
                 returned += 1;
@@ -268,14 +270,15 @@ impl Session {
                 }
                 // A write that returns rows is only complete with its last one.
                 if stored.is_truncated() && is_readonly {
-                    return Ok((StatementOutcome { truncated: true, ..StatementOutcome::default() }, true));
+                    return Ok((StatementOutcome { truncated: true, columns, ..StatementOutcome::default() }, true));
                 }
             }
             // The server reports no changed rows for a write that returns them.
             let changed = rows.affected_rows().max(if is_readonly { 0 } else { returned });
             rows.drop_result().await?;
             connection.close(statement).await?;
-            Ok((StatementOutcome { truncated: stored.is_truncated(), changed, ..StatementOutcome::default() }, false))
+            let truncated = stored.is_truncated();
+            Ok((StatementOutcome { truncated, changed, columns, ..StatementOutcome::default() }, false))
         });
         let (outcome, is_unread) = done?;
         // The rest of the result was not read.

@@ -10,6 +10,7 @@
 //! SQLite's internal tables exist in every database; under a list, no text may name them.
 
 mod schema_reader;
+mod unreported_uses;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +27,7 @@ use crate::allow_lists;
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 use schema_reader::{ForeignKeyCascade, SchemaEntry, read_cascades, read_entries, read_shadow_tables, read_tables};
+use unreported_uses::UnreportedUses;
 
 /// The prefix of the new names of hidden columns.
 const HIDDEN_COLUMN_PREFIX: &str = "proctor_off_list_";
@@ -38,6 +40,7 @@ pub(super) struct RestrictedSchema {
     /// The same copy with hidden columns renamed; `None` if no column is hidden.
     renamed_copy: Option<Sqlite>,
     hidden: Vec<HiddenColumn>,
+    unreported: UnreportedUses,
     /// The shadow tables that are not on the list of tables, in lower case.
     shadow_tables: BTreeSet<String>,
     cascades: Vec<ForeignKeyCascade>,
@@ -92,6 +95,11 @@ impl RestrictedSchema {
             allow: allow.clone(),
             listed_copy: listed,
             renamed_copy: renamed,
+            unreported: UnreportedUses::new(
+                &entries,
+                hidden.iter().map(|one| one.table.as_str()).collect(),
+                &source.catalog,
+            ),
             hidden,
             shadow_tables: shadows.into_iter().filter(|name| !allow_lists::is_table_allowed(allow, name)).collect(),
             cascades,
@@ -127,10 +135,12 @@ impl RestrictedSchema {
             observe_uses(&mut self.listed_copy, sql, bound, &probes, &self.allow, on).map_err(off_list_refusal)?;
         self.check_tables(&listed)?;
         let Some(renamed) = &mut self.renamed_copy else { return Ok(()) };
+        if let Some(refusal) = self.unreported.refusal(sql, bound, &listed.programs) {
+            return Err(refusal);
+        }
         let used = observe_uses(renamed, sql, bound, &probes, &self.allow, on)
             .map_err(|refusal| self.refusal_with_original_names(refusal))?;
-        self.check_columns(&listed, &used)?;
-        self.check_natural_self_joins(sql)
+        self.check_columns(&listed, &used)
     }
 
     /// Repeats a change of the schema in the copies. Returns whether that succeeded; if not, the copies must be dropped.
@@ -316,32 +326,6 @@ impl RestrictedSchema {
             SqlCode::ColumnRefused,
             "it depends on columns that are not on the list, as `NATURAL JOIN` does",
         ))
-    }
-
-    /// Refuses `NATURAL JOIN` in a statement that uses a table with hidden columns twice. It may compare the hidden columns
-    /// of the table with themselves. The copies do not show that, since a column has one new name on both sides.
-    fn check_natural_self_joins(&self, sql: &str) -> Result<(), EngineRefusal> {
-        let solid = significant_tokens(sql);
-        let word = |at: usize| solid.get(at).map_or("", |(_, range)| &sql[range.clone()]);
-        let is_natural = |(kind, range): &(SqlTokenKind, std::ops::Range<usize>)| {
-            *kind == SqlTokenKind::Word && sql[range.clone()].eq_ignore_ascii_case("natural")
-        };
-        if !solid.iter().any(is_natural) {
-            return Ok(());
-        }
-        // A name before a dot is a qualifier of another name.
-        let names: Vec<String> =
-            (0..solid.len()).filter(|at| word(at + 1) != ".").map(|at| lexer::unquote(word(at))).collect();
-        let uses = |table: &str| names.iter().filter(|name| name.eq_ignore_ascii_case(table)).count();
-        match self.hidden.iter().find(|hidden| uses(&hidden.table) > 1) {
-            Some(hidden) => {
-                let name = format!("{}.{}", hidden.table, hidden.column);
-                let message =
-                    format!("`NATURAL JOIN` of a table with itself compares `{name}`, which is not on the list");
-                Err(refusal_about(SqlCode::ColumnRefused, message, &name))
-            }
-            None => Ok(()),
-        }
     }
 
     fn is_same_instruction(&self, one: &Instruction, other: &Instruction) -> bool {

@@ -198,7 +198,7 @@ fn check_metadata(case: &ChainContext<'_>, source: &str, table: Option<&str>, sp
 /// statement must name them.
 fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, span: SqlSpan) -> Option<SqlDiagnostic> {
     let allow = &case.request.allow;
-    allow_lists::allowed_columns(allow, table)?;
+    let listed = allow_lists::allowed_columns(allow, table)?;
     let inserts = case.statements[index].tree.as_ref().map(find_inserts).unwrap_or_default();
     let is_into_table = |insert: &&ast::Insert| {
         let dialect = case.request.dialect;
@@ -207,8 +207,9 @@ fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, sp
     let names = inserts.into_iter().filter(is_into_table).map(inserted_columns).collect::<Option<Vec<_>>>();
     let message = match names.filter(|names| !names.is_empty()) {
         Some(names) => {
+            let of_schema = case.engine.catalog().table(table);
             let mut names = names.into_iter().flatten();
-            let column = names.find(|name| !allow_lists::is_column_allowed(allow, table, name))?;
+            let column = names.find(|name| !allow_lists::contains_column(&listed, of_schema, name))?;
             format!("the column `{table}.{column}` is not on the list")
         }
         None => format!("it adds rows to `{table}` without naming their columns, but not all columns are on the list"),
@@ -288,12 +289,13 @@ fn check_table_or_column(
             SqlDiagnostic::error(STAGE, SqlCode::TableRefused, message).with_span(Some(span)).with_subject(table),
         );
     }
-    if !allow_lists::is_table_allowed(allow, table) {
+    if !allow_lists::is_table_of_schema_allowed(allow, case.engine.catalog(), table) {
         return Some(table_refusal(table, span));
     }
     let (column, listed) = (column?, allow_lists::allowed_columns(allow, table)?);
-    let is_listed = |name: &str| listed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
-    let is_allowed = match case.engine.catalog().table(table) {
+    let of_schema = case.engine.catalog().table(table);
+    let is_listed = |name: &str| allow_lists::contains_column(&listed, of_schema, name);
+    let is_allowed = match of_schema {
         Some(of_schema) if column == "*" => of_schema.columns.iter().all(|column| is_listed(&column.name)),
         _ => is_listed(column),
     };
@@ -425,8 +427,13 @@ fn filter_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan) -> Vec<
     }
     let statement = &case.statements[index];
     // An `EXPLAIN` that runs nothing changes no rows.
-    if statement.bound().is_some_and(|bound| bound.is_explain) {
-        return Vec::new();
+    if let Some(bound) = statement.bound().filter(|bound| bound.is_explain) {
+        let is_write = bound.kind() == StatementKind::Write;
+        return is_write
+            .then(|| check_metadata(case, "the plan of a write", None, span))
+            .flatten()
+            .into_iter()
+            .collect();
     }
     if let Some(found) = explained_write_finding(case, index, span) {
         return vec![found];
