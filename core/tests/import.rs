@@ -151,6 +151,7 @@ fn lists_unsupported_hooks_with_reason() {
         ("{id: x, language: system, entry: a, files: '(a'}", "not a regular expression"),
         ("{id: x, language: system, entry: a, exclude: '[[a]'}", "inside of brackets"),
         ("{id: x, language: system, entry: a, types: [frobnicate]}", "`frobnicate`"),
+        ("{id: x, language: fail, entry: a, types: [directory]}", "submodules"),
         ("{id: x, language: system, entry: 'a {files}'}", "stands for the files"),
         ("{id: x, language: fail, entry: '{files}'}", "stands for the files"),
         ("{id: x, language: docker, entry: a}", "container daemon"),
@@ -174,6 +175,30 @@ fn lists_unsupported_hooks_with_reason() {
         let left = import_local_hook(hook).expect_err(hook);
         assert!(left.contains(reason), "{hook}: {left}");
     }
+}
+
+#[test]
+fn empty_list_of_types_selects_links() {
+    let hook = |keys: &str| {
+        let text = format!("repos: [{{repo: local, hooks: [{{id: x, language: system, entry: a, {keys}}}]}}]\n");
+        let imported = import_text(Source::PreCommit, &text);
+        let spec = imported.spec.expect("a spec");
+        let rules = spec.lines().find_map(|line| line.trim().strip_prefix("files: ")).expect("files").to_owned();
+        (rules, imported.carried[0].notes.join("; "))
+    };
+    assert_eq!(hook("types: [], types_or: [symlink]"), ("{ types: [symlink] }".to_owned(), String::new()));
+    assert_eq!(hook("types: [], types_or: [python]"), ("{ types_or: [python] }".to_owned(), String::new()));
+    assert_eq!(hook("types: [], exclude_types: [symlink]"), ("{}".to_owned(), String::new()));
+    for keys in ["types: []", "types: [], types_or: [symlink, python]"] {
+        assert!(hook(keys).1.contains("symbolic links"), "{keys}");
+    }
+}
+
+#[test]
+fn empty_list_of_stages_means_default_stages() {
+    let hook = "{id: x, language: system, entry: a, stages: []}";
+    let text = format!("default_stages: [manual]\nrepos: [{{repo: local, hooks: [{hook}]}}]\n");
+    assert!(import_single_hook(Source::PreCommit, &text).expect_err("left").contains("manual"));
 }
 
 #[test]

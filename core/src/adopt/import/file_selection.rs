@@ -67,6 +67,12 @@ impl FileSelection {
         Ok(())
     }
 
+    /// Restricts the selection to symbolic links, regardless of the types so far.
+    pub(super) fn select_only_links(&mut self) {
+        self.types = vec!["symlink".to_owned()];
+        self.types_or.clear();
+    }
+
     /// Returns the rules of a step.
     ///
     /// # Errors

@@ -89,6 +89,9 @@ pub(super) enum HookError {
     /// A file type is unknown.
     #[error("its types are unknown: {0}")]
     UnknownFileType(#[source] FileRuleError),
+    /// The hook checks entries of the type `directory`, which only submodules have.
+    #[error("it checks submodules (`types: [directory]`), which are not among the files of a step")]
+    SubmoduleFiles,
     /// The patterns for all hooks and those of the hook cannot be combined.
     #[error("its patterns are {0}")]
     CombinedPatterns(#[source] UnsupportedPattern),

@@ -107,6 +107,9 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_error())?),
         }?;
         check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
+        if self.omits_links()? {
+            check.notes.push("`types: []`: a step with these types does not check symbolic links".to_owned());
+        }
         if self.map.flag("fail_fast")? == Some(true) {
             check.notes.push("`fail_fast`: `proctor run --fail-fast` stops after the first failure".to_owned());
         }
@@ -122,7 +125,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
 
     fn require_file_stage(&self) -> Result<(), HookError> {
         let own = self.map.texts("stages")?.map(super::to_owned_strings);
-        let stages = match own {
+        let stages = match own.filter(|stages| !stages.is_empty()) {
             Some(stages) => Some(stages),
             None => self.settings.stages.clone()?,
         };
@@ -328,9 +331,28 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         ];
         for (list, key, default) in lists {
             let types = self.map.texts(key)?.unwrap_or_else(|| default.clone());
+            if list == TypeList::All && types.contains(&"directory") {
+                return Err(HookError::SubmoduleFiles);
+            }
             selection.add_types(list, &types).map_err(HookError::UnknownFileType)?;
         }
+        if self.accepts_every_kind()? && self.map.texts("types_or")?.as_deref() == Some(&["symlink"]) {
+            selection.select_only_links();
+        }
         Ok(selection)
+    }
+
+    /// Returns whether the configuration replaces the default of `types`, `[file]`, by an empty list.
+    fn accepts_every_kind(&self) -> Result<bool, HookError> {
+        Ok(self.map.texts("types")?.is_some_and(|types| types.is_empty()))
+    }
+
+    /// Returns whether the hook checks links together with other files. A step has no equivalent rules.
+    fn omits_links(&self) -> Result<bool, HookError> {
+        let types_or = self.map.texts("types_or")?.unwrap_or_default();
+        let selects_links = types_or.is_empty() || types_or.len() > 1 && types_or.contains(&"symlink");
+        let excludes_links = self.map.texts("exclude_types")?.is_some_and(|types| types.contains(&"symlink"));
+        Ok(self.accepts_every_kind()? && selects_links && !excludes_links)
     }
 
     /// Returns the check for a command, and passes the file names in the way that `names` gives.
