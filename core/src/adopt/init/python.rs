@@ -129,8 +129,9 @@ impl PythonFacts<'_> {
 
     fn add_ruff(&self, project: &mut Project) {
         let ruff = self.require_tool(project, "ruff");
-        let lint =
-            self.step_with_excludes("ruff", &[&ruff, "check", "--no-cache"], "--force-exclude", &["ruff", "check"]);
+        // The configuration may contain `fix = true`.
+        let words = [&ruff, "check", "--no-cache", "--no-fix"];
+        let lint = self.step_with_excludes("ruff", &words, "--force-exclude", &["ruff", "check"]);
         project.skills.push(SkillDraft::new(SkillKind::Lint, "Python lint", vec![lint]).quick().reproducible());
         if self.formats_by_ruff() {
             let words = [&ruff, "format", "--check", "--no-cache"];
@@ -278,10 +279,12 @@ fn workflow_check<'c>(
     }
     match tool {
         "ruff" if first == Some("check") => {
-            Some((SkillKind::Lint, "Python lint", "ruff", all().chain(["--no-cache"]).collect()))
+            let words = with_missing_option(all().collect(), &["--no-cache", "-n"]);
+            Some((SkillKind::Lint, "Python lint", "ruff", with_missing_option(words, &["--no-fix"])))
         }
         "ruff" if first == Some("format") && (has("--check") || has("--diff")) => {
-            Some((SkillKind::Format, "Python formatting", "ruff_format", all().chain(["--no-cache"]).collect()))
+            let words = with_missing_option(all().collect(), &["--no-cache", "-n"]);
+            Some((SkillKind::Format, "Python formatting", "ruff_format", words))
         }
         "black" if has("--check") => Some((SkillKind::Format, "Python formatting", "black", all().collect())),
         "mypy" => Some((
@@ -296,6 +299,15 @@ fn workflow_check<'c>(
         }
         _ => None,
     }
+}
+
+/// Adds the first of the spellings of an option, unless the arguments contain one of them. ruff rejects options that are
+/// given twice.
+fn with_missing_option<'c>(mut arguments: Vec<&'c str>, spellings: &[&'static str]) -> Vec<&'c str> {
+    if !arguments.iter().any(|word| spellings.contains(word)) {
+        arguments.extend(spellings.first());
+    }
+    arguments
 }
 
 /// Returns the arguments of pytest without the options that write coverage and reports to the tree.

@@ -175,6 +175,20 @@ fn python_tools_that_workflows_run_become_steps() {
 }
 
 #[test]
+fn ruff_gets_each_option_once() {
+    for (command, expected) in [
+        ("ruff check src", "ruff check src --no-cache --no-fix"),
+        ("ruff check --no-fix -n src", "ruff check --no-fix -n src"),
+        ("ruff check --diff --no-cache .", "ruff check --diff --no-cache . --no-fix"),
+        ("ruff format --no-cache --check .", "ruff format --no-cache --check ."),
+    ] {
+        let ci = workflow(&[command]);
+        let files = [("setup.py", ""), (".github/workflows/ci.yml", ci.as_str())];
+        assert_eq!(commands(&scan_with_programs(&files)), [expected]);
+    }
+}
+
+#[test]
 fn sessions_that_workflows_run_become_steps() {
     let ci =
         workflow(&["uv run --group dev tox run -e typing", "tox -e py312", "tox -e undeclared-lint", "tox -e release"]);
