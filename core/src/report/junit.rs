@@ -113,6 +113,9 @@ fn skill_suite(prefix: &str, record: &RunRecord, skill: &SkillRecord, run: &Repo
     if cached > 0 {
         suite.add_property((CACHED, cached.to_string().as_str()));
     }
+    for (name, value) in skill.steps.iter().flat_map(step_properties) {
+        suite.add_property((name.as_str(), value.as_str()));
+    }
     suite.set_time(Duration::from_millis(skill.steps.iter().map(|step| step.duration_ms).sum()));
     for step in &skill.steps {
         suite.add_test_case(step_case(&skill.skill, step));
@@ -134,16 +137,19 @@ fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
     let mut case = TestCase::new(step.planned.name.as_str(), case_status(step));
     case.set_classname(skill.as_str());
     set_time_and_output(&mut case, step);
-    if let Some(source) = &step.reused {
-        case.add_property((CACHED, xml_attribute(&source.phrase()).as_str()));
-    }
-    if let Some(phrase) = step.files_note() {
-        case.add_property(("checked_files", phrase.as_str()));
-    }
-    if let Some(phrase) = step.inputs_note() {
-        case.add_property(("inputs", xml_attribute(&phrase).as_str()));
-    }
     case
+}
+
+/// Returns what is to be known about a passed step, as properties of its suite. The schema of Jenkins permits none in a
+/// case, and its xUnit plugin skips a document that does not match the schema.
+fn step_properties(step: &StepEvidence) -> impl Iterator<Item = (String, String)> {
+    let source = step.reused.as_ref().map(|source| (CACHED, source.phrase()));
+    let files = step.files_note().map(|phrase| ("checked_files", phrase));
+    let inputs = step.inputs_note().map(|phrase| ("inputs", phrase));
+    [source, files, inputs]
+        .into_iter()
+        .flatten()
+        .map(|(key, phrase)| (format!("{}.{key}", step.planned.name), xml_attribute(&phrase)))
 }
 
 /// Sets the time and the output of a command.

@@ -71,6 +71,15 @@ fn each_format_shows_cached_steps_as_passed() {
     }
 }
 
+/// The schema of Jenkins' xUnit plugin permits properties of suites only.
+#[test]
+fn junit_cases_have_no_properties() {
+    let record = run_of_steps(vec![cached_step("reused"), partly_checked_step("files")]);
+    let text = render_one(reported_run(record, Vec::new()), RunReportFormat::Junit);
+    let (_, cases) = text.split_once("<testcase").expect("a case");
+    assert!(!cases.contains("<propert"), "{text}");
+}
+
 /// A name that a spec may contain and that reverses text on a screen.
 const TEXT_WITH_BIDI_CONTROLS: &str = "a\u{202e}b\u{2066}c\u{61c}";
 

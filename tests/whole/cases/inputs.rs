@@ -63,7 +63,7 @@ fn step_sees_only_its_inputs(env: &TestEnvironment) {
     run.prints(&[&format!("note: verify.it/it {note}")]);
     assert!(reuse.explain("verify.it/it").contains(&format!("  it {note}\n")), "{}", reuse.explain("verify.it/it"));
     for (format, expected) in [
-        ("junit", format!("<property name=\"inputs\" value=\"{note}\"/>")),
+        ("junit", format!("<property name=\"it.inputs\" value=\"{note}\"/>")),
         ("markdown", "looked for 2 paths that are not inputs".to_owned()),
         ("sarif", format!("verify.it/it {note}")),
     ] {

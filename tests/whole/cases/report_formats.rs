@@ -65,7 +65,7 @@ fn run_with_format(repo: &Repo<'_>, format: &str, code: i32) -> FinishedProcess 
 }
 
 /// Asserts that a document is valid JUnit XML for Jenkins.
-fn assert_valid_junit(env: &TestEnvironment, document: &str) {
+pub(super) fn assert_valid_junit(env: &TestEnvironment, document: &str) {
     let file = env.root().join("junit.xml");
     machine::write(&file, document);
     let schema = schemas::workspace_root().join("fixtures/reports/junit-jenkins.xsd");

@@ -1,5 +1,6 @@
 //! Tests the reports of steps whose results are reused.
 
+use crate::cases::report_formats::assert_valid_junit;
 use crate::cases::reuse::{ReuseRepo, print_file, text};
 use crate::environment::TestEnvironment;
 use crate::needs::{CaseDefinition, Needs, case};
@@ -13,8 +14,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
 ];
 
 /// Returns the test cases of the tool in the JUnit report of a run.
-fn reported_cases(reuse: &ReuseRepo<'_>) -> Vec<String> {
+fn reported_cases(env: &TestEnvironment, reuse: &ReuseRepo<'_>) -> Vec<String> {
     let report = reuse.repo.run_with(&["--format", "junit"]).exits(0).stdout;
+    assert_valid_junit(env, &report);
     report.lines().map(str::trim).filter(|line| line.contains("case-of-tool")).map(str::to_owned).collect()
 }
 
@@ -24,14 +26,14 @@ fn cached_report_is_that_of_execution(env: &TestEnvironment) {
         printf '<testsuite name=\"t\"><testcase name=\"case-of-tool-%s\" time=\"7\"/></testsuite>' $id > junit.xml";
     let step = TestStep::sh("it", script).with_field("reports: { junit: junit.xml, sarif: absent.sarif }");
     let reuse = ReuseRepo::new(env, [step, print_file("later", "README.md")]);
-    let first = reported_cases(&reuse);
+    let first = reported_cases(env, &reuse);
     let found = reuse.repo.step("it")["found_reports"].clone();
     assert_eq!((reuse.executed().len(), first.len(), &found[1]["state"]), (2, 1, &"missing".into()), "{found:#}");
-    assert_eq!(reported_cases(&reuse), first);
+    assert_eq!(reported_cases(env, &reuse), first);
     assert_eq!((reuse.executed(), reuse.repo.step("it")["found_reports"].clone()), (vec![], found.clone()));
     assert_eq!(reuse.repo.changes_seen_by_git(), [""; 0]);
     reuse.repo.write("README.md", "edited\n");
-    let second = reported_cases(&reuse);
+    let second = reported_cases(env, &reuse);
     assert!(second.len() == 1 && second != first, "{second:?}");
     // The report of the newest result is removed.
     let sha256 = text(&reuse.repo.step("it")["found_reports"][0]["sha256"]);
@@ -39,7 +41,7 @@ fn cached_report_is_that_of_execution(env: &TestEnvironment) {
     std::fs::remove_file(object).expect("removes");
     let explained = reuse.explain("verify.it/it");
     assert!(explained.contains("would be executed: its report `junit.xml` is no longer stored"), "{explained}");
-    assert_ne!(reported_cases(&reuse), second);
+    assert_ne!(reported_cases(env, &reuse), second);
     assert!(reuse.executed().contains(&"it".to_owned()));
 }
 
