@@ -52,6 +52,10 @@ const RULES: [(&str, &str, &str); 6] = [
     ("proctor/toolchain", "ToolchainUnsatisfied", "A toolchain check failed, so no step could run."),
 ];
 
+/// The end of the help of each rule.
+const RULE_HELP: &str =
+    "The log of `proctor run`, and `proctor report` with the id of the run, show its command and its output.";
+
 /// Returns the document.
 pub(super) fn render(input: &ReportInput<'_>) -> String {
     let mut budget = SarifBudget {
@@ -145,7 +149,13 @@ fn proctor_run(input: &ReportInput<'_>) -> Map<String, Value> {
         "semanticVersion": env!("CARGO_PKG_VERSION"),
         "informationUri": env!("CARGO_PKG_REPOSITORY"),
         "rules": RULES.iter().map(|(id, name, text)| json!({
-            "id": id, "name": name, "shortDescription": { "text": text }, "defaultConfiguration": { "level": "error" },
+            "id": id,
+            "name": name,
+            "shortDescription": { "text": text },
+            // GitHub requires these two as well.
+            "fullDescription": { "text": text },
+            "help": { "text": format!("{text} {RULE_HELP}") },
+            "defaultConfiguration": { "level": "error" },
         })).collect::<Vec<_>>(),
     });
     let mut frame = Map::new();

@@ -80,6 +80,17 @@ fn junit_cases_have_no_properties() {
     assert!(!cases.contains("<propert"), "{text}");
 }
 
+/// GitHub requires these texts of each rule.
+#[test]
+fn sarif_rules_have_descriptions_and_help() {
+    let document = sarif_document(reported_run(passed_run(), Vec::new()));
+    for rule in document["runs"][0]["tool"]["driver"]["rules"].as_array().expect("rules") {
+        for key in ["shortDescription", "fullDescription", "help"] {
+            assert!(rule[key]["text"].is_string(), "{key} of {rule}");
+        }
+    }
+}
+
 /// A name that a spec may contain and that reverses text on a screen.
 const TEXT_WITH_BIDI_CONTROLS: &str = "a\u{202e}b\u{2066}c\u{61c}";
 
