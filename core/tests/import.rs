@@ -195,6 +195,19 @@ fn empty_list_of_types_selects_links() {
 }
 
 #[test]
+fn file_types_of_lefthook_become_types() {
+    let job = |kinds: &str| format!("pre-commit: {{jobs: [{{run: 'a {{staged_files}}', file_types: [{kinds}]}}]}}\n");
+    for (kinds, rules) in [("binary", "[binary]"), ("symlink", "[symlink]"), ("text, not symlink", "[text]")] {
+        let spec = import_text(Source::Lefthook, &job(kinds)).spec.expect("a spec");
+        assert!(spec.contains(&format!("files: {{ types: {rules} }}")), "{spec}");
+    }
+    for kinds in ["symlink, text", "text/x-sh"] {
+        let left = import_single_hook(Source::Lefthook, &job(kinds)).expect_err(kinds);
+        assert!(left.contains("file_types"), "{left}");
+    }
+}
+
+#[test]
 fn empty_list_of_stages_means_default_stages() {
     let hook = "{id: x, language: system, entry: a, stages: []}";
     let text = format!("default_stages: [manual]\nrepos: [{{repo: local, hooks: [{hook}]}}]\n");

@@ -148,8 +148,8 @@ pub(super) enum JobError {
     /// The hook is not one of git's.
     #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
     CustomHook { hook: String },
-    /// A file type is unknown.
-    #[error("its `file_types` name {}, which is unknown", quoted(.name))]
+    /// A file type has no equivalent.
+    #[error("its `file_types` name {}, which is no type of a step, or not together with the others", quoted(.name))]
     UnknownFileType { name: String },
     /// The directory is outside the repository.
     #[error("its `root` {} is not a directory below this one", quoted(.root))]

@@ -160,7 +160,9 @@ impl<'t> JobScope<'t> {
         }
         for kind in &self.file_types {
             let tag = match *kind {
-                "text" | "executable" => *kind,
+                "text" | "binary" | "executable" => *kind,
+                // No file of a step has another type in addition to this one.
+                "symlink" if self.file_types.len() == 1 => *kind,
                 "not executable" => "non-executable",
                 "not symlink" => continue,
                 other => return Err(JobError::UnknownFileType { name: other.to_owned() }),
