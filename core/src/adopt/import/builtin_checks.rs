@@ -143,7 +143,7 @@ sys.exit("\n".join(f for f in sys.argv[1:] if conflicts(os.path.normpath(f))) or
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError(\"a key occurs twice\")
     return dict(pairs)
-json.load(open(f, encoding=\"utf-8\"), object_pairs_hook=unique)",
+json.load(open(f, \"rb\"), object_pairs_hook=unique)",
             "ValueError, RecursionError",
             "json, sys",
         ),
