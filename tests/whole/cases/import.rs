@@ -41,6 +41,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("import::special_characters_in_file_names_are_passed_literally", special_file_names_are_passed_literally)
         .needs(NEEDS_HOOK_PROGRAMS),
     case("import::hook_that_fixes_files_fails_as_drift", fixing_hook_fails_as_drift).needs(NEEDS_HOOK_PROGRAMS),
+    case("import::fix_ends_files_as_the_hook_does", fix_ends_files_as_hook).needs(NEEDS_HOOK_PROGRAMS),
     case("import::hooks_of_known_tools_pass_a_clean_tree_and_find_faults", known_tools_find_faults)
         .needs(NEEDS_PUBLIC_TOOLS),
     dry_case("import::every_published_configuration_becomes_a_valid_spec", published_configs_become_valid_specs),
@@ -287,6 +288,26 @@ fn skills_are_added_to_existing_spec(env: &TestEnvironment) {
     repo.proctor(&["import", "--into"]).exits(2).prints_to_stderr(&["already has a skill"]);
     repo.write("bad.txt", "no line break");
     repo.run_with_only(&[]).exits(1);
+}
+
+fn fix_ends_files_as_hook(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_script("true"));
+    let config = "repos: [{repo: https://github.com/pre-commit/pre-commit-hooks, rev: v6.0.0, hooks: [{id: end-of-file-fixer}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    repo.proctor(&["import", "--into"]).exits(0);
+    let files = [
+        ("none.txt", "a", "a\n"),
+        ("unix.txt", "a\n\nb\n\n\n", "a\n\nb\n"),
+        ("windows.txt", "a\r\n\r\nb\r\n\r\n\r\n", "a\r\n\r\nb\r\n"),
+        ("blank.txt", "\r\n\n\r\n", ""),
+    ];
+    for (path, text, _) in files {
+        repo.write(path, text);
+    }
+    repo.run_with_only(&["--fix"]).exits(0);
+    for (path, _, fixed) in files {
+        assert_eq!(repo.read(path), fixed, "{path}");
+    }
 }
 
 fn unusable_configs_are_refused(env: &TestEnvironment) {

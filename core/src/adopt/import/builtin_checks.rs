@@ -101,7 +101,7 @@ const INLINE_CHECKS: &[InlineCheck] = &[
             "re, sys",
         ),
     )
-    .fixed_by(&["sed", "-i", "-e", ":a", "-e", r"/^\n*$/{$d;N;ba", "-e", "}", "-e", r"$a\"]),
+    .fixed_by(&["sed", "-i", "-e", ":a", "-e", r"/^[\r\n]*$/{$d;N;ba", "-e", "}", "-e", r"$a\"]),
     check("check-merge-conflict", TEXT, Finder::Lines(r#"grep -nHaE "^(<{7}|>{7}) ""#))
         .note("searches every tree for `<<<<<<<` and `>>>>>>>`, not only during a merge, and ignores `=======`"),
     check(
