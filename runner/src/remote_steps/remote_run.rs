@@ -92,18 +92,17 @@ impl RemoteRun {
         programs.get(platform).cloned().unwrap_or_default()
     }
 
-    /// Returns why results of workers are neither stored nor used for the steps of a skill; `None` if they are.
-    pub(crate) fn reuse_obstacle(&self, skill: &PlannedSkill) -> Option<ReuseObstacle> {
+    /// Returns the maximum age of the results of workers for the steps of a skill.
+    ///
+    /// # Errors
+    /// The reason why such results are neither stored nor used.
+    pub(crate) fn max_result_age_ms(&self, skill: &PlannedSkill) -> Result<u64, ReuseObstacle> {
         if !self.settings.trust_workers {
-            return Some(ReuseObstacle::UntrustedWorkers);
+            return Err(ReuseObstacle::UntrustedWorkers);
         }
-        let property = self.settings.container_property.clone();
-        self.max_result_age_ms(skill).is_none().then_some(ReuseObstacle::UnpinnedWorker { property })
-    }
-
-    /// Returns the maximum age of the results of workers for the steps of a skill; `None` if there is none to use.
-    pub(crate) fn max_result_age_ms(&self, skill: &PlannedSkill) -> Option<u64> {
-        self.settings.max_result_age_ms(&self.settings.platform_of(&skill.platform, &skill.container))
+        let platform = self.settings.platform_of(&skill.platform, &skill.container);
+        let unpinned = || ReuseObstacle::UnpinnedWorker { property: self.settings.container_property.clone() };
+        self.settings.max_result_age_ms(&platform).ok_or_else(unpinned)
     }
 
     /// Returns the toolchain checks that precede a step on the worker. The checks themselves run as steps of skills that the

@@ -495,7 +495,7 @@ impl RunContext {
         let remote = self.remote.get();
         let only_workers = remote.filter(|remote| !remote.falls_back());
         let is_cacheable = |skill: &PlannedSkill| {
-            let is_excluded = only_workers.is_some_and(|remote| remote.reuse_obstacle(skill).is_some());
+            let is_excluded = only_workers.is_some_and(|remote| remote.max_result_age_ms(skill).is_err());
             !is_excluded && skill.steps.iter().any(|step| self.step_reuse(skill, step).is_some())
         };
         let off = match &self.reuse {

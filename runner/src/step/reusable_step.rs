@@ -195,24 +195,24 @@ async fn worker_route(
     below: (&[MountedDirectory], &[Sha256Hex]),
 ) -> Option<WorkerRoute> {
     let remote = context.remote.get().filter(|remote| remote.executes(step))?;
-    let policy = &Policy { files: files.batches(step, policy), ..policy.clone() };
+    let reuse = context.reuse.as_ref()?;
     let falls_back = remote.falls_back();
-    let key = match (remote.reuse_obstacle(skill), remote.max_result_age_ms(skill)) {
-        (None, Some(max_age_ms)) => {
-            match (StepOnWorker { remote, context, skill, step, policy }.inputs().await, &context.reuse) {
-                (Ok(Some(inputs)), Some(reuse)) => {
-                    let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
-                    let key = reuse.worker_key((skill, step), policy, &tolerated, below);
-                    let programs = remote.programs_of(&inputs.platform);
-                    Ok(WorkerKey { key, inputs, max_age_ms, programs })
-                }
-                // A run executes such a step on this machine.
-                (Err(_), _) if falls_back => return None,
-                (Err(reason), _) => Err(ReuseObstacle::NotSent { message: reason.to_string() }),
-                (Ok(_), _) => return None,
-            }
+    let max_age_ms = match remote.max_result_age_ms(skill) {
+        Ok(max_age_ms) => max_age_ms,
+        Err(obstacle) => return Some(WorkerRoute { key: Err(obstacle), falls_back }),
+    };
+    let policy = &Policy { files: files.batches(step, policy), ..policy.clone() };
+    let key = match (StepOnWorker { remote, context, skill, step, policy }).inputs().await {
+        Ok(inputs) => {
+            let inputs = inputs?;
+            let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
+            let key = reuse.worker_key((skill, step), policy, &tolerated, below);
+            let programs = remote.programs_of(&inputs.platform);
+            Ok(WorkerKey { key, inputs, max_age_ms, programs })
         }
-        (obstacle, _) => Err(obstacle.unwrap_or(ReuseObstacle::UntrustedWorkers)),
+        // A run executes such a step on this machine.
+        Err(_) if falls_back => return None,
+        Err(reason) => Err(ReuseObstacle::NotSent { message: reason.to_string() }),
     };
     Some(WorkerRoute { key, falls_back })
 }

@@ -302,12 +302,11 @@ impl Session {
     }
 
     fn rows_changed_in_transaction(&self, deadline: Instant) -> Result<u64, SessionError> {
-        let rows = self.query_texts(
-            "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::text FROM pg_catalog.pg_stat_xact_user_tables",
-            deadline,
-        )?;
-        let number = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
-        Ok(number.unwrap_or_default())
+        const QUERY: &str = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint \
+            FROM pg_catalog.pg_stat_xact_user_tables";
+        let number: i64 =
+            self.run_until(deadline, async { Ok(self.client.query_one(QUERY, &[]).await?.try_get(0)?) })?;
+        Ok(number.unsigned_abs())
     }
 
     /// Does some work in a savepoint; outside of a transaction, in a new one. Undoes the effects if the work fails or if

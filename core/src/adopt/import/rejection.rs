@@ -149,7 +149,7 @@ pub(super) enum JobError {
     #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
     CustomHook { hook: String },
     /// A file type has no equivalent.
-    #[error("its `file_types` name {}, which is no type of a step, or not together with the others", quoted(.name))]
+    #[error("its `file_types` name {}, which a step cannot select, at least not together with its other types", quoted(.name))]
     UnknownFileType { name: String },
     /// The directory is outside the repository.
     #[error("its `root` {} is not a directory below this one", quoted(.root))]

@@ -41,7 +41,7 @@ pub const PROGRAMS: [&str; 25] = [
 pub enum ReadScope {
     /// Nothing; only the name matters.
     Name,
-    /// The first line, unless it is a [template](is_template). Up to [`MAX_SCRIPT_BYTES`] show that.
+    /// The first line. Up to [`MAX_SCRIPT_BYTES`] are read, to recognize a [template](is_template).
     FirstLine,
     /// The whole file, up to [`MAX_MARKER_BYTES`].
     Whole,

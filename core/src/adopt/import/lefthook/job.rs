@@ -161,7 +161,7 @@ impl<'t> JobScope<'t> {
         for kind in &self.file_types {
             let tag = match *kind {
                 "text" | "binary" | "executable" => *kind,
-                // No file of a step has another type in addition to this one.
+                // The selection combines types with `and`, and a link has no other type.
                 "symlink" if self.file_types.len() == 1 => *kind,
                 "not executable" => "non-executable",
                 "not symlink" => continue,
