@@ -16,7 +16,7 @@ use crate::commands::{
 use crate::error::CliError;
 use crate::interrupt;
 use crate::log::start_log;
-use crate::runtime::block_on;
+use crate::runtime::{block_on, block_on_one_thread};
 use crate::screen::Screen;
 use crate::style;
 
@@ -65,7 +65,7 @@ fn exit_with_usage(mut usage_error: clap::Error) -> ! {
 
 fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     match command {
-        CliCommand::Run(args) => block_on(run::run(args, caller, screen)),
+        CliCommand::Run(args) => run::run(args, caller, screen),
         CliCommand::Exec(args) => exec::exec(args, caller, screen),
         CliCommand::Doctor(args) => block_on(doctor::doctor(args, caller, screen)),
         CliCommand::Gc(args) => gc::gc(args, caller, screen),
@@ -77,16 +77,16 @@ fn dispatch(command: &CliCommand, caller: &Caller, screen: &mut Screen) -> Resul
         CliCommand::Plan(args) => plan::plan(args, caller, screen),
         CliCommand::Explain(args) if args.is_about_codes() => codes::explain(args, screen),
         CliCommand::Explain(args) => block_on(explain::explain(args, caller, screen)),
-        CliCommand::Gate(args) => block_on(gate::gate(args, caller, screen)),
+        CliCommand::Gate(args) => block_on_one_thread(gate::gate(args, caller, screen)),
         CliCommand::Sql(args) => block_on(sql::sql(&args.command, caller, screen)),
         CliCommand::Hook(args) => block_on(hook::hook(&args.command, caller, screen)),
-        CliCommand::Status(args) => block_on(status::status(args, caller, screen)),
+        CliCommand::Status(args) => block_on_one_thread(status::status(args, caller, screen)),
         CliCommand::Runs(args) => runs::runs(args, caller, screen),
-        CliCommand::Logs(args) => block_on(logs::logs(args, caller, screen)),
-        CliCommand::Report(args) => block_on(report::report(args, caller, screen)),
-        CliCommand::Compare(args) => block_on(compare::compare(args, caller, screen)),
-        CliCommand::Cancel(args) => block_on(cancel::cancel(args, caller, screen)),
-        CliCommand::Watch(args) => block_on(watch::watch(args, caller, screen)),
+        CliCommand::Logs(args) => block_on_one_thread(logs::logs(args, caller, screen)),
+        CliCommand::Report(args) => block_on_one_thread(report::report(args, caller, screen)),
+        CliCommand::Compare(args) => block_on_one_thread(compare::compare(args, caller, screen)),
+        CliCommand::Cancel(args) => block_on_one_thread(cancel::cancel(args, caller, screen)),
+        CliCommand::Watch(args) => block_on_one_thread(watch::watch(args, caller, screen)),
         CliCommand::Daemon(args) => block_on(daemon::daemon(&args.command, caller, screen)),
         CliCommand::Mcp(args) => block_on(mcp::mcp(args, caller, screen)),
         CliCommand::Schema(args) => generated_texts::schema(args, screen),

@@ -43,6 +43,7 @@ use crate::installation;
 use crate::interrupt::{self, Interrupts, SignalEffect};
 use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
+use crate::runtime::{block_on, block_on_one_thread};
 use crate::screen::{self, Screen, TextLayout};
 use completed_run::RunFuture;
 use conflicting_options::{is_range, reject_conflicting_options, skills_wanted};
@@ -61,16 +62,16 @@ const EVENT_CAPACITY: usize = 256;
 ///
 /// # Errors
 /// The run could not be carried out, or its record contradicts its result.
-pub(crate) async fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
+pub(crate) fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let mut reports = ReportOutputs::new(args.reports.format, screen)?;
-    let result = verify(args, caller, &mut reports, screen).await;
+    let result = verify(args, caller, &mut reports, screen);
     if let Err(error) = &result {
         reports.write_refusal(error, screen);
     }
     result
 }
 
-async fn verify(
+fn verify(
     args: &RunArgs,
     caller: &Caller,
     reports: &mut ReportOutputs,
@@ -84,11 +85,18 @@ async fn verify(
     let target =
         args.patch.as_deref().map(|file| patch_output::PatchDestination::prepare(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.backend.operator, caller)?;
-    let mut runs = CommandRuns::open(args, (repo, Reuse::Never), reports, caller, screen).await?;
-    runs.patch_target = target;
-    let result = runs.run_all(operator, screen).await;
-    runs.finish_exports(screen).await;
-    result
+    let found = block_on_one_thread(run_backend::find_daemon(args, &operator, &repo, caller, screen))?;
+    let is_in_daemon = found.is_some();
+    let work = async move {
+        let backend = RunBackend::new(found, args, &operator, caller, screen)?;
+        let mut runs =
+            CommandRuns::with_backend(backend, &operator, args, (repo, Reuse::Never), reports, caller)?;
+        runs.patch_target = target;
+        let result = runs.run_all(operator, screen).await;
+        runs.finish_exports(screen).await;
+        result
+    };
+    if is_in_daemon { block_on_one_thread(work) } else { block_on(work) }
 }
 
 /// The tree to verify.
@@ -135,7 +143,8 @@ impl<'a> CommandRuns<'a> {
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
         let operator = installation::operator(&args.backend.operator, caller)?;
-        let backend = RunBackend::select(args, operator.clone(), &repo, caller, screen).await?;
+        let found = run_backend::find_daemon(args, &operator, &repo, caller, screen).await?;
+        let backend = RunBackend::new(found, args, &operator, caller, screen)?;
         Self::with_backend(backend, &operator, args, (repo, reuse), reports, caller)
     }
 

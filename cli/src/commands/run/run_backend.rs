@@ -22,20 +22,37 @@ pub(super) enum RunBackend {
     Daemon(ReachableDaemon),
 }
 
+/// Returns the daemon that does the runs; `None` if this process does them.
+///
+/// # Errors
+/// A daemon is required and none responds.
+pub(super) async fn find_daemon(
+    args: &RunArgs,
+    operator: &OperatorConfig,
+    repo: &Path,
+    caller: &Caller,
+    screen: &mut Screen,
+) -> Result<Option<ReachableDaemon>, CliError> {
+    let wanted = BackendCriteria { options: &args.backend, operator, repo };
+    daemon::select_backend_with_env(wanted, caller, screen).await
+}
+
 impl RunBackend {
-    /// Chooses a daemon if one is available, otherwise this process.
-    pub(super) async fn select(
+    /// Returns the backend: `daemon` if there is one, otherwise this process.
+    ///
+    /// # Errors
+    /// Something that a run in this process needs is missing.
+    pub(super) fn new(
+        daemon: Option<ReachableDaemon>,
         args: &RunArgs,
-        operator: OperatorConfig,
-        repo: &Path,
+        operator: &OperatorConfig,
         caller: &Caller,
         screen: &mut Screen,
     ) -> Result<Self, CliError> {
-        let wanted = BackendCriteria { options: &args.backend, operator: &operator, repo };
-        match daemon::select_backend_with_env(wanted, caller, screen).await? {
-            Some(daemon) => Ok(Self::Daemon(daemon)),
-            None => Ok(Self::InProcess(Arc::new(engine::open(&args.backend.state, operator, caller, screen)?))),
-        }
+        Ok(match daemon {
+            Some(daemon) => Self::Daemon(daemon),
+            None => Self::InProcess(Arc::new(engine::open(&args.backend.state, operator.clone(), caller, screen)?)),
+        })
     }
 
     /// Returns the owner of the steps' reports.
