@@ -80,7 +80,7 @@ pub enum GitRequest {
         commit: CommitRef,
         /// The files: a spec and the files that it includes.
         paths: Vec<RepoPath>,
-        /// True if the identity is wanted, for which all files are read.
+        /// True if the identity is requested, for which all files are read.
         identity: bool,
     },
     /// Returns the hashes of single files in a commit's tree.

@@ -337,11 +337,11 @@ class Health(TypedDict):
 
 
 class InconclusiveDetail(TypedDict):
-    """A reason why a run is inconclusive, with what happened."""
+    """A reason why a run is inconclusive, with a description of the event."""
 
     # The kind of the reason.
     doubt: InconclusiveReason
-    # The event, its location, and what to do.
+    # A description of the event, its location, and the remedy.
     message: str
 
 
@@ -442,7 +442,7 @@ class RemoteReuse(TypedDict):
     endpoint: str
     # Number of steps whose result came from the server in this run.
     hits: int
-    # The reason why the server was not asked any more; `null` if it worked.
+    # The reason why the run stopped using the server; `null` if the server worked.
     problem: Optional[str]
     # The reason for the first refusal; `null` without one.
     refusal: Optional[str]
@@ -783,7 +783,7 @@ class _SqlAskAttemptRequired(TypedDict):
 
 
 class SqlAskAttempt(_SqlAskAttemptRequired, total=False):
-    """One answer of the model, and what became of it."""
+    """One answer of the model, and its outcome."""
 
     # The findings about the statement.
     diagnostics: list[SqlDiagnostic]

@@ -90,7 +90,7 @@ impl Launcher {
         let (jobs, inbox) = channel::<SpawnJob>();
         let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
-        // This comes before the first helper starts, since it may move this process to another group.
+        // Must come before the first helper starts, since it may move this process to another group.
         let seat = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
@@ -286,8 +286,9 @@ impl Launcher {
         wanted: SandboxRequirements<'_>,
         ops: Vec<SetupOp>,
     ) -> Result<PreparedSandbox, SandboxError> {
-        let pair =
-            || wire::socket_pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
+        let pair = || {
+            wire::socket_pair().map_err(|source| SandboxError::System { what: "cannot create a socket pair", source })
+        };
         let orders = space.as_host_dir().is_none().then(pair).transpose()?;
         let SandboxRequirements { facts, user, lowers, stdout_mode: speech } = wanted;
         let (stdout, their_stdout) = match speech {
@@ -515,5 +516,5 @@ fn stream_socket_pair() -> Result<(OwnedFd, OwnedFd), SandboxError> {
         rustix::net::SocketFlags::CLOEXEC,
         None,
     );
-    made.map_err(SandboxError::system("cannot make a socket pair"))
+    made.map_err(SandboxError::system("cannot create a socket pair"))
 }

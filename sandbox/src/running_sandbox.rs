@@ -438,7 +438,7 @@ impl AttemptState {
             wait::wait_readable(init.as_fd(), wait::EXIT_TIMEOUT)?;
         }
         self.helper.as_mut().map_or(Ok(()), HelperProcess::wait_or_kill)?;
-        // It ends with the helper.
+        // This process ends with the helper.
         if let Some(server) = &self.view_server {
             wait::wait_readable(server.as_fd(), wait::EXIT_TIMEOUT)?;
         }
@@ -565,7 +565,7 @@ impl Drop for RunningSandbox {
 }
 
 pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot make a pipe"))
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot create a pipe"))
 }
 
 #[cfg(test)]

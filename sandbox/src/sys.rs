@@ -131,7 +131,7 @@ pub(crate) struct ProcessUsage {
     pub(crate) user: Duration,
     /// CPU time in the kernel.
     pub(crate) system: Duration,
-    /// The largest resident set size of any one of them, in KiB.
+    /// The largest resident set size of any single process, in KiB.
     pub(crate) max_rss_kib: u64,
 }
 
@@ -315,7 +315,7 @@ pub fn take_inherited_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     if number <= libc::STDERR_FILENO {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a plain call without pointers; it fails if the descriptor is not open.
+    // SAFETY: the call passes no pointers; it fails if the descriptor is not open.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     check_result(flags.into())?;
     if flags & libc::FD_CLOEXEC != 0 {

@@ -68,7 +68,7 @@ pub(crate) struct RunSpaceRequest {
     pub(crate) at: std::path::PathBuf,
     /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The number of files that the file system can hold.
+    /// The maximum number of files on the file system.
     pub(crate) inodes: u64,
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
@@ -83,7 +83,7 @@ pub(crate) struct RunSpaceRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NamespaceCheck {
-    /// Nothing. An attempt that cannot get its namespaces is refused.
+    /// No replacement. An attempt that cannot get its namespaces is refused.
     Nothing,
     /// The namespaces of an attempt. A run that may do without them must know at this point.
     Namespaces,

@@ -8,7 +8,8 @@
 //!    which missing controls are tolerated and recorded.
 //! 4. It lists the writes of the step, stores the outputs, and writes the report last.
 //!
-//! The agent has no result of its own: a report says what happened, and without a report nothing is known.
+//! The exit code of the agent means nothing: the report describes the step, and without a report nothing is known about
+//! it.
 //!
 //! [`agent`]: crate::agent
 
@@ -55,7 +56,7 @@ pub fn main() -> ExitCode {
 }
 
 fn serve_request() -> Result<(), AgentError> {
-    // This comes before the first thread, which inherits the blocked signals.
+    // Must come before the first thread, which inherits the blocked signals.
     let signals = TerminationSignals::block()?;
     let root = InputRoot::current()?;
     root.remove_outputs()?;

@@ -330,7 +330,7 @@ fn rejects_names_that_leave_tree() {
     let link = write_object(&repo, "blob", b"/tmp");
     let inner = write_tree(&repo, &[("100644", b"escaped", &blob)]);
     let both = write_tree(&repo, &[("120000", b"a", &link), ("40000", b"a", &inner)]);
-    assert!(refusal(&repo, &write_commit(&repo, &both)).contains("stands there twice"));
+    assert!(refusal(&repo, &write_commit(&repo, &both)).contains("occurs twice in its directory"));
     let nul = write_object(&repo, "blob", b"a\0b");
     assert!(refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("120000", b"a", &nul)]))).contains("NUL"));
     let empty = write_object(&repo, "blob", b"");
@@ -405,7 +405,7 @@ fn rejects_duplicate_name() {
     let repo = FixtureRepo::small();
     let (one, two) = (write_object(&repo, "blob", b"1"), write_object(&repo, "blob", b"2"));
     let commit = write_commit(&repo, &write_tree(&repo, &[("100644", b"a", &one), ("100644", b"a", &two)]));
-    assert!(refusal(&repo, &commit).contains("`a` stands there twice"));
+    assert!(refusal(&repo, &commit).contains("`a` occurs twice in its directory"));
 }
 
 fn rejects_object_of_wrong_kind() {

@@ -74,7 +74,7 @@ enum VerifierError {
     NotADocument(#[source] serde_json::Error),
     #[error("one of its findings has no `message`")]
     NoMessage,
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 

@@ -65,7 +65,8 @@ pub enum ServerError {
 /// The files outside of its private directory that a server uses.
 #[derive(Debug, Clone, Default)]
 pub struct ServerFiles {
-    /// The archive from which the data directory is copied; without one, it is created anew, which takes seconds.
+    /// The archive from which the data directory is copied; without an archive, the server creates a new directory,
+    /// which takes seconds.
     pub template: Option<PathBuf>,
     /// The directory for a socket that other programs of the user reach.
     pub socket_directory: Option<PathBuf>,

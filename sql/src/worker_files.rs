@@ -61,7 +61,7 @@ impl MountedFile {
     }
 }
 
-/// A database file with the files beside it that hold some of its changes.
+/// A database file with the files next to it that hold some of its changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountedDatabase {
     pub(crate) file: MountedFile,

@@ -154,7 +154,7 @@ enum WorkerStartError {
 
 /// A panic of a blocking task.
 #[derive(Debug, thiserror::Error)]
-#[error("a part of proctor broke: {0}")]
+#[error("an internal task of proctor failed: {0}")]
 struct BrokenTask(#[from] tokio::task::JoinError);
 
 /// The reason why a worker gave no answer.
@@ -583,7 +583,7 @@ fn failure_message(running: &RunningSandbox, error: &io::Error) -> String {
     messages.join("; ")
 }
 
-/// Waits until a sandbox sends a report; returns `false` if the time is over.
+/// Waits until a sandbox sends a report; returns `false` if the time limit was reached.
 fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let left = until.saturating_duration_since(Instant::now());

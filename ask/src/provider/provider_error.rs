@@ -78,7 +78,7 @@ pub enum CommandError {
     #[error("the command reports an error: {0}")]
     Reported(String),
     /// A thread panicked.
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 

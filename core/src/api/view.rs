@@ -294,7 +294,7 @@ impl RunView {
 /// Returns a message for a run in which all steps passed; the results of `cached` steps were reused.
 pub fn all_passed_message(steps: usize, cached: usize) -> String {
     let passed = match steps {
-        1 => "its one step passed".to_owned(),
+        1 => "its only step passed".to_owned(),
         steps => format!("all {steps} steps passed"),
     };
     if cached == 0 { passed } else { format!("{passed}, {cached} {CACHED}") }

@@ -35,7 +35,7 @@ pub struct RemoteReuse {
     pub refused: u64,
     /// The reason for the first refusal; `null` without one.
     pub refusal: Option<String>,
-    /// The reason why the server was not asked any more; `null` if it worked.
+    /// The reason why the run stopped using the server; `null` if the server worked.
     pub problem: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl RemoteReuse {
     /// Returns the notice about a server that did not work; `None` if it did.
     pub fn notice(&self) -> Option<String> {
         let problem = self.problem.as_ref()?;
-        Some(format!("the remote cache does not work, and the run did without it: {problem}"))
+        Some(format!("the remote cache does not work, so the run did not use it: {problem}"))
     }
 }
 

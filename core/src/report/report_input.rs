@@ -1,4 +1,4 @@
-//! Represents what a report is about.
+//! Represents the input of a report: the run, its documents and their source.
 
 use std::collections::BTreeSet;
 

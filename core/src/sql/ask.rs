@@ -269,7 +269,7 @@ impl TokenCounts {
     }
 }
 
-/// One answer of the model, and what became of it.
+/// One answer of the model, and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlAskAttempt")]
 pub struct AskAttempt {

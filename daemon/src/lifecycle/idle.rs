@@ -49,7 +49,7 @@ pub(super) async fn release_memory_when_idle(service: &Service, mut connections:
         }
         tokio::select! {
             () = service.wait_until_busy() => {}
-            // Waits for changes from here on only.
+            // Waits only for changes that follow this call.
             changed = connections.changed() => if changed.is_err() { std::future::pending::<()>().await },
         }
     }

@@ -267,7 +267,7 @@ impl RunManager {
         self.queue.remove(owned.live.id());
         self.request_bytes = self.request_bytes.saturating_sub(owned.request_bytes);
         if panicked {
-            tracing::error!(run = %owned.live.id(), "what conducts a run broke");
+            tracing::error!(run = %owned.live.id(), "the task of a run failed unexpectedly");
             end_unrecorded(&owned.live, "an internal part of proctor failed, so there is no result; please report it");
             owned.live.mark_ended();
         }

@@ -144,7 +144,7 @@ impl ObjectKind {
         }
     }
 
-    /// Returns the kind for one of git's words.
+    /// Returns the kind of object for git's name of it.
     pub(crate) fn from_name(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }

@@ -148,8 +148,9 @@ const SYSTEM_PATH: [&str; 7] =
 pub(crate) struct ToolchainSearch<'a> {
     /// The caller's home.
     pub home: &'a Path,
-    /// User whose rights apply to the search; `None` uses our own. Paths that the operator configured are looked up
-    /// with our rights, except below the caller's home, whose owner controls what they lead to.
+    /// User whose rights apply to the search; `None` uses the rights of this process. Paths that the operator
+    /// configured are looked up with this process's rights. An exception are paths below the caller's home, whose owner
+    /// controls their targets.
     pub reader: Option<FsCredentials>,
     /// The operator's configuration, for its mounts and masks; `~/` is the caller's home.
     pub operator: &'a OperatorConfig,

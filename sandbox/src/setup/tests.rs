@@ -73,7 +73,7 @@ wait until the daemon has registered PID 1
 enter the control group of this attempt
 hide control groups above it
 host name `localhost`
-set the loopback device up
+bring the loopback device up
 wait until / is read-only
 mount a fresh /proc
 mount a fresh /sys, read-only
@@ -136,10 +136,10 @@ fn shows_checkout_at_repository_path() {
     let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
     for wanted in [
         "open /home/u/.state/x/tree and the run space",
-        "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
-        "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
-        "take /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
-        "take /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
+        "clone the mount of /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
+        "clone the mount of /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
+        "clone the mount of /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
+        "clone the mount of /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
         "mount the opened directory at /home/u/src/r/m/.git",
         "mount the opened directory at /home/u/src/r/.git/modules/m/objects",
         "refuse file systems mounted below /home/u/.state/x/tree",

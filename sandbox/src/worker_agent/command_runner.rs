@@ -123,7 +123,7 @@ impl<'a> CommandRunner<'a> {
         if !self.space.is_in_memory() {
             return Ok(());
         }
-        // Some workers have none. If it cannot be created, the sandbox reports that.
+        // Some workers lack a control group. If it cannot be created, the sandbox reports that.
         self.mount_points.ensure(Path::new("/sys"));
         if !self.mount_points.ensure(&self.request.home) {
             self.places.home = self.work.create_directory("home")?;

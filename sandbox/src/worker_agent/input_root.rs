@@ -137,9 +137,9 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Creates it. A small tree is copied to memory, if `TMPDIR`, `/tmp` or `/dev/shm` is a tmpfs with enough space, because
-    /// creating a file on a disk takes much longer. Otherwise, the directory is in the input root. If that is on a remote
-    /// file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
+    /// Creates the directory. A small tree is copied to memory, if `TMPDIR`, `/tmp` or `/dev/shm` is a tmpfs with
+    /// enough space, because creating a file on a disk takes much longer. Otherwise, the directory is in the input
+    /// root. If that is on a remote file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
     pub(super) fn create(root: &InputRoot) -> Result<Self, AgentError> {
         if let Some(size) = TreeSize::of_small([TREE_DIRECTORY, GIT_DIRECTORY].map(|name| root.path.join(name))) {
             let candidates = [temporary_directory(), "/tmp".into(), "/dev/shm".into()];
@@ -158,7 +158,7 @@ impl WorkDirectory {
             .map_err(AgentError::path("cannot create a directory for the copy of the tree in", parent))
     }
 
-    /// Creates it in a directory that other actions use, too.
+    /// Creates the directory inside a directory that other actions use, too.
     fn create_in_temporary(parent: &Path) -> Result<Self, Errno> {
         for number in 0..MAX_TRIES {
             match Self::create_in(parent, &format!("{WORK_DIRECTORY}-{}-{number}", std::process::id())) {

@@ -99,7 +99,7 @@ pub struct KeptDatabase {
 }
 
 impl TidbZero {
-    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user.
+    /// Creates a client of the service; sends no request yet. `store` is a file in a directory of the current user.
     pub fn new(settings: TidbZeroSettings, store: PathBuf, now: Now) -> Self {
         Self { settings, store, now }
     }
@@ -227,8 +227,8 @@ pub struct TidbChecker {
 }
 
 impl TidbChecker {
-    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user, and `program`
-    /// the path of `proctor-sql`.
+    /// Creates a client of the service; sends no request yet. `store` is a file in a directory of the current user, and
+    /// `program` the path of `proctor-sql`.
     pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf, now: Now) -> Self {
         let zero = TidbZero::new(settings, store, now);
         Self { servers: Provisioned::new(zero.clone()), zero, program }

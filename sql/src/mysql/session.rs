@@ -59,7 +59,7 @@ pub(super) enum SessionError {
     #[error("the server does not answer: {0}")]
     Connection(#[source] mysql_async::Error),
     /// The deadline passed.
-    #[error("the time is over")]
+    #[error("the time limit was reached")]
     TimedOut,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]

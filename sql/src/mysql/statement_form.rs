@@ -1,5 +1,5 @@
 //! Classifies a statement by its words: whether it is a query, a change of rows, a definition, or another command, and
-//! what it does besides the use of tables, which the server reports. Unknown commands are actions that no policy
+//! which effects it has. The server reports the tables that it uses. Unknown commands are actions that no policy
 //! allows.
 
 use std::collections::BTreeSet;

@@ -215,7 +215,7 @@ impl Tokens<'_> {
     /// Reports whether a natural join may compare a column of a used table.
     fn may_be_common(&self, table: &str, column: &str, used: &[(String, Vec<String>)]) -> bool {
         let sources = (0..self.all.len()).filter(|at| self.is_any(*at, SOURCES)).count();
-        // The first word of a query is one of them; that of another statement is none.
+        // The first word of a query is in this list; the first word of any other statement is not.
         let has_unknown_columns = sources > usize::from(self.is_any(self.first_after_brackets(0), SOURCES));
         let is_elsewhere = |(other, columns): &(String, Vec<String>)| {
             other != table && columns.iter().any(|name| name.eq_ignore_ascii_case(column))

@@ -1,5 +1,5 @@
-//! Reads the content of a database from the catalogs of PostgreSQL: tables, views and what stands behind them, keys,
-//! triggers and functions.
+//! Reads the content of a database from the catalogs of PostgreSQL: tables, views and their definitions, keys, triggers
+//! and functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -31,7 +31,7 @@ pub(super) enum SessionError {
     #[error(transparent)]
     Server(#[from] tokio_postgres::Error),
     /// The deadline passed.
-    #[error("the time is over")]
+    #[error("the time limit was reached")]
     TimedOut,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]
@@ -49,14 +49,14 @@ pub(super) enum SessionError {
 pub(super) enum Effects {
     /// They are undone.
     Undo,
-    /// They remain until the end of the transaction.
+    /// The settings remain until the end of the transaction.
     Keep,
 }
 
 /// The way to count the rows that a statement changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowCount {
-    /// The statement changes none, so its result may be left incomplete.
+    /// The statement changes no rows, so its result may be left incomplete.
     Unchanged,
     /// The server reports the number at the end of the statement.
     Reported,
@@ -168,7 +168,7 @@ impl Session {
         self.begin_with("BEGIN", deadline)
     }
 
-    /// Begins a transaction with a statement of its own.
+    /// Begins a transaction with a separate statement.
     pub(super) fn begin_with(&mut self, begin: &str, deadline: Instant) -> Result<(), SessionError> {
         self.execute_batch(begin, deadline)?;
         self.is_in_transaction = true;
@@ -324,7 +324,7 @@ impl Session {
             self.execute_batch(&format!("SAVEPOINT {SAVEPOINT}"), deadline)?;
         }
         let done = work(self);
-        // The effects must be undone even if the time is over.
+        // The effects must be undone even if the time limit was reached.
         let end = Instant::now().max(deadline) + CANCEL_TIMEOUT;
         let ended = match (is_alone, effects) {
             (true, _) => self.rollback(end),

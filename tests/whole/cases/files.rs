@@ -245,7 +245,7 @@ fn step_without_files_is_no_pass(env: &TestEnvironment) {
         (Some("no_files"), Some("inconclusive"))
     );
     gate(&repo).exits(5);
-    // With another step that runs, the whole is a pass with a warning.
+    // If another step runs, the run passes with a warning.
     let steps = [file_step("it", &["files: { types: [python] }"]), TestStep::sh("other", "true")];
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", steps)]).to_yaml(env.marker()));
     repo.run_with_only(&[]).exits(0).prints(&["found no file to check in the whole tree", "1 without files"]);

@@ -313,7 +313,7 @@ fn changed_record_is_refused(env: &TestEnvironment) {
         envelope["payload"] = json!(format!("{}{rest}", if first == "e" { "f" } else { "e" }));
         envelope.to_string().into_bytes()
     });
-    refuses(&machines, "a record: its signature does not fit its content");
+    refuses(&machines, "a record: its signature does not match its content");
 }
 
 fn unsigned_record_is_refused(env: &TestEnvironment) {
@@ -380,7 +380,7 @@ fn forged_path_set_is_refused(env: &TestEnvironment) {
         envelope.to_string().into_bytes()
     });
     machines.repo.write("README.md", "changed\n");
-    refuses(&machines, "a path set: its signature does not fit its content");
+    refuses(&machines, "a path set: its signature does not match its content");
 }
 
 /// Checks that a machine executes its step after one notice.

@@ -282,7 +282,7 @@ fn broken_service_is_error(env: &TestEnvironment) {
     let mut service = Service::start(&repo, &certificates, server.port, "gone");
     verify(&service.config).exits(0);
     assert_eq!(service.requests(), 2);
-    // Nothing listens here any more.
+    // No process listens on this port any more.
     let config = service.config.clone();
     drop(service);
     std::fs::remove_file(env.state_dir().join("tidb-zero.json")).expect("the stored instance");

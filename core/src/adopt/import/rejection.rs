@@ -55,7 +55,7 @@ pub(super) enum HookError {
     #[error("it runs at the stage {}, which checks no tree", quoted(&.stages.join(", ")))]
     NonTreeStage { stages: Vec<String> },
     /// The configuration replaces the language of a known hook.
-    #[error("its `language` is made {} here, and only that of its repository is known", quoted(.language))]
+    #[error("its `language` is set to {} here, but only the language of its repository is known", quoted(.language))]
     ReplacedLanguage { language: String },
     /// The configuration replaces another key of a known hook.
     #[error("its `{key}` differs from that of its repository")]
@@ -134,7 +134,7 @@ pub(super) enum JobError {
     #[error("it runs only under a condition (`only`)")]
     OnlyCondition,
     /// The job has a condition `skip`.
-    #[error("whether it runs depends on a condition (`skip`)")]
+    #[error("it runs only under a condition (`skip`)")]
     SkipCondition,
     /// The job is disabled.
     #[error("it is turned off (`skip: true`)")]
@@ -145,7 +145,7 @@ pub(super) enum JobError {
     /// The hook checks something other than files.
     #[error("it runs at git's `{hook}`, which checks no tree")]
     NonTreeHook { hook: String },
-    /// The hook is not one of git's.
+    /// Git does not define a hook of this name.
     #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
     CustomHook { hook: String },
     /// A file type has no equivalent.
@@ -176,6 +176,6 @@ pub(super) enum JobError {
     #[error("it is a script with a `root`")]
     ScriptWithRoot,
     /// The arguments of a script contain placeholders or variables.
-    #[error("what its script is given depends on the files of a commit")]
+    #[error("the arguments of its script depend on the files of a commit")]
     ScriptArguments,
 }

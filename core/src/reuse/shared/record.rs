@@ -62,13 +62,13 @@ pub struct ExpectedRecord<'a> {
 /// The reason why a signed record is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordRefusal {
-    /// It is not a statement of this version.
+    /// The record is not a statement of this version.
     NotReadable,
-    /// It is about another step, or other inputs.
+    /// The record is about another step, or other inputs.
     OtherExecution,
-    /// It repeats another record.
+    /// The record repeats another record.
     NotExecuted,
-    /// It is too old.
+    /// The record is too old.
     TooOld,
     /// Its time is in the future.
     FromTheFuture,

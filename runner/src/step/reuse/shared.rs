@@ -245,7 +245,7 @@ impl StepReuse {
         Some(SharedDraft { paths, record })
     }
 
-    /// Stores what is still being stored on the server, and the digests of files.
+    /// Waits until all uploads to the server have ended, and stores the digests of files.
     pub(crate) async fn finish_sharing(&self) {
         let Some(shared) = &self.shared else { return };
         shared.finish().await;

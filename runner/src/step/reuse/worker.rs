@@ -69,7 +69,7 @@ impl StepReuse {
 
     fn search_of_worker(&self, worker: &WorkerKey) -> Result<StoredResult, NoResult> {
         let refusal = |result: &StoredResult| {
-            // A result that does not say which worker it comes from answers for none.
+            // A result that does not name its worker is not used for any worker.
             let execution = result.evidence.remote_execution().filter(|execution| execution.trusted);
             let Some((inputs, execution)) = result.worker.as_ref().zip(execution) else {
                 return Some(NoResult::NotStored);

@@ -55,7 +55,7 @@ const REMOVED_PREFIX: &str = "removed-";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathScope {
-    /// The user who asked for the run.
+    /// The user who requested the run.
     pub(crate) caller: u32,
     /// The user that owns the files.
     pub(crate) owner: u32,

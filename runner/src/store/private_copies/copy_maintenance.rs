@@ -199,7 +199,7 @@ struct MeasuredSize {
 }
 
 impl MeasuredSize {
-    /// Returns whether the size holds: nothing was used since, or the measurement is recent.
+    /// Returns whether the measured size is still valid: no copy was used since, or the measurement is recent.
     fn holds(&self, newest: u64, used: Duration, now: Duration) -> bool {
         let age = now.checked_sub(self.measured);
         self.newest == newest && (self.used == used || age.is_some_and(|age| age < SIZE_LIFETIME))
@@ -348,7 +348,7 @@ pub(crate) fn evict(
             if all_bytes > max_bytes { copies.sweep(CopiesToKeep::Nothing, freed) } else { Ok(()) }
         });
         if let Err(error) = swept {
-            tracing::debug!(%error, path = %path.display(), "a private copy stays");
+            tracing::debug!(%error, path = %path.display(), "a private copy could not be removed");
         }
     }
     Ok(())
