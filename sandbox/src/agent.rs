@@ -106,7 +106,7 @@ pub struct AgentCommand {
     pub max_output_bytes: u64,
 }
 
-/// What happened on the worker.
+/// The events on the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
     /// [`AGENT_PROTOCOL`].

@@ -458,7 +458,7 @@ fn send_claim(
         layers: LayerIds { lowers: lowers.to_vec(), upper: slot.id() },
         held: sandbox.enforced_limits().clone(),
         ops: claim_ops(policy),
-        // What one command has read is in the kernel's caches, and another view records it no more.
+        // The kernel caches the accesses of a command, and a view does not record cached accesses of the next command.
         serves_on: space.allows_reuse() && !policy.view,
     })
 }

@@ -76,7 +76,7 @@ struct AttemptState {
     view_server: Option<OwnedFd>,
     /// `true` if the command is to run on a view.
     wants_view: bool,
-    /// What the command read of the host, once the command has ended.
+    /// The accesses of the command to the host, once the command has ended.
     view_trace: Option<ViewTrace>,
     /// The paths that the view withheld.
     withheld: Option<WithheldPaths>,
@@ -133,7 +133,7 @@ pub enum EventPoll {
     Closed,
 }
 
-/// What a command read of the host, or the reason why that is not known.
+/// The accesses of a command to the host, or the reason why they are not known.
 pub type ViewTrace = Result<AccessTrace, NoTrace>;
 
 /// The parts from which a [`RunningSandbox`] is made.

@@ -618,7 +618,7 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
         if let Some(kept) = kept {
             return Err(SandboxError::policy(
                 format!("the writable directory `{}` would expose `{}`", directory.display(), kept.display()),
-                "move the file that is to be written to a directory of its own",
+                "move the file that is to be written to a separate directory",
             ));
         }
     }

@@ -1,8 +1,8 @@
 //! Implements the agent program of a remote worker, `proctor-sandbox agent`. It runs one request of [`agent`], in the
 //! directory that is the input root of its action:
 //!
-//! 1. It reads the request, and copies the tree to a directory of its own. The inputs themselves may be links to files
-//!    of the worker's store, so no step may write them.
+//! 1. It reads the request, and copies the tree to a separate directory. The inputs themselves may be links to files of
+//!    the worker's store, so no step may write them.
 //! 2. It creates a run space, and a layer for each earlier step.
 //! 3. It runs the checks of the toolchains over an empty tree, and then the step. Each command has its own sandbox, in
 //!    which missing controls are tolerated and recorded.

@@ -222,7 +222,7 @@ impl Mysql {
 
     /// Records that a statement changes rows of some tables.
     fn note_changes<'t>(&mut self, mut tables: impl Iterator<Item = &'t str>) {
-        // What a trigger changes is unknown.
+        // The changes of a trigger are unknown.
         let has_triggers = !self.content.triggers.is_empty();
         let lasting = &self.content.lasting_tables;
         self.has_lasting_changes |= !lasting.is_empty() && (has_triggers || tables.any(|name| lasting.contains(name)));

@@ -70,7 +70,7 @@ pub struct ServerFiles {
     pub template: Option<PathBuf>,
     /// The directory for a socket that other programs of the user reach.
     pub socket_directory: Option<PathBuf>,
-    /// The memory that each process of the server may use, in bytes, if the server has no limit of its own.
+    /// The memory that each process of the server may use, in bytes, if the server has no setting for a limit.
     pub process_memory: Option<u64>,
 }
 

@@ -2,7 +2,7 @@
 //! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
 //! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
-//! directory. Only a request that keeps its effects gets a worker of its own that may write the directory of the
+//! directory. Only a request that keeps its effects gets a separate worker that may write the directory of the
 //! database. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
@@ -51,7 +51,7 @@ const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum size of a template, in bytes.
 const MAX_TEMPLATE_BYTES: u64 = 256 << 20;
 
-/// What the sandbox of a worker may use.
+/// The files and resources that the sandbox of a worker may use.
 #[derive(Debug, Clone, Copy)]
 struct WorkerSize {
     disk_bytes: u64,

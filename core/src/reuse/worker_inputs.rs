@@ -76,7 +76,7 @@ impl WorkerInputs {
             (*agent != now.agent, WorkerChange::Agent),
             (*tree != now.tree, WorkerChange::Tree),
             (*git != now.git, WorkerChange::Git),
-            // Whether there is a git directory is also a part of the request.
+            // The request also contains whether there is a git directory.
             (*request != now.request, WorkerChange::Request),
         ];
         changes.into_iter().find_map(|(differs, change)| differs.then_some(change))

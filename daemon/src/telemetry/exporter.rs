@@ -36,7 +36,7 @@ pub(crate) const FINAL_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Telemetry {
     queue: mpsc::Sender<FinishedWork>,
     target: watch::Sender<Option<Arc<ExportTarget>>>,
-    /// Whether there is a target. Reading it takes no lock.
+    /// True if there is a target. Reading it takes no lock.
     is_enabled: AtomicBool,
     metrics: Metrics,
     stopping: CancellationToken,

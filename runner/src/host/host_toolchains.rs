@@ -94,7 +94,7 @@ const PACKAGE_STORES: [&str; 17] = [
     ".cache/deno",
 ];
 
-/// The usual place of Homebrew, in the home of a user of its own.
+/// The usual place of Homebrew, in the home of a separate user.
 const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
 /// The directories of Homebrew that hold installed software.
 const LINUXBREW_DIRS: [&str; 8] = ["bin", "sbin", "Cellar", "opt", "lib", "include", "share", "etc/ca-certificates"];

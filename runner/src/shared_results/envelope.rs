@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{SigningKey, TrustedKeys};
 
-/// Maximum number of signatures of an envelope that are looked at.
+/// Maximum number of signatures of an envelope that are checked.
 const MAX_SIGNATURES: usize = 16;
 
 #[derive(Serialize, Deserialize)]

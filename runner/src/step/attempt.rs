@@ -55,9 +55,9 @@ pub(crate) struct AttemptResult {
     pub processes_ended: bool,
     /// The sandbox, if the command left nothing in it and it can be reused.
     pub sandbox: Option<RunningSandbox>,
-    /// What the command read of the host; `None` if it did not run on a view.
+    /// The accesses of the command to the host; `None` if it did not run on a view.
     pub view: Option<ViewTrace>,
-    /// What a worker got for the command; `None` if the command did not run on a worker.
+    /// The inputs that a worker got for the command; `None` if the command did not run on a worker.
     pub sent: Option<Box<WorkerInputs>>,
     /// The paths that the view withheld from the command; `None` if it reported none.
     pub withheld: Option<WithheldPaths>,
@@ -91,12 +91,12 @@ impl AttemptResult {
     }
 }
 
-/// What determines the result of an attempt, as far as it is known.
+/// The known inputs that determine the result of an attempt.
 #[derive(Debug)]
 pub(crate) enum AttemptInputs {
-    /// What the command read of the host.
+    /// The accesses of the command to the host.
     Read(ViewTrace),
-    /// What a worker got for the command.
+    /// The inputs that a worker got for the command.
     Sent(Box<WorkerInputs>),
 }
 

@@ -1,4 +1,4 @@
-//! Mounts the paths that skills need and that no commit contains. Each skill writes to a layer of its own above the
+//! Mounts the paths that skills need and that no commit contains. Each skill writes to a separate layer above the
 //! stored content; the layer is discarded when the run ends.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) enum PathState {
     Unprepared(String),
 }
 
-/// Whether commands may prepare paths.
+/// The policy whether commands may prepare paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Preparation {
     /// A command runs if its result is not stored.

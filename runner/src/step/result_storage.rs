@@ -22,7 +22,7 @@ use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
     pub(crate) key: StepKey,
-    /// Whether a stored result holds, and the execution checks it.
+    /// The relation of the execution to a stored result that is still valid.
     pub(crate) recheck: Recheck,
     /// The earlier results of a step with `per_file` that hold.
     pub(crate) earlier: Vec<StoredResult>,
@@ -90,7 +90,7 @@ impl Recheck {
 pub(crate) struct StepExecution<'a> {
     pub(crate) skill: &'a PlannedSkill,
     pub(crate) evidence: &'a StepEvidence,
-    /// What determined the result, as far as it is known.
+    /// The known inputs that determined the result.
     pub(crate) inputs: Option<AttemptInputs>,
     /// True if the step left files in the tree, which git ignores.
     pub(crate) has_files: bool,

@@ -96,10 +96,10 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) shared: Option<SharedRun>,
 }
 
-/// What an execution of a step showed besides its evidence.
+/// The facts about an execution of a step that are not part of its evidence.
 #[derive(Debug)]
 pub(crate) struct ObservedExecution {
-    /// What the step read.
+    /// The accesses of the step.
     pub(crate) trace: ViewTrace,
     /// True if the step left files in the tree, which git ignores.
     pub(crate) has_files: bool,

@@ -93,8 +93,8 @@ impl StepResults {
         &self.secret
     }
 
-    /// Returns the stored results of a key, the most recently used ones first. Each one is read when the iterator comes to
-    /// it. Damaged files are skipped.
+    /// Returns the stored results of a key, the most recently used ones first. The iterator reads each result when it
+    /// reaches it. Damaged files are skipped.
     ///
     /// # Errors
     /// The directory cannot be read.

@@ -197,14 +197,14 @@ impl Drop for WorkDirectory {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the agent is a program of its own, which reads its own environment")]
+#[expect(clippy::disallowed_methods, reason = "the agent is a separate program, which reads its own environment")]
 fn temporary_directory() -> PathBuf {
     let set = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
     set.unwrap_or_else(|| "/tmp".into())
 }
 
 /// Returns the home directory of the worker's user, which commands must not see.
-#[expect(clippy::disallowed_methods, reason = "the agent is a program of its own, which reads its own environment")]
+#[expect(clippy::disallowed_methods, reason = "the agent is a separate program, which reads its own environment")]
 pub(super) fn home_directory() -> Option<PathBuf> {
     let home = std::fs::canonicalize(std::env::var_os("HOME")?).ok()?;
     Some(home).filter(|path| path.parent().is_some())

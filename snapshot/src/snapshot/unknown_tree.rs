@@ -21,7 +21,7 @@ pub enum UnknownTree {
         /// The path.
         path: String,
     },
-    /// A submodule with a merge conflict has no commit of its own.
+    /// A submodule with a merge conflict has no commit in the index.
     #[error("the submodule `{path}` has no commit")]
     UnbornSubmodule {
         /// The path.

@@ -44,7 +44,7 @@ pub(super) struct StatementNeeds {
     pub(super) others: BTreeSet<String>,
 }
 
-/// What a statement uses of a table.
+/// The parts of a table that a statement uses.
 #[derive(Debug, Default)]
 pub(super) struct TableNeeds {
     pub(super) inserts: bool,

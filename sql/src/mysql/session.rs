@@ -365,7 +365,7 @@ impl Session {
             if let Ok(done) = tokio::time::timeout_at((deadline + SERVER_GRACE).into(), &mut operation).await {
                 return (done, false);
             }
-            // If the request fails, the statement goes on until the worker is killed.
+            // If the request fails, the statement continues until the worker is killed.
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, kill_query(options, number)).await;
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, operation).await;
             (Err(SessionError::TimedOut), true)

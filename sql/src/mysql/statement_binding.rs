@@ -244,7 +244,7 @@ fn table_actions(table: &str, needs: &TableNeeds, content: &DatabaseContent) -> 
     let events = [("INSERT", needs.inserts), ("UPDATE", updates), ("DELETE", needs.deletes)];
     for (event, name) in content.triggers.get(table).into_iter().flatten() {
         if events.contains(&(event.as_str(), true)) {
-            // What a trigger does is unknown.
+            // The effects of a trigger are unknown.
             actions.insert(Action::Call(name.clone()));
         }
     }

@@ -57,7 +57,7 @@ pub(super) struct StatementForm<'s> {
 pub(super) fn classify(sql: &str) -> StatementForm<'_> {
     let tokens = Tokens::new(sql);
     let (kind, mut actions) = tokens.kind();
-    // The words of a command that no policy allows have meanings of their own.
+    // The words of a command that no policy allows have special meanings.
     if kind != FormKind::Command || actions.iter().any(|action| matches!(action, Action::Metadata { .. })) {
         actions.extend(tokens.actions(matches!(kind, FormKind::Definition { .. })));
     }

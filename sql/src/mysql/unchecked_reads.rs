@@ -18,7 +18,7 @@ use super::statement_tokens::Tokens;
 
 /// Words before the tables of UPDATE or DELETE.
 const MODIFIERS: &[&str] = &["low_priority", "quick", "ignore"];
-/// Words that begin a query or another source of rows with columns of its own.
+/// Words that begin a query or another source of rows that defines its own columns.
 const SOURCES: &[&str] = &["json_table", "select", "table", "values", "with"];
 
 /// Returns a query that reads what a change of rows reads, if the server does not check the change itself.
@@ -72,7 +72,7 @@ pub(super) fn add_to(needs: &mut StatementNeeds, sql: &str, content: &DatabaseCo
 enum WantedColumn {
     /// The column with this name.
     Named(String),
-    /// Any column: its name is unknown, or has letters outside of ASCII, which the server folds by rules of its own.
+    /// Any column: its name is unknown, or has letters outside of ASCII, which the server folds by special rules.
     Any,
 }
 

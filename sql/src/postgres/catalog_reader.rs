@@ -94,7 +94,7 @@ pub(super) struct Relation {
     pub(super) children: Vec<u32>,
     /// The numbers of the columns that each generated column is computed from.
     pub(super) generated: BTreeMap<i32, BTreeSet<i32>>,
-    /// What the definition of a view uses; `None` if it cannot be read.
+    /// The objects that the definition of a view uses; `None` if it cannot be read.
     pub(super) definition: Option<StatementFacts>,
     /// True if a rule replaces changes of the rows.
     pub(super) has_rules: bool,

@@ -44,7 +44,7 @@ pub(super) enum SessionError {
     Trust(#[from] TrustError),
 }
 
-/// What happens to the effects of an operation that succeeds.
+/// The handling of the effects of an operation that succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effects {
     /// They are undone.
@@ -357,7 +357,7 @@ impl Session {
     }
 
     async fn cancel(&self) {
-        // If the request fails, the statement goes on until the worker is killed, or until the server ends it.
+        // If the request fails, the statement continues until the worker is killed, or until the server ends it.
         let token = self.client.cancel_token();
         let _ = match self.tls.clone() {
             Some(tls) => token.cancel_query(tls).await,

@@ -19,7 +19,7 @@ use crate::installation::{helpers, show};
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// The time in which the schema of an external database must be read.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
-/// What to do if an external database cannot be used.
+/// The hint for an external database that cannot be used.
 pub(super) const EXTERNAL_HINT: &str =
     "check the host, the user and the password; `sslmode` and `sslrootcert` in the URL control TLS";
 

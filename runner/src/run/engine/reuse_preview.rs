@@ -51,7 +51,7 @@ pub struct StepPreview {
     pub executed_before: Vec<String>,
 }
 
-/// Whether a stored result would be used for a step.
+/// The prediction whether a stored result would be used for a step.
 #[derive(Debug, Clone)]
 pub enum ReusePreview {
     /// The step would not be executed.

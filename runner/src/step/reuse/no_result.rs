@@ -27,7 +27,7 @@ pub(crate) enum NoResult {
     TooOld,
     /// All results of workers are too old.
     TooOldOfWorkers,
-    /// What a worker would get differs from what it got for the newest result.
+    /// The inputs that a worker would get differ from the inputs of the newest result.
     ChangedForWorkers(WorkerChange),
     /// In this run, a worker has reported another content of this program.
     ChangedProgram(String),

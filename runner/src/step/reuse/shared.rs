@@ -23,7 +23,7 @@ use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
 /// Stands for the state directory in the identity of a step, because other machines have other ones.
 const STATE_DIR: &str = "<state>";
 
-/// What identifies a step on all machines.
+/// The identity of a step on all machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SharedKey {
     /// The weak fingerprint.

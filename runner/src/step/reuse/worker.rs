@@ -11,12 +11,12 @@ use super::{
     StepReuse, StoredResult, is_trace_variable,
 };
 
-/// What identifies the results of workers that answer for a step.
+/// The identity of the worker results that apply to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
     /// The key of the step.
     pub(crate) key: Sha256Hex,
-    /// What a worker gets for the step.
+    /// The inputs that a worker gets for the step.
     pub(crate) inputs: WorkerInputs,
     /// The maximum age of a result, in milliseconds.
     pub(crate) max_age_ms: u64,
