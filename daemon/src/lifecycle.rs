@@ -73,7 +73,7 @@ enum ShutdownReason {
 /// Result of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShutdownResult {
-    /// No run is left.
+    /// All runs have ended.
     Drained,
     /// The user insisted, or runs did not end in time; the next daemon reports those runs.
     Abandoned,

@@ -10,7 +10,7 @@ pub enum ErrorKind {
     Input,
     /// The library, or the resources of the machine.
     Environment,
-    /// A wrong call of this crate's functions.
+    /// An invalid call of a function of this crate.
     Internal,
 }
 

@@ -431,7 +431,7 @@ pub struct WantedObjects {
     pub commit: ObjectId,
     /// Objects that may be tags. Those that lead to the commit are wanted.
     pub tags: Vec<ObjectId>,
-    /// Other blobs: those of the index.
+    /// Other blobs, which the index names.
     pub blobs: Vec<ObjectId>,
 }
 

@@ -746,7 +746,7 @@ class _SqlAskAnswerRequired(TypedDict):
     ms: int
     # The provider by its name in the config.
     provider: str
-    # The same in words.
+    # The reason in words.
     reason: str
     # The tokens of all attempts.
     tokens: SqlAskTokens
@@ -821,7 +821,7 @@ class SqlAskEventFailed(TypedDict):
 
 
 class SqlAskEventFinished(TypedDict):
-    """The question was answered or given up."""
+    """The loop ended, with an answer or without one."""
 
     # The answer.
     answer: SqlAskAnswer
@@ -1163,7 +1163,7 @@ class _StepViewRequired(TypedDict):
     attempt: int
     # Paths that the step changed although they were protected; at most 20.
     changed: list[str]
-    # Number of such paths that are not listed.
+    # Number of changed paths that are not listed.
     changed_more: int
     # Duration, in milliseconds; `null` until the step has ended.
     duration_ms: Optional[int]

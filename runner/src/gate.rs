@@ -148,7 +148,7 @@ impl Gate {
 /// The answer for a worktree, and the values that it is based on.
 pub(crate) struct GateDecision {
     pub(crate) answer: GateAnswer,
-    /// Our own record of the run.
+    /// Proctor's own record of the run.
     pub(crate) attestation: Option<Attestation>,
     pub(crate) repository: Repository,
     /// The plan that the spec resolves to now.

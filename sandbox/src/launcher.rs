@@ -129,7 +129,7 @@ impl Launcher {
             }
             match send_claim(space, &mut prepared, policy, &lowers) {
                 Ok(()) => return Ok((prepared.sandbox, space.open_layer(prepared.slot))),
-                // A sandbox that has just died is replaced.
+                // Replaces a sandbox that has just died.
                 Err(ClaimError::NotDelivered(_)) => prepared.release(),
                 Err(ClaimError::PartlyDelivered(source)) => {
                     prepared.release();
@@ -297,7 +297,7 @@ impl Launcher {
         };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.request_start(their_stdout.into(), their_stderr.into())?;
-        // This runs while the helper process starts.
+        // Runs while the helper process starts.
         let slot = match space.new_slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {

@@ -115,7 +115,7 @@ pub enum SandboxEvent {
         status: WaitStatus,
         /// The limit for which proctor ended the command.
         limit: Option<LimitKind>,
-        /// The resources it used.
+        /// The resources that the command used.
         resources: Resources,
         /// The processes that the command left behind. They have ended too.
         leaked: Option<LeakedProcesses>,

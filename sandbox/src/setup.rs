@@ -126,7 +126,7 @@ pub enum SetupOp {
     },
     /// Limit the size of the scratch directories.
     ScratchSize {
-        /// Their total size in bytes.
+        /// The total size of the scratch directories, in bytes.
         bytes: Limit,
     },
     /// Make the overlay of the repository, the layers below and the layer of this attempt, if the layers are known,

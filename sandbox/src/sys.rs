@@ -143,7 +143,7 @@ pub(crate) struct ProcessUsage {
 pub(crate) fn reap_any(options: i32) -> io::Result<Option<ReapedChild>> {
     // SAFETY: an all-zero rusage is a valid value of the plain C struct.
     let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { zeroed() });
-    // SAFETY: both live through the call.
+    // SAFETY: both values live through the call.
     let pid = unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) };
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())

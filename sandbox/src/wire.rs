@@ -64,7 +64,7 @@ pub(crate) struct HostDirSandboxRequest {
 /// The run space, which holds the layers of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RunSpaceRequest {
-    /// The empty directory to mount it on.
+    /// The empty directory on which the run space is mounted.
     pub(crate) at: std::path::PathBuf,
     /// The size in bytes.
     pub(crate) bytes: u64,
@@ -202,7 +202,7 @@ pub(crate) struct InitInstructions {
 /// The helper's work for a command: the mounted tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MountedTree {
-    /// The layers it consists of.
+    /// The layers of which the tree consists.
     pub(crate) layers: LayerIds,
     /// The controls that the mounts enforce.
     pub(crate) enforcement: Enforcement,

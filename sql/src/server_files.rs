@@ -48,13 +48,13 @@ pub enum ServerError {
     Failed {
         /// The name of the program.
         program: &'static str,
-        /// The last lines of its output.
+        /// The last lines of the output of the program.
         message: String,
     },
     /// The server does not accept connections in time.
     #[error("the server did not start: {message}")]
     NotReady {
-        /// The last lines of its output.
+        /// The last lines of the output of the program.
         message: String,
     },
     /// The server refuses a statement of its administration.

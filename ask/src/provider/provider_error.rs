@@ -62,7 +62,7 @@ pub enum CommandError {
     /// The program cannot be run, or failed.
     #[error(transparent)]
     Run(#[from] proctor_sql::sandboxed_command::CommandError),
-    /// Sandboxes are not available here.
+    /// Sandboxes are not available in this process.
     #[error("commands cannot be used here, because there are no sandboxes")]
     NoLauncher,
     /// The config of the provider and the operator's own bound contradict each other.

@@ -184,7 +184,7 @@ pub struct StepView {
     pub duration_ms: Option<u64>,
     /// Paths that the step changed although they were protected; at most 20.
     pub changed: Vec<String>,
-    /// Number of such paths that are not listed.
+    /// Number of changed paths that are not listed.
     pub changed_more: u64,
     /// Standard output; `null` until the step has ended.
     pub stdout: Option<StreamView>,

@@ -79,7 +79,7 @@ pub enum Diff {
     },
     /// The first part of a diff that exceeds the limit.
     Truncated {
-        /// The first part, in whole lines.
+        /// The beginning of the diff, in whole lines.
         text: String,
         /// The number of lines that were left out.
         omitted_lines: u64,

@@ -67,7 +67,7 @@ pub struct ShownTool {
     pub source: String,
     /// The path in the sandbox.
     pub at: String,
-    /// How it is shown.
+    /// The way in which the directory is shown to steps.
     pub kind: String,
 }
 

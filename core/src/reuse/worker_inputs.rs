@@ -32,9 +32,9 @@ pub struct WorkerInputs {
 /// A difference between the inputs of a stored result and the current ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerChange {
-    /// The cluster is another one.
+    /// The cluster differs from the cluster of the stored result.
     Cluster,
-    /// The requested worker is another one.
+    /// The properties of the requested worker differ.
     Platform,
     /// The agent program has changed.
     Agent,

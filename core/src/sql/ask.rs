@@ -98,7 +98,7 @@ impl AskRequest {
 pub enum AskVerdict {
     /// A statement was judged `ok` and ran.
     Answered,
-    /// The loop ended without such a statement.
+    /// The loop ended without an accepted statement.
     GaveUp,
     /// The loop could not continue: the database, an engine, the provider or the audit trail failed.
     Error,
@@ -307,7 +307,7 @@ pub struct AskAnswer {
     pub verdict: AskVerdict,
     /// The reason why the loop ended.
     pub end: AskEnd,
-    /// The same in words.
+    /// The reason in words.
     pub reason: String,
     /// The SQL dialect.
     pub dialect: Dialect,

@@ -110,7 +110,7 @@ pub(super) enum LogTail {
     Empty,
     /// A line without a line feed follows.
     Torn,
-    /// Something else follows; the text describes it.
+    /// Unexpected data follows; the text describes it.
     Damaged(String),
 }
 

@@ -40,7 +40,7 @@ pub(crate) type RunObserver = Box<dyn Fn(RunNotification<'_>) + Send>;
 pub(crate) enum RunNotification<'a> {
     /// A request was accepted: it started a run or joined one.
     Admitted(How),
-    /// A run started after waiting for this time.
+    /// A run started; the value is the time for which it had waited.
     Started(Duration),
     /// A run ended: its view, the time since its request, and the time since its start if it started.
     Ended(&'a RunView, Duration, Option<Duration>),

@@ -46,7 +46,7 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Conducts the run. `turn` resolves when the run may start.
+    /// Executes the run. `turn` resolves when the run may start.
     pub(super) async fn run(self, turn: oneshot::Receiver<()>) {
         let Self { history, live, new, engine, mut request } = self;
         request.live = Some(live.outputs().clone());

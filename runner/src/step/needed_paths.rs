@@ -26,7 +26,7 @@ pub(crate) enum PathState {
     InTree,
     /// The path is stored and is mounted for the skills that need it.
     Stored(Box<HeldPath>),
-    /// The path is not available, for this reason.
+    /// The path is not available; the value is the reason.
     Unavailable(String),
     /// A command would prepare the path first, as this text describes. Occurs only in a preview, which runs no command.
     Unprepared(String),

@@ -282,7 +282,7 @@ struct RedactedWriter {
     objects: Objects,
     object: StoredObject,
     redaction: RedactedStream,
-    /// Number of original bytes that went in.
+    /// Number of original bytes that were written.
     kept: u64,
     /// Gives readers the bytes while the step runs.
     live: Option<LiveWriter>,

@@ -277,7 +277,7 @@ pub(crate) async fn search_result(
     }
     match search_on_this_machine(context, step_key, (skill, step), files).await {
         ReuseSearch::Nothing(NoResult::Recheck) => ReuseSearch::Nothing(NoResult::Recheck),
-        // The next execution is one on a worker.
+        // The next execution takes place on a worker.
         ReuseSearch::Nothing(_) => ReuseSearch::Nothing(of_worker),
         found => found,
     }

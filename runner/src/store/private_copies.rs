@@ -166,7 +166,7 @@ pub(crate) struct WantedCommit {
 pub(crate) enum PrivateCopyResult {
     /// The copy.
     Ready(Box<PreparedCopy>),
-    /// The covered files exceed this bound.
+    /// The covered files exceed the bound.
     TooLarge(ExceededBound),
 }
 
@@ -433,7 +433,7 @@ impl<'a> PrivateCopies<'a> {
 /// A copy, or the path that prevents one.
 enum PrepareOutcome {
     Ready(Box<HeldCopy>),
-    /// This path was edited during the update.
+    /// The path was edited during the update.
     Changed(Vec<u8>),
 }
 

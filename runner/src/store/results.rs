@@ -66,7 +66,7 @@ pub(crate) enum StoreDecision {
     TooLarge {
         /// The size of the result, in bytes.
         bytes: u64,
-        /// The maximum, in bytes.
+        /// The maximum size of a result, in bytes.
         max_bytes: u64,
     },
 }

@@ -129,7 +129,7 @@ pub(super) fn open_null() -> io::Result<OwnedFd> {
 
 /// The helper's ends of the sockets that it shares with PID 1 and the command's process.
 struct HelperSockets {
-    /// The messages of both.
+    /// The messages of both processes.
     messages: OwnedFd,
     /// The socket to the command's process.
     command_socket: OwnedFd,

@@ -58,7 +58,7 @@ struct Places {
     empty: PathBuf,
     /// The path at which commands see the tree, if there are namespaces.
     repo: PathBuf,
-    /// The path of their home directory.
+    /// The path of the home directory of the step's user.
     home: PathBuf,
 }
 

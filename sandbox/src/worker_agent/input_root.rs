@@ -43,7 +43,7 @@ impl InputRoot {
         Ok(Self { path, dir })
     }
 
-    /// Returns its absolute path.
+    /// Returns the absolute path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -177,12 +177,12 @@ impl WorkDirectory {
         Ok(Self { parent, name: CString::new(name).map_err(|_| Errno::INVAL)?, path: path.join(name) })
     }
 
-    /// Returns its absolute path.
+    /// Returns the absolute path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates a directory in it.
+    /// Creates a directory in this directory.
     pub(super) fn create_directory(&self, name: &str) -> Result<PathBuf, AgentError> {
         let path = self.path.join(name);
         rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(AgentError::path("cannot create", &path))?;

@@ -22,14 +22,14 @@ pub struct IgnoredSelection<'a> {
 pub struct OmittedFiles {
     /// The number of files in a directory; 0 if the whole input was left out.
     pub count: u64,
-    /// The reason for the first of them.
+    /// The reason why the first of these files was not copied.
     pub reason: OmissionReason,
 }
 
 /// The reason why an ignored file was not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum OmissionReason {
-    /// A step has no permission to read it.
+    /// A step has no permission to read the file.
     #[error("steps may not read it")]
     NotReadable,
     /// The entry is neither a file nor a directory nor a link.

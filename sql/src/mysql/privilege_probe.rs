@@ -38,7 +38,7 @@ impl ColumnPrivilege {
 #[derive(Debug, Default)]
 pub(super) struct StatementNeeds {
     pub(super) tables: BTreeMap<String, TableNeeds>,
-    /// The routines that it calls.
+    /// The routines that the statement calls.
     pub(super) routines: BTreeSet<String>,
     /// Everything else that the server refuses to the probe.
     pub(super) others: BTreeSet<String>,

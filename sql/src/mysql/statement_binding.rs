@@ -24,7 +24,7 @@ const MAX_DEPENDENT_COLUMNS: usize = 64;
 /// The databases of the server itself.
 const SYSTEM_DATABASES: &[&str] = &["information_schema", "mysql", "performance_schema", "sys"];
 
-/// Everything that the definition of each view does.
+/// The actions of the definition of each view.
 pub(super) type ViewActions = BTreeMap<String, BTreeSet<Action>>;
 
 /// The statements of MySQL 8 that the server refuses, and the equivalents that it accepts.

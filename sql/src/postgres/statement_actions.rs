@@ -376,7 +376,7 @@ pub(super) fn inner_query(sql: &str) -> Option<&str> {
 pub(super) struct Explained<'s> {
     /// The explained statement.
     pub(super) inner: &'s str,
-    /// True if it is also run.
+    /// True if the explained statement also runs.
     pub(super) is_run: bool,
 }
 

@@ -106,7 +106,7 @@ fn needs_recovery(code: i32) -> bool {
 /// How a file is opened for reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileAccess {
-    /// With locks: other programs may write it.
+    /// Uses locks, because other programs may write the file.
     Shared,
     /// Without locks: no program has it open for writing.
     Unchanging,

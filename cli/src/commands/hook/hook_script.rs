@@ -112,9 +112,9 @@ fn shell_quote(text: &str) -> String {
 /// The owner of an existing hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HookOwner {
-    /// One of our hooks, unchanged.
+    /// One of Proctor's hooks, unchanged.
     Proctor(ProctorHook),
-    /// One of our hooks, edited.
+    /// One of Proctor's hooks, edited.
     EditedProctor,
     /// The hook of another hook manager.
     Manager(HookManager),

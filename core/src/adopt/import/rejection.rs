@@ -154,7 +154,7 @@ pub(super) enum JobError {
     /// The directory is outside the repository.
     #[error("its `root` {} is not a directory below this one", quoted(.root))]
     InvalidRoot { root: String },
-    /// The timeout is no duration, or zero.
+    /// The timeout is not a duration, or is zero.
     #[error("its `timeout` is {}", quoted(.text))]
     InvalidTimeout { text: String },
     /// The job reads standard input.

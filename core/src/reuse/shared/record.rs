@@ -36,7 +36,7 @@ pub struct SharedRecord {
     pub run_id: RunId,
     /// The end of the execution, in UTC, RFC 3339.
     pub executed_at: String,
-    /// The same time in milliseconds since 1970.
+    /// The end time of the execution, in milliseconds since 1970.
     pub executed_ms: u64,
     /// The evidence of the execution.
     pub evidence: StepEvidence,
@@ -70,7 +70,7 @@ pub enum RecordRefusal {
     NotExecuted,
     /// The record is too old.
     TooOld,
-    /// Its time is in the future.
+    /// The time of the record is in the future.
     FromTheFuture,
     /// The execution cannot be reused.
     Obstacle(ReuseObstacle),

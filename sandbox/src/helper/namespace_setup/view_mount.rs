@@ -35,7 +35,7 @@ pub(in crate::helper) enum SandboxView {
 
 /// A part of the sandbox that is shown through the view.
 enum ViewPart {
-    /// The clone that will appear at this path.
+    /// The clone of the mount that will appear at this path.
     Clone(PathBuf),
     /// The repository.
     Tree,
