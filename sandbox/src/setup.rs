@@ -270,7 +270,7 @@ pub enum CloneKind {
         /// `true` if root's files appear as the step's.
         mapped: bool,
     },
-    /// As an empty file, if the source exists.
+    /// The path appears as an empty file, if the source exists.
     Mask {
         /// The file access rights used to look for the source.
         rights: AccessRights,

@@ -36,10 +36,10 @@ pub(super) enum HookError {
     #[error("it has no `{0}`")]
     MissingKey(&'static str),
     /// The hook checks something other than the tree, such as a commit message.
-    #[error("it looks {target}, but a run has only a tree")]
+    #[error("it inspects {target}, but a run has only a tree")]
     NonTreeTarget { target: &'static str },
     /// The hook is of the repository `meta`.
-    #[error("it looks at pre-commit itself")]
+    #[error("it inspects pre-commit itself")]
     MetaHook,
     /// The command is in a manifest that the import does not read.
     #[error(
