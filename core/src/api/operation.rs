@@ -360,7 +360,8 @@ impl OperationDescription {
                 path_parameter(
                     "file",
                     file_name,
-                    "The key of the document under `evidence` of the run, such as `verify/verify.lint.json`, or its name below `verify/`.",
+                    "The key of the document under `evidence` of the run, such as `verify/verify.lint.json`, or its name \
+                     below `verify/`.",
                 ),
             ],
             body: None,
@@ -474,8 +475,9 @@ impl OperationDescription {
             path: "/v1/sql/ask",
             summary: "Answer a question with a statement that was judged and run",
             description: "Has a language model of the operator write the statement. `statement` and `result` are \
-                          present only if the statement was judged `ok` and ran; its effects are rolled back. The answer also covers questions for which no statement was accepted. A `database` is opened only for the \
-                          daemon's own user.",
+                          present only if the statement was judged `ok` and ran; its effects are rolled back. The \
+                          answer also covers questions for which no statement was accepted. A `database` is opened \
+                          only for the daemon's own user.",
             parameters: &[
                 query_parameter(
                     "progress",

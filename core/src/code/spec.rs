@@ -262,7 +262,8 @@ codes! { Code;
     BadFiles, 148, "spec::bad_files",
         "A rule for the files of a step is invalid.",
         "The rules would choose other files than intended, so files would go unchecked.",
-        "Write globs, regular expressions after `regex:`, and the file types of pre-commit; in `cmd`, `{files}` is a separate word.",
+        "Write globs, regular expressions after `regex:`, and the file types of pre-commit; in `cmd`, `{files}` is a \
+         separate word.",
         "files: { include: [\"src/**/*.py\", \"regex:^tests/.*_data/\"], types: [python] }\ncmd: [ruff, check, \"{files}\"]";
     NoFiles, 149, "spec::no_files",
         "A step without `files` uses `{files}` or `parallel`.",

@@ -245,7 +245,8 @@ fn set_limits(
     let nproc = "RLIMIT_NPROC in the step's user namespace,";
     let unseen = if prepared.memory.sockets.is_some() { "" } else { "buffers of sockets, " };
     let data = format!(
-        "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above ({unseen}data in pipes, locks and files in transit are not counted), bytes:"
+        "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above ({unseen}data in pipes, locks and \
+         files in transit are not counted), bytes:"
     );
     let cpu = "RLIMIT_CPU of each process, and PID 1 ends the step when the sum is above, seconds:";
     bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;

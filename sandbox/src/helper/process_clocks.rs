@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn no_processes_do_not_count_as_idle() {
+    fn empty_process_list_is_not_idle() {
         assert!(!ProcessClocks::read(|| Some(Vec::new())).expect("none has ended").are_unchanged());
     }
 }

@@ -340,7 +340,7 @@ impl Search<'_> {
     fn is_column_used(&mut self, privilege: ColumnPrivilege, table: &str, column: &str) -> Result<bool, SessionError> {
         let has_others = self.columns_mut(privilege, table).is_some_and(|columns| !columns.named.is_empty());
         if !has_others {
-            // Without any column, the table itself is refused, so another column gives access to it.
+            // The server refuses a table without a permitted column, so another column is granted first.
             let columns = self.content.table(table).map(|table| table.columns.as_slice()).unwrap_or_default();
             let Some(other) = columns.iter().find(|other| other.name != column) else { return Ok(true) };
             self.grant_column(privilege, table, &other.name)?;

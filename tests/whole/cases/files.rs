@@ -382,7 +382,7 @@ fn watch_runs_again(env: &TestEnvironment) {
     watching.wait_for_stdout("2 files named");
     repo.write("src/a.py", "good\n");
     watching.wait_for_stdout("partial run passed");
-    // With another spec or other ignore rules, the files have not passed yet.
+    // After a change of the spec or of the ignore rules, all files are checked again.
     let spec = std::fs::read_to_string(repo.file("spec/verification.yaml")).expect("a spec");
     repo.write("spec/verification.yaml", format!("{spec}# another one\n"));
     watching.wait_for_stdout("the spec has changed: all files are checked");
