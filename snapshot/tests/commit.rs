@@ -343,9 +343,9 @@ fn rejects_git_dir_names() {
     let hooks = write_tree(&repo, &[("100755", b"post-checkout", &blob)]);
     for name in [".git", ".GIT", "git~1", ".git ", ".g\u{200c}it"] {
         let commit = write_commit(&repo, &write_tree(&repo, &[("40000", name.as_bytes(), &hooks)]));
-        assert!(refusal(&repo, &commit).contains("is called `.git`"), "{name}");
+        assert!(refusal(&repo, &commit).contains("is named `.git`"), "{name}");
         let deeper = write_tree(&repo, &[("40000", b"d", &write_tree(&repo, &[("100644", name.as_bytes(), &blob)]))]);
-        assert!(refusal(&repo, &write_commit(&repo, &deeper)).contains("is called `.git`"), "{name}");
+        assert!(refusal(&repo, &write_commit(&repo, &deeper)).contains("is named `.git`"), "{name}");
     }
 }
 

@@ -157,7 +157,7 @@ fn missing_path_is_inconclusive(env: &TestEnvironment) {
     std::fs::rename(repo.file("deps.away"), &deps).expect("renames");
     repo.write("spec/verification.yaml", spec("deps", "true").to_yaml(env.marker()));
     repo.commit();
-    assert!(reason_of(&["--rev", "HEAD"]).contains("there is no lock file beside it"));
+    assert!(reason_of(&["--rev", "HEAD"]).contains("there is no lock file next to it"));
     repo.write("spec/verification.yaml", spec("{ path: deps, key: [README.md] }", "true").to_yaml(env.marker()));
     repo.commit();
     repo.run_with(&["--rev", "HEAD"]).exits(0);
