@@ -98,7 +98,7 @@ fn from_fences(fences: &[Fence<'_>]) -> Result<Option<String>, UnreadableAnswer>
     }
 }
 
-/// Returns the statement without spaces around it.
+/// Returns the statement without surrounding spaces.
 fn clean(statement: &str) -> Result<String, UnreadableAnswer> {
     let statement = statement.trim();
     if statement.is_empty() { Err(UnreadableAnswer::NoStatement) } else { Ok(statement.to_owned()) }

@@ -77,7 +77,7 @@ async fn describe(backend: &dyn SqlBackend, request: &AskRequest) -> Result<Prom
         (Some(schema), None) if schema.tables.is_empty() => Err("the schema has no table that may be used".to_owned()),
         (Some(schema), None) => Ok(PromptWriter::new(request, &answer.engine, &schema)),
         (_, Some(error)) => Err(error),
-        (None, None) => Err("the engine gave no schema".to_owned()),
+        (None, None) => Err("the engine returned no schema".to_owned()),
     }
 }
 

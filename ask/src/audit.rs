@@ -35,6 +35,6 @@ pub enum AuditError {
     #[error("there is no audit trail in `{}`", .0.display())]
     Missing(PathBuf),
     /// A thread panicked.
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }

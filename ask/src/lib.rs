@@ -1,6 +1,6 @@
-//! From a question to a verified answer: describes the database, asks a language model for a statement, has the
-//! statement judged, sends the findings back, and runs a statement only after it was judged `ok`. Every step is stored
-//! in an audit trail.
+//! Answers questions about a database: describes the database, asks a language model for a statement, has the statement
+//! judged, sends the findings back, and runs a statement only after it was judged `ok`. Every step is stored in an
+//! audit trail.
 //!
 //! Text of a model, of a database and of its comments is untrusted. Only a judgement decides about a statement.
 

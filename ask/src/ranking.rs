@@ -14,9 +14,9 @@ const B: f64 = 0.75;
 const NAME_WEIGHT: usize = 3;
 /// Maximum number of words of a text that are read.
 const MAX_WORDS: usize = 4_000;
-/// Number of best tables whose neighbours come along.
+/// Number of best tables whose neighbours are included too.
 const SEEDS_WITH_NEIGHBOURS: usize = 8;
-/// Words of questions that say nothing about a table.
+/// Words of questions that do not identify a table.
 const STOP_WORDS: [&str; 52] = [
     "a", "all", "am", "an", "and", "any", "are", "as", "at", "be", "by", "did", "do", "does", "each", "every", "find",
     "for", "from", "get", "give", "had", "has", "have", "how", "i", "in", "is", "it", "list", "many", "me", "much",

@@ -94,7 +94,7 @@ class Client:
             self._unary(CAS + "BatchUpdateBlobs", batch)
 
     def execute(self, action: Digest) -> None:
-        """Executes an action without a look at the action cache, and waits for the end."""
+        """Executes an action without a lookup in the action cache, and waits for the end."""
         request = number(3, 1) + field(6, digest_message(action)) + number(9, SHA256)
         self.up += len(request)
         last: bytes = b""

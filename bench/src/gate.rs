@@ -168,7 +168,7 @@ impl VerifiedTree {
     }
 }
 
-/// Returns the path of one of our own programs.
+/// Returns the path of one of Proctor's own programs.
 fn sibling_program(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
     Ok(own.with_file_name(name))

@@ -41,7 +41,7 @@ const REAL_CHECKS: [(&str, &str); 8] = [
 
 /// A runner in one of its modes.
 struct HookRunner {
-    /// The name in the table.
+    /// The name that the table of results shows.
     name: String,
     /// The program, as a path relative to the directory of the other runners, or an absolute path.
     program: PathBuf,

@@ -31,7 +31,7 @@ use crate::program;
 use crate::samples::LimitChecks;
 use case_rows::{SqlCase, read_rows};
 
-/// The confidence, in percent, from which a warning counts.
+/// The lowest confidence, in percent, at which a warning counts.
 const MIN_CONFIDENCE: u8 = 70;
 /// Maximum share of correct queries with such a warning.
 const MAX_GOLD_WARNINGS: f64 = 0.02;

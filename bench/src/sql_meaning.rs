@@ -28,7 +28,7 @@ use crate::samples::LimitChecks;
 use question_sets::{QuestionQuery, SetDatabase};
 use random_rows::SplitMix64;
 
-/// The confidence, in percent, from which a warning counts.
+/// The lowest confidence, in percent, at which a warning counts.
 const MIN_CONFIDENCE: u8 = 70;
 /// Number of random databases on which results are compared.
 const DATABASES: u64 = 3;

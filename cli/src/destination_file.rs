@@ -37,7 +37,7 @@ impl DestinationFile {
         let (directory, real) = open_directory(parent).map_err(|error| usage_error(&error.to_string()))?;
         let is_git = |part: &OsStr| part.eq_ignore_ascii_case(".git");
         if real.iter().chain([name.as_os_str()]).any(is_git) {
-            return Err(usage_error("it lies in a `.git`"));
+            return Err(usage_error("it is in a `.git`"));
         }
         match rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => check_replaceable(&found).map_err(usage_error)?,

@@ -16,7 +16,7 @@ use crate::text::escape_text;
 /// The reason why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// The caller asked for something that does not exist or in a form that is not valid.
+    /// The request of the caller is invalid, or names something that does not exist.
     #[error("{message}")]
     Usage {
         /// The cause and its location.

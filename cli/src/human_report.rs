@@ -150,7 +150,7 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         record.checks.iter().filter(|check| !check.satisfied).map(|check| step_text::render_check(check, view));
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| match step.outcome {
-        // A step that was never started has nothing to show.
+        // A step that was never started has no output.
         Outcome::Cancelled => step.was_started(),
         outcome => outcome == Outcome::Inconclusive,
     });
@@ -248,7 +248,7 @@ fn skill_cells(record: &SkillRecord) -> [String; 3] {
     let cached = record.cached_steps();
     let steps = match record.planned.len() {
         1 => String::new(),
-        // The time of a skill that is cached as a whole shows this.
+        // For a skill whose steps are all cached, the column for the time contains a note instead.
         all if cached == 0 || record.is_cached() => format!("{passed} of {all} steps passed"),
         all => format!("{passed} of {all} steps passed, {cached} {CACHED}"),
     };

@@ -210,7 +210,7 @@ fn event_line(event: &RunEvent) -> Option<String> {
             RunEvent::StepFinished { skill, step } => step_line(skill, step),
             RunEvent::StepTerminating { skill, step, reason, grace_ms } => {
                 let why = match reason {
-                    EndReason::Timeout => "is out of time",
+                    EndReason::Timeout => "exceeded its time limit",
                     EndReason::Cancelled => "is cancelled",
                 };
                 format!(

@@ -68,7 +68,7 @@ pub(crate) fn render_run(run: &RunView) -> String {
     run.asked.rev.iter().for_each(|rev| row("revision", rev));
     let left_out = run.rerun.iter().filter(|rerun| rerun.is_partial()).map(|rerun| join_names(&rerun.left_out));
     left_out.for_each(|skills| row("left out", &skills));
-    row("asked for", &format!("{} by user {}", short_timestamp(&run.queued_at), run.uid));
+    row("requested", &format!("{} by user {}", short_timestamp(&run.queued_at), run.uid));
     run.started_at.iter().for_each(|at| row("began", &short_timestamp(at)));
     run.finished_at.iter().for_each(|at| row("ended", &short_timestamp(at)));
     run.duration_ms.iter().for_each(|ms| row("took", &duration(*ms)));

@@ -52,13 +52,13 @@ impl TextLayout {
     /// The layout for a log: lines are not wrapped.
     pub(crate) const LOG: Self = Self { columns: DEFAULT_WIDTH, wraps: false };
 
-    /// Wraps each line of a text of ours. A line with colours may be wrapped earlier than necessary.
+    /// Wraps each line of a text that Proctor wrote. A line with colours may be wrapped earlier than necessary.
     pub(crate) fn fit_lines(self, text: &str) -> String {
         text.lines().map(|line| self.fit_line(line) + "\n").collect()
     }
 
-    /// Wraps a line of ours without colour to the width of a terminal, with indented further lines. Elsewhere the line
-    /// stays whole, because programs may search it.
+    /// Wraps a line that Proctor wrote, without colour, to the width of a terminal, with indented further lines.
+    /// Elsewhere the line stays whole, because programs may search it.
     pub(crate) fn fit_line(self, line: &str) -> String {
         match self.wraps && display_width(line) > self.columns {
             true => wrap(line, self.columns.saturating_sub(2)).join("\n  "),

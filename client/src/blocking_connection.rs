@@ -126,7 +126,9 @@ impl BlockingConnection {
     fn wait(&self, what: PollFlags, until: Instant) -> Result<(), ClientError> {
         match wait_ready(&self.stream, what, until.saturating_duration_since(Instant::now())) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(no_response(&self.address, format!("nothing came within {} s", QUICK_TIMEOUT.as_secs()))),
+            Ok(false) => {
+                Err(no_response(&self.address, format!("no data arrived within {} s", QUICK_TIMEOUT.as_secs())))
+            }
             Err(error) => Err(self.connection_broken(&error)),
         }
     }

@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 pub enum SqlBatch {
     /// Exactly one, as a model or a program writes for one query.
     One,
-    /// Any number; each is judged separately and in order, as in a file.
+    /// Any number of statements; each is judged separately and in order, as in a file.
     Many,
 }
 

@@ -103,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn limits_total_and_serves_callers_fairly() {
         let turns = CallerLimit::new(2, 3);
-        // Each caller asks for four turns, in order of the callers.
+        // Each caller requests four turns, in order of the callers.
         let uids = (0..16).flat_map(|uid| [uid; 4]);
         let mut waiting: Vec<_> = uids.map(|uid| (uid, Box::pin(turns.acquire(Caller { uid })))).collect();
         let (mut begun, mut held) = (Vec::new(), VecDeque::new());

@@ -113,7 +113,7 @@ impl Client {
         Ok(watched.run)
     }
 
-    /// Waits for news of a run, like [`Service::watch`](crate::service::Service::watch).
+    /// Waits until a run has new events or a new state, like [`Service::watch`](crate::service::Service::watch).
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -226,7 +226,7 @@ impl Client {
         Ok(self.exchange(request, QUICK_TIMEOUT, MAX_JSON).await?.1)
     }
 
-    /// Returns the changes that the steps of a run made, if the request asked for a patch.
+    /// Returns the changes that the steps of a run made, if the request has `changes: patch`.
     ///
     /// # Errors
     /// As [`Client::submit`]; also if there is no patch.

@@ -73,7 +73,7 @@ enum ShutdownReason {
 /// Result of the shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShutdownResult {
-    /// No run is left.
+    /// All runs have ended.
     Drained,
     /// The user insisted, or runs did not end in time; the next daemon reports those runs.
     Abandoned,
@@ -184,7 +184,7 @@ impl DaemonStart {
     }
 
     async fn serve(self) -> Result<ShutdownResult, LifecycleError> {
-        // Signals are received from here on; one that arrives during the start is handled afterwards.
+        // Signals are received from this point on; a signal that arrives during the start is handled afterwards.
         let mut signals = Signals::listen().map_err(LifecycleError::Signals)?;
         let service = Service::open(self.service_config()?).await?;
         // The state directory belongs to this process now.
@@ -299,7 +299,7 @@ impl RunningDaemon {
         let ((), answered) =
             tokio::join!(self.service.flush_spans(), timeout(LAST_RESPONSES_TIMEOUT, transport.wait()));
         if answered.is_err() {
-            warn!("connections were cut off while they were answered");
+            warn!("connections were closed before their responses were complete");
         }
         self.listening.into_inner().remove();
         watchdog.stop();
@@ -338,7 +338,7 @@ impl RunningDaemon {
         let (is_valid, status) = match self.reloader.read_config(&old) {
             Ok(new) => {
                 self.apply(&old, new);
-                (true, "the new config holds")
+                (true, "the new config is in effect")
             }
             Err(error) => {
                 reload::report_invalid_config(&error);
@@ -373,14 +373,14 @@ impl RunningDaemon {
             Ok(listener) => {
                 warn!(
                     socket = show(listening.path()),
-                    "the socket file was gone; the daemon listens at its path again"
+                    "the socket file had been removed; the daemon listens at its path again"
                 );
                 self.listener.send_replace(Arc::new(listener));
                 watch.clear_error();
                 SocketReachability::Yes
             }
             Err(error @ SocketError::InUse { .. }) => {
-                error!("the daemon ends, because its socket is lost: {error}");
+                error!("the daemon exits, because its socket cannot be restored: {error}");
                 SocketReachability::Displaced
             }
             Err(error) => {

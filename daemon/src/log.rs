@@ -89,7 +89,7 @@ impl Log {
         let sink = LogSink::new(settings.format, self.journal_stream.as_deref());
         *self.sink.write().unwrap_or_else(PoisonError::into_inner) = sink;
         let level = self.level.as_deref().unwrap_or(&settings.level);
-        // Fails only if the subscriber was dropped; then nothing is logged.
+        // Fails only if the subscriber was dropped. In that case, nothing is logged.
         let _ = self.filter.reload(parse_filter(level));
     }
 }

@@ -191,7 +191,7 @@ impl Service {
         let opening = tokio::task::spawn_blocking(move || Self::open_blocking(config, &history)).await;
         let broke = |error: JoinError| EngineError::Internal(format!("the start failed unexpectedly: {error}"));
         let (service, recovered) = opening.map_err(broke)??;
-        tracing::info!(runs = recovered.runs, "runs are remembered");
+        tracing::info!(runs = recovered.runs, "the stored runs are available");
         Ok(Arc::new(service))
     }
 
@@ -494,7 +494,7 @@ async fn remove_batch(history: &History, retention: &Retention) -> bool {
     let (history, keep) = (history.clone(), retention.clone());
     match tokio::task::spawn_blocking(move || history.remove_outdated(&keep)).await {
         Ok(Ok(retained)) if retained.removed > 0 => {
-            tracing::info!(forgotten = retained.removed, left = retained.runs, "old runs are forgotten");
+            tracing::info!(forgotten = retained.removed, left = retained.runs, "old runs were removed");
             return retained.has_more;
         }
         Ok(Ok(_)) => {}

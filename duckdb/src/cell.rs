@@ -74,7 +74,7 @@ pub enum Cell {
         months: i32,
         /// The days.
         days: i32,
-        /// The rest, in microseconds.
+        /// The remaining time, in microseconds.
         micros: i64,
     },
     /// A UUID, with its highest bit flipped.

@@ -10,7 +10,7 @@ pub enum ErrorKind {
     Input,
     /// The library, or the resources of the machine.
     Environment,
-    /// A wrong call of this crate's functions.
+    /// An invalid call of a function of this crate.
     Internal,
 }
 
@@ -32,7 +32,7 @@ pub enum DuckDbError {
     #[error("it could not allocate its configuration")]
     NoConfiguration,
     /// DuckDB does not accept a setting.
-    #[error("it does not take the setting `{name}` = `{value}`")]
+    #[error("it does not accept the setting `{name}` = `{value}`")]
     Setting {
         /// The name of the setting.
         name: String,
@@ -40,7 +40,7 @@ pub enum DuckDbError {
         value: String,
     },
     /// DuckDB refuses a connection.
-    #[error("the database takes no connection")]
+    #[error("the database accepts no connection")]
     NoConnection,
     /// A text contains a NUL byte. The message has the format of DuckDB's own.
     #[error("Parser Error: the text contains a NUL byte")]
@@ -84,7 +84,7 @@ pub enum LibraryNotFound {
     )]
     InSearchedDirectories,
     /// The parent process passed no library to the worker.
-    #[error("the worker was given no library of DuckDB")]
+    #[error("the worker did not get a DuckDB library")]
     NotPassed,
 }
 

@@ -166,7 +166,7 @@ impl Library {
         if state == SUCCESS {
             return Ok(Database(Arc::new(OpenDatabase { api: Arc::clone(&self.0), raw })));
         }
-        let message = copy_c_string(error).unwrap_or_else(|| "it does not say why".to_owned());
+        let message = copy_c_string(error).unwrap_or_else(|| "it gives no reason".to_owned());
         // SAFETY: the caller owns the string and frees it once; a null pointer is ignored.
         unsafe { (self.0.free)(error.cast()) };
         Err(DuckDbError::Reported(message))

@@ -102,7 +102,7 @@ impl GitHelper {
                 Ok(listing)
             }
             GitAnswer::Refused { why } => self.retry_with_program(why, program::listing_task::list),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -142,7 +142,7 @@ impl GitHelper {
             GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
                 program::ignore_task::query_ignored(program, places, directories, paths)
             }),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -167,7 +167,7 @@ impl GitHelper {
         let request = GitRequest::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
         match self.send_commit_request(repo, &request)? {
             GitAnswer::Resolved { commits } if !commits.is_empty() => Ok(commits),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -179,7 +179,7 @@ impl GitHelper {
     pub fn resolve_push(&self, repo: &Path, push: &Push) -> Result<ResolvedPush, GitError> {
         match self.send_commit_request(repo, &GitRequest::Pushed { repo: repo.to_owned(), push: push.clone() })? {
             GitAnswer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -192,7 +192,7 @@ impl GitHelper {
         match self.send(repo, &GitRequest::Staged { repo: repo.to_owned(), index: index.clone() })? {
             GitAnswer::Staged(commit) => Ok(commit),
             GitAnswer::Refused { why } => Err(staged_error(why)),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -214,11 +214,11 @@ impl GitHelper {
             GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
                 program::change_task::changed_files(program, places, base, target)
             }),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
-    /// Returns the id of a commit's tree, the texts of single files and, if wanted, the identity of the tree.
+    /// Returns the id of a commit's tree, the texts of single files and, on request, the identity of the tree.
     ///
     /// # Errors
     /// The errors of [`GitHelper::tree`].
@@ -233,7 +233,7 @@ impl GitHelper {
         let request = GitRequest::Content { repo: repo.to_owned(), commit: commit.clone(), paths, identity };
         match self.send_commit_request(repo, &request)? {
             GitAnswer::Content(content) if content.texts.len() == count => Ok(content),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -252,7 +252,7 @@ impl GitHelper {
             .send_commit_request(repo, &GitRequest::Files { repo: repo.to_owned(), commit: commit.clone(), paths })?
         {
             GitAnswer::Files { files } if files.len() == count => Ok(files),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -265,7 +265,7 @@ impl GitHelper {
         let request = GitRequest::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
         match self.with_tree_deadline().send_commit_request(repo, &request)? {
             GitAnswer::Tree(tree) => Ok(tree),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -289,7 +289,7 @@ impl GitHelper {
         };
         match self.with_tree_deadline().send_commit_request_with(repo, &request, &mut early)? {
             GitAnswer::Blobs => Ok(()),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -302,7 +302,7 @@ impl GitHelper {
         let request = GitRequest::Objects { repo: repo.to_owned(), wanted: wanted.clone() };
         match self.with_tree_deadline().send_commit_request(repo, &request)? {
             GitAnswer::Objects(found) => Ok(found),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 
@@ -318,7 +318,7 @@ impl GitHelper {
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
         match self.send_commit_request(repo, &GitRequest::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             GitAnswer::History(history) => Ok(history),
-            _ => Err(self.helper_error("it answered another question".into())),
+            _ => Err(self.helper_error("it answered another request".into())),
         }
     }
 

@@ -80,7 +80,7 @@ impl OwnerRights {
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)?;
         if let Err(error) = shown {
-            eprintln!("{} cannot be shown to its owner: {error}", self.repo.display());
+            eprintln!("{} cannot be made visible to its owner: {error}", self.repo.display());
         }
         Ok(())
     }

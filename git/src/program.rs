@@ -37,13 +37,13 @@ pub enum GitProgramError {
     #[error(transparent)]
     NotRun(Box<dyn std::error::Error + Send + Sync>),
     /// Git failed.
-    #[error("git says: {message}")]
+    #[error("git reports: {message}")]
     Failed {
         /// The first line of its standard error, escaped.
         message: String,
     },
     /// The output of git is malformed.
-    #[error("git answered in words that are not understood")]
+    #[error("the answer of git has an unknown format")]
     MalformedOutput,
 }
 
@@ -63,7 +63,8 @@ impl GitProgram for CheckoutProgram {
 /// A task that is run as `/bin/sh -c <script>`, with [`ENVIRONMENT`] and no other variable that affects git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitTask {
-    /// One of our scripts. It finds its input files in the directory `$INPUT`, and may write to `$TMPDIR`.
+    /// One of Proctor's scripts. The script finds its input files in the directory `$INPUT`, and may write to
+    /// `$TMPDIR`.
     pub script: &'static str,
     /// The working directory, relative to the work tree; empty for its top.
     pub directory: RepoPath,

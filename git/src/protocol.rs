@@ -80,7 +80,7 @@ pub enum GitRequest {
         commit: CommitRef,
         /// The files: a spec and the files that it includes.
         paths: Vec<RepoPath>,
-        /// True if the identity is wanted, for which all files are read.
+        /// True if the identity is requested, for which all files are read.
         identity: bool,
     },
     /// Returns the hashes of single files in a commit's tree.
@@ -431,7 +431,7 @@ pub struct WantedObjects {
     pub commit: ObjectId,
     /// Objects that may be tags. Those that lead to the commit are wanted.
     pub tags: Vec<ObjectId>,
-    /// Other blobs: those of the index.
+    /// Other blobs, which the index names.
     pub blobs: Vec<ObjectId>,
 }
 

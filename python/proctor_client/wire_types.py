@@ -337,11 +337,11 @@ class Health(TypedDict):
 
 
 class InconclusiveDetail(TypedDict):
-    """A reason why a run is inconclusive, with what happened."""
+    """A reason why a run is inconclusive, with a description of the event."""
 
     # The kind of the reason.
     doubt: InconclusiveReason
-    # The event, its location, and what to do.
+    # A description of the event, its location, and the remedy.
     message: str
 
 
@@ -442,7 +442,7 @@ class RemoteReuse(TypedDict):
     endpoint: str
     # Number of steps whose result came from the server in this run.
     hits: int
-    # The reason why the server was not asked any more; `null` if it worked.
+    # The reason why the run stopped using the server; `null` if the server worked.
     problem: Optional[str]
     # The reason for the first refusal; `null` without one.
     refusal: Optional[str]
@@ -746,7 +746,7 @@ class _SqlAskAnswerRequired(TypedDict):
     ms: int
     # The provider by its name in the config.
     provider: str
-    # The same in words.
+    # The reason in words.
     reason: str
     # The tokens of all attempts.
     tokens: SqlAskTokens
@@ -783,7 +783,7 @@ class _SqlAskAttemptRequired(TypedDict):
 
 
 class SqlAskAttempt(_SqlAskAttemptRequired, total=False):
-    """One answer of the model, and what became of it."""
+    """One answer of the model, and its outcome."""
 
     # The findings about the statement.
     diagnostics: list[SqlDiagnostic]
@@ -821,7 +821,7 @@ class SqlAskEventFailed(TypedDict):
 
 
 class SqlAskEventFinished(TypedDict):
-    """The question was answered or given up."""
+    """The loop ended, with an answer or without one."""
 
     # The answer.
     answer: SqlAskAnswer
@@ -1163,7 +1163,7 @@ class _StepViewRequired(TypedDict):
     attempt: int
     # Paths that the step changed although they were protected; at most 20.
     changed: list[str]
-    # Number of such paths that are not listed.
+    # Number of changed paths that are not listed.
     changed_more: int
     # Duration, in milliseconds; `null` until the step has ended.
     duration_ms: Optional[int]

@@ -65,12 +65,12 @@ pub enum RemoteError {
         /// The message, escaped and shortened.
         message: String,
     },
-    /// The server returned other bytes than those that were asked for.
-    #[error("`{endpoint}` returned wrong bytes for blob {digest}: the fault is the server's")]
+    /// The server returned other bytes than the requested ones.
+    #[error("`{endpoint}` returned bytes that do not match the digest of blob {digest}: the server is at fault")]
     WrongBlob {
         /// The server.
         endpoint: String,
-        /// The digest that was asked for.
+        /// The requested digest.
         digest: BlobDigest,
     },
     /// The server does not have a blob.
@@ -78,7 +78,7 @@ pub enum RemoteError {
     Missing {
         /// The server.
         endpoint: String,
-        /// The digest that was asked for.
+        /// The requested digest.
         digest: BlobDigest,
     },
     /// An answer does not follow the API.
@@ -113,7 +113,7 @@ pub enum RemoteError {
         problem: &'static str,
     },
     /// The server failed several times in a row, so that no request is sent for some time.
-    #[error("`{endpoint}` is not asked any more after {failures} failures in a row")]
+    #[error("`{endpoint}` gets no further requests after {failures} failures in a row")]
     CircuitOpen {
         /// The server.
         endpoint: String,

@@ -64,7 +64,7 @@ struct Progress {
     limits: ExecutionLimits,
     requested: Instant,
     started: Option<Instant>,
-    /// The name of the operation, if the server has told it.
+    /// The name of the operation, if the server has reported it.
     operation: Option<String>,
     /// Number of received states.
     states: u64,

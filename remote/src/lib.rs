@@ -1,7 +1,7 @@
 //! A client of the Remote Execution API v2: content store, action cache and execution.
 //!
-//! The server is not trusted. Each blob that it returns is compared with the digest that was asked for, each answer has a
-//! bound, and each wait has a deadline. A [`Client`] is cheap to clone, and connects when it is first used.
+//! The server is not trusted. Each blob that it returns is compared with the requested digest, each answer has a bound,
+//! and each wait has a deadline. A [`Client`] is cheap to clone, and connects when it is first used.
 //!
 //! [`messages`] describes the messages of the API as Rust structs, so that the build needs no compiler of protocol
 //! buffers.

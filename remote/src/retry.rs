@@ -88,7 +88,7 @@ impl RetryState {
         self.remaining -= SUCCESSES_PER_REPETITION;
         let doubled = self.policy.first_pause.saturating_mul(1 << attempt.saturating_sub(1).min(16));
         let longest = doubled.min(self.policy.max_pause);
-        // Between half and all of it, so that clients do not repeat their requests at the same time.
+        // Waits between half and all of the pause, so that clients do not repeat their requests at the same time.
         let half = longest / 2;
         let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
         Some(half + Duration::from_nanos(random % nanos))

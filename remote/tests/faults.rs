@@ -88,7 +88,7 @@ fn wrong_bytes_are_the_servers_fault() {
             client.read_blob(&BlobDigest::for_bytes(b"right")).await.map(drop).expect_err("wrong"),
         ] {
             assert!(matches!(error, RemoteError::WrongBlob { .. }), "{error}");
-            assert!(error.to_string().contains("the fault is the server's"), "{error}");
+            assert!(error.to_string().contains("the server is at fault"), "{error}");
         }
         assert_eq!(server.count("BatchReadBlobs"), 1, "the same request would get the same bytes");
     });

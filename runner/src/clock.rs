@@ -12,7 +12,7 @@ pub struct Clock(fn() -> SystemTime);
 impl Clock {
     /// Returns the system's clock.
     pub fn system() -> Self {
-        #[expect(clippy::disallowed_methods, reason = "the legal site: every other reads the time through this type")]
+        #[expect(clippy::disallowed_methods, reason = "the only place that reads the system clock")]
         Self(SystemTime::now)
     }
 

@@ -1,6 +1,6 @@
-//! Checks whether the current tree is verified: reads the spec, the tree, a run's documents and our own record of it,
-//! and evaluates them with `proctor_core::decision::gate`. It runs no step, writes nothing, follows no link, and reads
-//! no more than the bounds below.
+//! Checks whether the current tree is verified: reads the spec, the tree, a run's documents and Proctor's own record of
+//! it, and evaluates them with `proctor_core::decision::gate`. It runs no step, writes nothing, follows no link, and
+//! reads no more than the bounds below.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -100,8 +100,8 @@ impl Gate {
         Ok(GateDecision { answer, attestation, repository, plan, now })
     }
 
-    /// Answers whether a tree with a known identity and plan is verified, and returns our own record of the run in
-    /// question. For a worktree, the answer also names the paths that differ from the last stored snapshot, and
+    /// Answers whether a tree with a known identity and plan is verified, and returns Proctor's own record of the run
+    /// in question. For a worktree, the answer also names the paths that differ from the last stored snapshot, and
     /// takes the ignore rules outside the tree into account.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Gate {
 /// The answer for a worktree, and the values that it is based on.
 pub(crate) struct GateDecision {
     pub(crate) answer: GateAnswer,
-    /// Our own record of the run.
+    /// Proctor's own record of the run.
     pub(crate) attestation: Option<Attestation>,
     pub(crate) repository: Repository,
     /// The plan that the spec resolves to now.
@@ -172,7 +172,7 @@ struct GateRecords<'a> {
     demands: &'a GateRequirements,
 }
 
-/// A run's documents, and our own record of it.
+/// The documents of a run, and Proctor's own record of the run.
 struct LoadedRunRecords {
     found: RecordedDocuments,
     attestation: Option<Vec<u8>>,
@@ -188,7 +188,7 @@ impl GateRecords<'_> {
         }
     }
 
-    /// Reads the run that the changeset's status file names, and our own record of it, if there is one.
+    /// Reads the run that the changeset's status file names, and Proctor's own record of it, if there is one.
     fn load_changeset(&self, id: &ChangesetId, now: &SnapshotId) -> Result<LoadedRunRecords, StoreError> {
         let path = changeset_path(id);
         let Some(root) = none_if_missing(self.repository.directory.descend(&path))? else {

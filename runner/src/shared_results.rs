@@ -1,7 +1,7 @@
 //! Exchanges results of steps with other machines, through a server of the Remote Execution API.
 //!
-//! The server is not trusted: path sets and records count only with the signature of a trusted key. A server that is away,
-//! slow or lying costs a run at most one deadline; its steps are then executed here.
+//! The server is not trusted: path sets and records count only with the signature of a trusted key. A server that is
+//! unreachable, slow or malicious delays a run by at most one deadline; the steps are then executed on this machine.
 
 mod content_hashes;
 mod envelope;

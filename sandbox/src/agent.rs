@@ -92,11 +92,11 @@ pub struct AgentCommand {
     pub files: FileBatches,
     /// Its complete environment.
     pub env: BTreeMap<String, String>,
-    /// The network that it sees.
+    /// The network that the command sees.
     pub network: Network,
     /// Its limits.
     pub limits: Limits,
-    /// How to treat processes that it leaves behind.
+    /// The handling of processes that the command leaves behind.
     pub leaks: Leaks,
     /// Time from the start of the command until it gets SIGTERM, in milliseconds.
     pub timeout_ms: u64,
@@ -106,7 +106,7 @@ pub struct AgentCommand {
     pub max_output_bytes: u64,
 }
 
-/// What happened on the worker.
+/// The events on the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentReport {
     /// [`AGENT_PROTOCOL`].
@@ -232,11 +232,11 @@ pub enum LayerChangeKind {
     File {
         /// The permission bits.
         mode: u32,
-        /// The position of its first byte.
+        /// The position of the first byte in the content file.
         offset: u64,
         /// Its size.
         bytes: u64,
-        /// The digest of its content.
+        /// The digest of the content.
         sha256: Sha256Hex,
     },
     /// A directory.
@@ -248,7 +248,7 @@ pub enum LayerChangeKind {
     },
     /// A symbolic link.
     Symlink {
-        /// Its target, as bytes in hexadecimal.
+        /// The target of the link, as bytes in hexadecimal.
         #[serde(with = "path_bytes")]
         target: Vec<u8>,
     },
@@ -256,7 +256,7 @@ pub enum LayerChangeKind {
     Deleted,
     /// A socket, fifo or device, whose content is not returned.
     Special {
-        /// The type bits of its mode.
+        /// The type bits of the mode.
         file_type: u32,
     },
 }

@@ -21,7 +21,7 @@ pub enum SandboxError {
     /// A required path could not be read or created.
     #[error("{what} `{}`: {source}", path.display())]
     Path {
-        /// The failed action, such as `cannot make the state directory`.
+        /// The failed action, such as `cannot create the state directory`.
         what: &'static str,
         /// The path.
         path: PathBuf,

@@ -33,7 +33,7 @@ impl FsCredentials {
         };
         thread::scope(|scope| {
             let worker = scope.spawn(move || apply().map(|()| work()));
-            worker.join().unwrap_or_else(|_| Err(io::Error::other("the look ended badly")))
+            worker.join().unwrap_or_else(|_| Err(io::Error::other("examining the file failed unexpectedly")))
         })
     }
 

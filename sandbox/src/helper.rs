@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Ensures that this process has nothing of the daemon's except the three descriptors.
+/// Ensures that this process inherits nothing from the daemon except the three descriptors.
 fn isolate_process() -> std::io::Result<OwnedFd> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     sys::close_others(CloseTime::Now)?;

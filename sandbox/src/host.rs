@@ -85,7 +85,7 @@ impl Host {
             .recursive(true)
             .mode(0o700)
             .create(&mount_point)
-            .map_err(SandboxError::path("cannot make the state directory", &mount_point))?;
+            .map_err(SandboxError::path("cannot create the state directory", &mount_point))?;
         let state_dir = canonical("cannot resolve the state directory", &state_dir)?;
         // A home that does not exist needs no hiding, and its path is used unresolved.
         let home = fs::canonicalize(&home).unwrap_or(home);

@@ -43,7 +43,7 @@ impl HostView {
     /// # Errors
     /// An object cannot be examined.
     pub(crate) fn capture(ops: &[SetupOp], frame: &Frame) -> io::Result<Self> {
-        // This comes first: a mount may change which object a path names.
+        // Must come first: a mount may change which object a path names.
         let mounts = File::open("/proc/self/mountinfo")?;
         let objects =
             ops.iter().filter_map(SetupOp::host_object).map(HostObject::examine).collect::<io::Result<_>>()?;
@@ -56,7 +56,7 @@ impl HostView {
         let objects =
             || self.objects.iter().all(|object| HostObject::examine(&object.path).is_ok_and(|now| now == *object));
         let sockets = || reachable_sockets(ops, frame).is_ok_and(|now| now.is_subset(&self.sockets));
-        // This comes last, so that it also covers the time of the checks before it.
+        // Must come last, so that it also covers the time of the checks before it.
         objects() && sockets() && self.has_same_mounts()
     }
 

@@ -90,7 +90,7 @@ impl Launcher {
         let (jobs, inbox) = channel::<SpawnJob>();
         let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
-        // This comes before the first helper starts, since it may move this process to another group.
+        // Must come before the first helper starts, since it may move this process to another group.
         let seat = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
@@ -129,7 +129,7 @@ impl Launcher {
             }
             match send_claim(space, &mut prepared, policy, &lowers) {
                 Ok(()) => return Ok((prepared.sandbox, space.open_layer(prepared.slot))),
-                // A sandbox that has just died is replaced.
+                // Replaces a sandbox that has just died.
                 Err(ClaimError::NotDelivered(_)) => prepared.release(),
                 Err(ClaimError::PartlyDelivered(source)) => {
                     prepared.release();
@@ -286,8 +286,9 @@ impl Launcher {
         wanted: SandboxRequirements<'_>,
         ops: Vec<SetupOp>,
     ) -> Result<PreparedSandbox, SandboxError> {
-        let pair =
-            || wire::socket_pair().map_err(|source| SandboxError::System { what: "cannot make a socket pair", source });
+        let pair = || {
+            wire::socket_pair().map_err(|source| SandboxError::System { what: "cannot create a socket pair", source })
+        };
         let orders = space.as_host_dir().is_none().then(pair).transpose()?;
         let SandboxRequirements { facts, user, lowers, stdout_mode: speech } = wanted;
         let (stdout, their_stdout) = match speech {
@@ -296,7 +297,7 @@ impl Launcher {
         };
         let (stderr, their_stderr) = pipe()?;
         let starting = self.request_start(their_stdout.into(), their_stderr.into())?;
-        // This runs while the helper process starts.
+        // Runs while the helper process starts.
         let slot = match space.new_slot(facts, user) {
             Ok(slot) => slot,
             Err(error) => {
@@ -457,7 +458,7 @@ fn send_claim(
         layers: LayerIds { lowers: lowers.to_vec(), upper: slot.id() },
         held: sandbox.enforced_limits().clone(),
         ops: claim_ops(policy),
-        // What one command has read is in the kernel's caches, and another view records it no more.
+        // The kernel caches the accesses of a command, and a view does not record cached accesses of the next command.
         serves_on: space.allows_reuse() && !policy.view,
     })
 }
@@ -515,5 +516,5 @@ fn stream_socket_pair() -> Result<(OwnedFd, OwnedFd), SandboxError> {
         rustix::net::SocketFlags::CLOEXEC,
         None,
     );
-    made.map_err(SandboxError::system("cannot make a socket pair"))
+    made.map_err(SandboxError::system("cannot create a socket pair"))
 }

@@ -195,11 +195,11 @@ pub enum AccessRights {
 pub enum ToolKind {
     /// Unchanged, read-only.
     ReadOnly,
-    /// A directory that package managers write to whenever they use it. Where the kernel can make an overlay, it is
-    /// writable, and the writes are discarded with the sandbox; otherwise it is read-only.
+    /// A directory that package managers write to whenever they use it. If the kernel can create an overlay, the
+    /// directory is writable, and the writes are discarded with the sandbox; otherwise it is read-only.
     Store,
-    /// As an empty file. It hides credentials inside a directory that is otherwise shown, and must follow that
-    /// directory in the list.
+    /// Show an empty file at the path. It hides credentials inside a directory that is otherwise shown, and must follow
+    /// that directory in the list.
     Masked,
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitStatus {
-    /// Exited with this status.
+    /// The process exited with this status.
     Code(u8),
-    /// Killed by this signal.
+    /// The process was killed by this signal.
     Signal(u8),
 }
 

@@ -40,7 +40,7 @@ pub struct RunSpaceConfig {
 pub enum CacheForm {
     /// As overlays of immutable layers and a directory that receives the writes.
     Layers,
-    /// As one directory, which must hold a copy of the layers.
+    /// The layers are merged into one directory, which must hold a copy of them.
     Copy {
         /// The reason why the kernel makes no overlay.
         reason: String,
@@ -208,8 +208,8 @@ impl RunSpace {
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
             rustix::fs::fchown(&upper, Some(uid), Some(gid))?;
         }
-        // This comes after the change of owner, which clears set-id bits. The mode is set in a separate call from
-        // mkdir, since the umask restricts the mode of mkdir.
+        // Must come after the change of owner, which clears set-id bits. The mode is set in a separate call from mkdir,
+        // since the umask restricts the mode of mkdir.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(repo.mode))?;
         Ok(upper)
     }

@@ -76,7 +76,7 @@ struct AttemptState {
     view_server: Option<OwnedFd>,
     /// `true` if the command is to run on a view.
     wants_view: bool,
-    /// What the command read of the host, once the command has ended.
+    /// The accesses of the command to the host, once the command has ended.
     view_trace: Option<ViewTrace>,
     /// The paths that the view withheld.
     withheld: Option<WithheldPaths>,
@@ -115,7 +115,7 @@ pub enum SandboxEvent {
         status: WaitStatus,
         /// The limit for which proctor ended the command.
         limit: Option<LimitKind>,
-        /// The resources it used.
+        /// The resources that the command used.
         resources: Resources,
         /// The processes that the command left behind. They have ended too.
         leaked: Option<LeakedProcesses>,
@@ -133,7 +133,7 @@ pub enum EventPoll {
     Closed,
 }
 
-/// What a command read of the host, or the reason why that is not known.
+/// The accesses of a command to the host, or the reason why they are not known.
 pub type ViewTrace = Result<AccessTrace, NoTrace>;
 
 /// The parts from which a [`RunningSandbox`] is made.
@@ -438,7 +438,7 @@ impl AttemptState {
             wait::wait_readable(init.as_fd(), wait::EXIT_TIMEOUT)?;
         }
         self.helper.as_mut().map_or(Ok(()), HelperProcess::wait_or_kill)?;
-        // It ends with the helper.
+        // This process ends with the helper.
         if let Some(server) = &self.view_server {
             wait::wait_readable(server.as_fd(), wait::EXIT_TIMEOUT)?;
         }
@@ -565,7 +565,7 @@ impl Drop for RunningSandbox {
 }
 
 pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), SandboxError> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot make a pipe"))
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(SandboxError::system("cannot create a pipe"))
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ pub(crate) struct PreparedSandbox {
     pub(crate) slot: LayerSlot,
     /// The layers below, as expected when it was prepared; newest first.
     pub(crate) lowers: Vec<u32>,
-    /// `true` if it has served a command. It can then serve over these layers only.
+    /// `true` if the sandbox has served a command. It can then serve only commands over these layers.
     pub(crate) has_served: bool,
     /// The operations of the sandbox and its view of the host, if it may wait for longer than a run.
     pub(crate) host_baseline: Option<HostBaseline>,

@@ -126,7 +126,7 @@ pub enum SetupOp {
     },
     /// Limit the size of the scratch directories.
     ScratchSize {
-        /// Their total size in bytes.
+        /// The total size of the scratch directories, in bytes.
         bytes: Limit,
     },
     /// Make the overlay of the repository, the layers below and the layer of this attempt, if the layers are known,
@@ -270,7 +270,7 @@ pub enum CloneKind {
         /// `true` if root's files appear as the step's.
         mapped: bool,
     },
-    /// As an empty file, if the source exists.
+    /// The path appears as an empty file, if the source exists.
     Mask {
         /// The file access rights used to look for the source.
         rights: AccessRights,
@@ -293,9 +293,9 @@ pub enum CoverKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AbsentAction {
-    /// Skip it, since there is nothing to hide.
+    /// Skip the directory, since there is nothing to hide.
     PassOver,
-    /// Create it, since its parent is in one of proctor's tmpfs mounts.
+    /// Create the mount point, since its parent is in one of proctor's tmpfs mounts.
     Make,
 }
 
@@ -323,7 +323,7 @@ pub fn setup_ops(policy: &Policy, host: &Host, user: StepUser) -> Vec<SetupOp> {
 
 /// Returns the operations that can run before the command is known.
 pub(crate) fn prepare_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
-    // This comes first: the server accesses the host, and not what the helper makes of it.
+    // Must come first: the server must see the host as it is, without the mounts of the helper.
     let mut ops: Vec<SetupOp> = frame.view.then_some(SetupOp::StartView).into_iter().collect();
     ops.extend(namespace_ops(user));
     ops.extend(init_ops(frame, user));
@@ -351,7 +351,7 @@ pub(crate) fn claim_ops(policy: &Policy) -> Vec<SetupOp> {
         SetupOp::AwaitTree,
         // The operation uses the path: a directory opened earlier would be the one below the overlay.
         SetupOp::Workdir { path: frame.repo.join(policy.workdir.as_str()).components().collect() },
-        // This comes after the last file is opened for writing.
+        // Must come after the last file is opened for writing.
         SetupOp::Landlock { repo: frame.repo },
         SetupOp::Exec,
     ]);
@@ -383,24 +383,24 @@ fn path_in_repo(git: &Path, repo: &Path) -> Option<RelPath> {
 fn namespace_ops(user: StepUser) -> Vec<SetupOp> {
     let own = !user.is_set_up_by_root();
     let mut ops = vec![
-        // This comes first: the new namespaces give no privilege over the run's namespace.
+        // Must come first: the new namespaces give no privilege over the run's namespace.
         SetupOp::JoinSpace { user: own },
         // One call creates all namespaces: the kernel creates the user namespace first, so that it owns the others.
         SetupOp::Unshare { user: own },
     ];
-    // This comes before any file is created: an unmapped user cannot create one.
+    // Must come before any file is created: an unmapped user cannot create one.
     ops.extend(own.then_some(SetupOp::MapUser { uid: user.uid(), gid: user.gid() }));
     ops.extend([
-        // This comes before the first mount.
+        // Must come before the first mount.
         SetupOp::MakePrivate,
-        // This comes while `/proc` is the host's.
+        // Must run while `/proc` is still the host's.
         SetupOp::HoldProc,
     ]);
     ops
 }
 
 /// Clones everything that must stay visible although its parent directory gets hidden, or writable although the root
-/// gets read-only. This comes before both.
+/// becomes read-only. Must come before both.
 fn clone_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let clone = |source: &Path, at: PathBuf, kind| SetupOp::Clone { source: source.to_owned(), at, kind };
     let mut ops = vec![SetupOp::CloneDevices];
@@ -498,14 +498,14 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let mut ops = vec![SetupOp::RefuseSubmounts { repo: frame.tree().to_owned() }];
     ops.extend(clone_ops(frame, host, user));
     ops.push(SetupOp::HoldTree { repo: frame.tree().to_owned(), mapped: user.is_mapped() });
-    // This comes after everything that is opened on the host itself: later operations see the host through the view.
-    // It comes before `ReadOnlyRoot`, after which PID 1 mounts `/proc` in the root.
+    // Must come after every operation that opens files of the host itself: later operations see the host through the
+    // view. It comes before `ReadOnlyRoot`, after which PID 1 mounts `/proc` in the root.
     ops.extend(frame.view.then_some(SetupOp::MountView));
     ops.extend([
         // Before any of proctor's own mounts, so that later ones keep their flags. PID 1 waits for it in its
         // [`SetupOp::AwaitReadOnlyRoot`].
         SetupOp::ReadOnlyRoot,
-        // This comes before the covers: the mount point is inside a directory that one of them covers.
+        // Must come before the covers: the mount point is inside a directory that one of them covers.
         SetupOp::Scratch,
     ]);
     let covers = cover_ops(frame, host, user);
@@ -518,26 +518,26 @@ fn concurrent_ops(frame: &Frame, host: &Host, user: StepUser) -> Vec<SetupOp> {
     let scratch = SCRATCH_DIRS.into_iter().chain(["/dev/shm"]).map(PathBuf::from);
     let writable = [frame.home.clone()].into_iter().chain(scratch).collect();
     ops.extend([
-        // This comes after the last host directory is shown.
+        // Must come after the last host directory is mounted.
         SetupOp::MaskSockets { hidden },
-        // This comes after the last scratch directory exists.
+        // Must come after the last scratch directory exists.
         SetupOp::ScratchSize { bytes: frame.limits.disk },
-        // This comes after the last mount point in the covers exists.
+        // Must come after the last mount point in the covers exists.
         SetupOp::SealCovers,
         // This runs while PID 1 still creates its network namespace, which takes longest.
         SetupOp::MakeOverlay { repo: frame.repo.clone() },
         SetupOp::AwaitMounted,
     ]);
-    // This comes after PID 1 has mounted `/proc` and `/sys`: the kernel lets an unprivileged process mount them only while
-    // the namespace contains others that it may see in full.
+    // Must come after PID 1 has mounted `/proc` and `/sys`: the kernel lets an unprivileged process mount them only
+    // while the namespace contains others that it may see in full.
     ops.extend(frame.view.then_some(SetupOp::LeaveHost));
     ops.extend([
         SetupOp::MaskKernelFiles { fresh_sys: frame.network == Network::Deny },
         // The following operations run in the command's process, concurrently with those that follow `SealCovers`.
         SetupOp::NewSession,
-        // This comes after `/dev` is the step's.
+        // Must come after the step's `/dev` is mounted.
         SetupOp::CloseFds,
-        // This comes after the last of the writable directories exists.
+        // Must come after the last writable directory exists.
         SetupOp::DrawWall { writable },
     ]);
     ops
@@ -547,11 +547,11 @@ fn init_ops(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     let own_network = frame.network == Network::Deny;
     let mut ops = vec![
         SetupOp::StartInit,
-        // This comes first: creating a network namespace takes the kernel about as long as most of the other operations
+        // Must come first: creating a network namespace takes the kernel about as long as most of the other operations
         // together.
         SetupOp::OwnNamespaces { network: own_network },
         SetupOp::AwaitKnown,
-        // This comes before the cgroup namespace: a process inside it cannot enter a group outside of it.
+        // Must come before the cgroup namespace: a process inside it cannot enter a group outside of it.
         SetupOp::JoinCgroup,
         SetupOp::CgroupNamespace,
         SetupOp::Hostname,
@@ -567,14 +567,14 @@ fn init_ops(frame: &Frame, user: StepUser) -> Vec<SetupOp> {
     ops.extend(own_network.then_some(SetupOp::Sys));
     // The helper masks files in both while PID 1 executes the rest of this list.
     ops.extend([SetupOp::SayMounted, SetupOp::NewKeyring]);
-    // This comes after the last mount, so that the step never gains power over root's mounts.
+    // Must come after the last mount, so that the step never gains power over root's mounts.
     ops.extend(user.is_set_up_by_root().then_some(SetupOp::StepDown { uid: user.uid(), gid: user.gid() }));
     ops.extend([
         SetupOp::DropCapabilities,
         SetupOp::NoNewPrivs,
-        // This comes after the last change of credentials, because each change resets the flag.
+        // Must come after the last change of credentials, because each change resets the flag.
         SetupOp::Undumpable,
-        // This comes after every operation that the filter refuses.
+        // Must come after every operation that the filter refuses.
         SetupOp::SyscallFilter,
         SetupOp::AwaitCommand,
     ]);
@@ -618,7 +618,7 @@ pub(crate) fn check_policy(policy: &Policy, host: &Host) -> Result<(), SandboxEr
         if let Some(kept) = kept {
             return Err(SandboxError::policy(
                 format!("the writable directory `{}` would expose `{}`", directory.display(), kept.display()),
-                "move the file that is to be written to a directory of its own",
+                "move the file that is to be written to a separate directory",
             ));
         }
     }
@@ -775,8 +775,10 @@ impl fmt::Display for SetupOp {
             Self::Hostname => write!(f, "host name `{HOSTNAME}`"),
             Self::MakePrivate => write!(f, "make all mounts private"),
             Self::RefuseSubmounts { repo } => write!(f, "refuse file systems mounted below {}", repo.display()),
-            Self::CloneDevices => write!(f, "take {} of /dev", DEVICES.join(", ")),
-            Self::Clone { source, at, kind } => write!(f, "take {} for {} ({kind})", source.display(), at.display()),
+            Self::CloneDevices => write!(f, "clone the mounts of {} in /dev", DEVICES.join(", ")),
+            Self::Clone { source, at, kind } => {
+                write!(f, "clone the mount of {} for {} ({kind})", source.display(), at.display())
+            }
             Self::StackCache { room, lowers, at } => {
                 let count = lowers.len();
                 write!(f, "create the overlay of {} for {} over {count} layers", room.display(), at.display())
@@ -800,7 +802,7 @@ impl fmt::Display for SetupOp {
             Self::Accounts { home } => {
                 write!(f, "mount a passwd and a group file of two lines, with the home {}", home.display())
             }
-            Self::RepoPoint { at, .. } => write!(f, "make the mount point {}", at.display()),
+            Self::RepoPoint { at, .. } => write!(f, "create the mount point {}", at.display()),
             Self::MaskSockets { .. } => write!(f, "mask the host's Unix sockets that are still visible"),
             Self::ReadOnlyRoot => write!(f, "make / read-only, nosuid, nodev, with all mounts below it"),
             Self::Cover { at, kind, .. } => write!(f, "{kind} {}", at.display()),
@@ -816,7 +818,7 @@ impl fmt::Display for SetupOp {
             Self::CgroupNamespace => write!(f, "hide control groups above it"),
             Self::Proc => write!(f, "mount a fresh /proc"),
             Self::Sys => write!(f, "mount a fresh /sys, read-only"),
-            Self::Loopback => write!(f, "set the loopback device up"),
+            Self::Loopback => write!(f, "bring the loopback device up"),
             Self::SayMounted => write!(f, "report that /proc and /sys are mounted"),
             Self::AwaitMounted => write!(f, "wait until /proc and /sys are mounted"),
             Self::MaskKernelFiles { .. } => write!(f, "mask host details in /proc and /sys"),

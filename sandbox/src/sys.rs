@@ -131,7 +131,7 @@ pub(crate) struct ProcessUsage {
     pub(crate) user: Duration,
     /// CPU time in the kernel.
     pub(crate) system: Duration,
-    /// The largest resident set size of any one of them, in KiB.
+    /// The largest resident set size of any single process, in KiB.
     pub(crate) max_rss_kib: u64,
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct ProcessUsage {
 pub(crate) fn reap_any(options: i32) -> io::Result<Option<ReapedChild>> {
     // SAFETY: an all-zero rusage is a valid value of the plain C struct.
     let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { zeroed() });
-    // SAFETY: both live through the call.
+    // SAFETY: both values live through the call.
     let pid = unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) };
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
@@ -315,7 +315,7 @@ pub fn take_inherited_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     if number <= libc::STDERR_FILENO {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a plain call without pointers; it fails if the descriptor is not open.
+    // SAFETY: the call passes no pointers; it fails if the descriptor is not open.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     check_result(flags.into())?;
     if flags & libc::FD_CLOEXEC != 0 {

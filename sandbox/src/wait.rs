@@ -17,7 +17,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, max_wait: Duration) -> io::Resul
     let timeout = rustix::time::Timespec::try_from(max_wait).map_err(io::Error::other)?;
     let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, Some(&timeout)))? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {} s", max_wait.as_secs()))),
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no data arrived within {} s", max_wait.as_secs()))),
         _ => Ok(()),
     }
 }

@@ -64,11 +64,11 @@ pub(crate) struct HostDirSandboxRequest {
 /// The run space, which holds the layers of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RunSpaceRequest {
-    /// The empty directory to mount it on.
+    /// The empty directory on which the run space is mounted.
     pub(crate) at: std::path::PathBuf,
     /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The number of files that the file system can hold.
+    /// The maximum number of files on the file system.
     pub(crate) inodes: u64,
     /// The daemon's user and group for the user namespace, unless the daemon is root.
     pub(crate) user: Option<(u32, u32)>,
@@ -83,7 +83,7 @@ pub(crate) struct RunSpaceRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NamespaceCheck {
-    /// Nothing. An attempt that cannot get its namespaces is refused.
+    /// No replacement. An attempt that cannot get its namespaces is refused.
     Nothing,
     /// The namespaces of an attempt. A run that may do without them must know at this point.
     Namespaces,
@@ -202,7 +202,7 @@ pub(crate) struct InitInstructions {
 /// The helper's work for a command: the mounted tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct MountedTree {
-    /// The layers it consists of.
+    /// The layers of which the tree consists.
     pub(crate) layers: LayerIds,
     /// The controls that the mounts enforce.
     pub(crate) enforcement: Enforcement,

@@ -1,14 +1,15 @@
 //! Implements the agent program of a remote worker, `proctor-sandbox agent`. It runs one request of [`agent`], in the
 //! directory that is the input root of its action:
 //!
-//! 1. It reads the request, and copies the tree to a directory of its own. The inputs themselves may be links to files
-//!    of the worker's store, so no step may write them.
+//! 1. It reads the request, and copies the tree to a separate directory. The inputs themselves may be links to files of
+//!    the worker's store, so no step may write them.
 //! 2. It creates a run space, and a layer for each earlier step.
 //! 3. It runs the checks of the toolchains over an empty tree, and then the step. Each command has its own sandbox, in
 //!    which missing controls are tolerated and recorded.
 //! 4. It lists the writes of the step, stores the outputs, and writes the report last.
 //!
-//! The agent has no result of its own: a report says what happened, and without a report nothing is known.
+//! The exit code of the agent means nothing: the report describes the step, and without a report nothing is known about
+//! it.
 //!
 //! [`agent`]: crate::agent
 
@@ -55,7 +56,7 @@ pub fn main() -> ExitCode {
 }
 
 fn serve_request() -> Result<(), AgentError> {
-    // This comes before the first thread, which inherits the blocked signals.
+    // Must come before the first thread, which inherits the blocked signals.
     let signals = TerminationSignals::block()?;
     let root = InputRoot::current()?;
     root.remove_outputs()?;

@@ -2,7 +2,7 @@
 //!
 //! All preconditions are checked before anything is written. Each file is then replaced atomically, and only if the
 //! replaced entry is the one that was checked. If another process changed an entry after the check, all changes are
-//! reverted. Anything below a `.git`, special files and our own evidence are never written or removed.
+//! reverted. Anything below a `.git`, special files and Proctor's own evidence are never written or removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -78,7 +78,7 @@ pub enum ScanError {
     ConcealsWithheld {
         /// The directory, in human-readable form.
         path: String,
-        /// One of the files, in human-readable form.
+        /// The path of one of these files, in human-readable form.
         withheld: String,
     },
     /// A file changed while it was read: a process still writes to the layer.

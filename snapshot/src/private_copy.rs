@@ -64,7 +64,7 @@ pub enum MirrorUpdate {
     Equal {
         /// Number of covered files and links that were copied.
         copied: usize,
-        /// Total size of these files, in bytes.
+        /// Total size of the copied files, in bytes.
         bytes: u64,
         /// The ignored files in the mirror.
         ignored: Vec<IgnoredInput>,

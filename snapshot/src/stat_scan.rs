@@ -308,7 +308,7 @@ impl StatScan<'_> {
     ) -> Result<(), SnapshotError> {
         let known = self.known.directory(at).scan_state;
         if known.ignore_status == IgnoreStatus::NotEvaluated {
-            found.relisting_reason = Some("a directory is there again");
+            found.relisting_reason = Some("a removed directory exists again");
             return Ok(());
         }
         let look = DirectoryScanState { stat: stamp, racy: self.is_racy(&stamp), ..known };

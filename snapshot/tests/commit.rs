@@ -330,7 +330,7 @@ fn rejects_names_that_leave_tree() {
     let link = write_object(&repo, "blob", b"/tmp");
     let inner = write_tree(&repo, &[("100644", b"escaped", &blob)]);
     let both = write_tree(&repo, &[("120000", b"a", &link), ("40000", b"a", &inner)]);
-    assert!(refusal(&repo, &write_commit(&repo, &both)).contains("stands there twice"));
+    assert!(refusal(&repo, &write_commit(&repo, &both)).contains("occurs twice in its directory"));
     let nul = write_object(&repo, "blob", b"a\0b");
     assert!(refusal(&repo, &write_commit(&repo, &write_tree(&repo, &[("120000", b"a", &nul)]))).contains("NUL"));
     let empty = write_object(&repo, "blob", b"");
@@ -343,9 +343,9 @@ fn rejects_git_dir_names() {
     let hooks = write_tree(&repo, &[("100755", b"post-checkout", &blob)]);
     for name in [".git", ".GIT", "git~1", ".git ", ".g\u{200c}it"] {
         let commit = write_commit(&repo, &write_tree(&repo, &[("40000", name.as_bytes(), &hooks)]));
-        assert!(refusal(&repo, &commit).contains("is called `.git`"), "{name}");
+        assert!(refusal(&repo, &commit).contains("is named `.git`"), "{name}");
         let deeper = write_tree(&repo, &[("40000", b"d", &write_tree(&repo, &[("100644", name.as_bytes(), &blob)]))]);
-        assert!(refusal(&repo, &write_commit(&repo, &deeper)).contains("is called `.git`"), "{name}");
+        assert!(refusal(&repo, &write_commit(&repo, &deeper)).contains("is named `.git`"), "{name}");
     }
 }
 
@@ -405,7 +405,7 @@ fn rejects_duplicate_name() {
     let repo = FixtureRepo::small();
     let (one, two) = (write_object(&repo, "blob", b"1"), write_object(&repo, "blob", b"2"));
     let commit = write_commit(&repo, &write_tree(&repo, &[("100644", b"a", &one), ("100644", b"a", &two)]));
-    assert!(refusal(&repo, &commit).contains("`a` stands there twice"));
+    assert!(refusal(&repo, &commit).contains("`a` occurs twice in its directory"));
 }
 
 fn rejects_object_of_wrong_kind() {

@@ -131,7 +131,7 @@ impl WatchedRepo {
         (taken, differs)
     }
 
-    /// Settles the tree, applies a change, and checks the next snapshot.
+    /// Waits until the times of all files can be trusted, applies a change, and checks the next snapshot.
     fn snapshot_after(&self, change: impl FnOnce(&FixtureRepo)) -> (Arc<Snapshot>, bool) {
         let before = self.settle();
         change(&self.repo);

@@ -130,7 +130,7 @@ fn is_postgres_error(error: &str) -> bool {
 
 /// Reports whether an error has the wording or the numbers of MySQL and of the servers that are compatible with it.
 fn is_mysql_error(error: &str) -> bool {
-    /// Phrases that only these servers use.
+    /// Phrases that only servers of this family use.
     const PHRASES: &[&str] = &[
         "you have an error in your sql syntax",
         "the right syntax to use near",

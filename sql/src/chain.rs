@@ -151,7 +151,7 @@ fn skip_reason(stage: StageName, case: &mut ChainContext<'_>, records: &[StageRe
     const SYNTAX_STAGES: [StageName; 3] = [StageName::Extract, StageName::Tokenize, StageName::Parse];
     // The stage `semantic` still runs: its findings help to fix what took too long, and it does not use the engine.
     if stage != StageName::Semantic && case.check_deadline(stage) {
-        return Some("the time was over".to_owned());
+        return Some("the time limit was reached".to_owned());
     }
     let broken = SYNTAX_STAGES.iter().find(|form| **form < stage && case.is_rejected_by(**form));
     if let Some(broken) = broken {
@@ -270,7 +270,7 @@ fn retry_advice(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> SqlRetry 
     let is_unchecked = diagnostics.iter().any(|found| found.code == SqlCode::SafetyUnchecked);
     let is_refused = |found: &&SqlDiagnostic| found.severity == SqlSeverity::Error && found.stage == StageName::Safety;
     match verdict {
-        SqlVerdict::Error => say(false, "it could not be judged; the statement is not the cause"),
+        SqlVerdict::Error => say(false, "the check failed for a reason unrelated to the statement"),
         SqlVerdict::Reject if diagnostics.iter().any(|found| is_refused(&found)) => {
             say(true, "only a statement with smaller effects can pass: a reformulation will not")
         }
@@ -279,7 +279,7 @@ fn retry_advice(verdict: SqlVerdict, diagnostics: &[SqlDiagnostic]) -> SqlRetry 
             say(true, "it can run; the warnings list possible differences from the question")
         }
         SqlVerdict::Ok if is_unchecked => say(false, "the stages that ran found no problem, but `safety` did not run"),
-        SqlVerdict::Ok => say(false, "nothing speaks against it"),
+        SqlVerdict::Ok => say(false, "no stage found a problem"),
     }
 }
 

@@ -32,10 +32,10 @@ pub enum CheckError {
         source: globset::Error,
     },
     /// The globs together are too large.
-    #[error("the globs are too large: {0}")]
+    #[error("the globs need too much memory: {0}")]
     LargeGlobs(#[source] globset::Error),
     /// A glob matches nothing.
-    #[error("the glob `{0}` matches no file that git sees")]
+    #[error("the glob `{0}` matches no file that git tracks or would add")]
     NoMatch(String),
     /// The globs match too many files.
     #[error("the globs match more than {MAX_FILES} files")]
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(find(&["q/**/*.sql"]).expect("finds"), ["q/deep/x.sql"]);
         assert_eq!(find(&["**/*.sql", "q/deep/x.sql"]).expect("finds").len(), 2, "each once");
         let unmatched = find(&["q/*.sql"]).expect_err("no match").to_string();
-        assert_eq!(unmatched, "the glob `q/*.sql` matches no file that git sees");
+        assert_eq!(unmatched, "the glob `q/*.sql` matches no file that git tracks or would add");
         let json = String::from_utf8(canonical::to_vec(&check(&["q/**"], SqlPolicy::Read))).expect("text");
         assert_eq!(matching_paths(&json, seen.iter().cloned()).expect("matches"), seen[1..]);
     }
@@ -398,7 +398,7 @@ mod tests {
     fn unjudgeable_input_is_error() {
         let none = run_check(&check(&["q/*.sql"], SqlPolicy::Read), &[SCHEMA]);
         assert_eq!(none.0, SqlVerdict::Error);
-        assert!(none.2.contains("the glob `q/*.sql` matches no file that git sees"), "{}", none.2);
+        assert!(none.2.contains("the glob `q/*.sql` matches no file that git tracks or would add"), "{}", none.2);
         let no_schema = run_check(&check(&["*.sql"], SqlPolicy::Read), &[("a.sql", "SELECT 1")]);
         assert_eq!(no_schema.0, SqlVerdict::Error, "{}", no_schema.2);
         let no_text = run_check(&check(&["q"], SqlPolicy::Read), &[SCHEMA, ("q/a.sql", "SELECT 1")]);

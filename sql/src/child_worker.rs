@@ -41,7 +41,7 @@ impl ChildWorker {
         Self { duckdb, running: None }
     }
 
-    /// Judges a text. Blocks until the worker has answered or the time is over.
+    /// Judges a text. Blocks until the worker has answered or the time limit was reached.
     pub fn judge(&mut self, request: &SqlRequest) -> Judgement {
         if let (Dialect::Duckdb, Err(missing)) = (request.dialect, &self.duckdb) {
             return chain::error_judgement(
@@ -64,7 +64,7 @@ impl ChildWorker {
                 judgement
             }
             Err(WorkerError::TimedOut(took)) => {
-                // It does not notice that the connection is closed.
+                // The worker does not notice that the connection is closed.
                 running.kill();
                 request.unanswered(worker_client::timed_out(request, took))
             }

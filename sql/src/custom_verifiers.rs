@@ -1,5 +1,5 @@
-//! Adds the findings of the operator's verifiers to a judgement. Each verifier is a program that runs in a sandbox of its
-//! own. A verifier that fails makes the verdict `error`: a statement that it could not check is not `ok`.
+//! Adds the findings of the operator's verifiers to a judgement. Each verifier is a program that runs in a separate
+//! sandbox. A verifier that fails makes the verdict `error`: a statement that it could not check is not `ok`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ enum VerifierError {
     NotADocument(#[source] serde_json::Error),
     #[error("one of its findings has no `message`")]
     NoMessage,
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 

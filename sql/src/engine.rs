@@ -98,7 +98,7 @@ impl StatementKind {
 /// A statement that the engine has prepared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BoundStatement {
-    /// Everything that the statement does.
+    /// All actions of the statement.
     pub actions: BTreeSet<Action>,
     /// The columns of the result; empty if there is none.
     pub columns: Vec<SqlColumn>,

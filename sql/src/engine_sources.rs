@@ -13,7 +13,7 @@ use crate::provisioner::Provisioned;
 use crate::server_files::ServerFiles;
 use crate::sqlite::Sqlite;
 
-/// What engines are opened from.
+/// The sources from which engines are opened.
 pub struct EngineSources {
     /// The path of DuckDB's shared library, or the reason why it is missing.
     pub(crate) duckdb: Result<PathBuf, LibraryNotFound>,

@@ -91,13 +91,13 @@ pub enum ExternalAnswer {
     Schema(Vec<String>),
     /// The rows of a statement that ran.
     Rows(ResultRows),
-    /// The result of a check in a database of its own.
+    /// The result of a check in a temporary database.
     Scratch(ScratchOutcome),
     /// The operation failed.
     Failed(ExternalError),
 }
 
-/// The result of a check in a database of its own.
+/// The result of a check in a temporary database.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ScratchOutcome {
     /// The finding about a statement that the server refuses.

@@ -163,7 +163,7 @@ fn next_token(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
     }
 }
 
-/// Reads a token for which MySQL has rules of its own.
+/// Reads a token for which MySQL has special rules.
 fn next_mysql_token(rest: &str) -> Option<(SqlTokenKind, usize)> {
     let bytes = rest.as_bytes();
     let second = bytes.get(1).copied();

@@ -82,7 +82,7 @@ pub struct Mysql {
 }
 
 impl LocalMariadb {
-    /// Creates a value that has started nothing.
+    /// Creates the value; no server is started yet.
     pub fn new(programs: Result<MariadbPrograms, ServerError>, files: ServerFiles) -> Self {
         Self { programs, files }
     }
@@ -128,7 +128,7 @@ impl Mysql {
                 ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
                 other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
             })?;
-        // From here on, dropping the engine removes the database.
+        // From this point on, dropping the engine removes the database.
         let mut engine = Self {
             session: None,
             probe: None,
@@ -222,7 +222,7 @@ impl Mysql {
 
     /// Records that a statement changes rows of some tables.
     fn note_changes<'t>(&mut self, mut tables: impl Iterator<Item = &'t str>) {
-        // What a trigger changes is unknown.
+        // The changes of a trigger are unknown.
         let has_triggers = !self.content.triggers.is_empty();
         let lasting = &self.content.lasting_tables;
         self.has_lasting_changes |= !lasting.is_empty() && (has_triggers || tables.any(|name| lasting.contains(name)));
@@ -234,7 +234,7 @@ impl Mysql {
             let probe = PrivilegeProbe::connect(&self.server, &self.database, deadline);
             self.probe = Some(probe.map_err(|error| self.to_internal_refusal(&error))?);
         }
-        // The session is made anew here if necessary.
+        // Opens a new session if necessary.
         self.with_session(deadline, |_| Ok(())).map_err(|error| self.to_internal_refusal(&error))?;
         let (Some(session), Some(probe)) = (&mut self.session, &mut self.probe) else {
             return Err(EngineRefusal::new(SqlCode::EngineFailed, "there is no connection"));

@@ -76,7 +76,7 @@ pub struct Postgres {
 }
 
 impl LocalPostgres {
-    /// Creates a value that has started nothing.
+    /// Creates the value; no server is started yet.
     pub fn new(programs: Result<PostgresPrograms, ServerError>, files: ServerFiles) -> Self {
         Self { programs, files }
     }
@@ -120,7 +120,7 @@ impl Postgres {
                 ServerError::NotInstalled { .. } => EngineRefusal::new(SqlCode::EngineMissing, error.to_string()),
                 other => EngineRefusal::new(SqlCode::EngineFailed, format!("the server cannot be used: {other}")),
             })?;
-        // From here on, dropping the engine removes the database.
+        // From this point on, dropping the engine removes the database.
         let mut engine = Self {
             session: None,
             server: running,
@@ -252,7 +252,7 @@ fn result_columns(prepared: &Statement) -> Vec<SqlColumn> {
         .collect()
 }
 
-/// What the server reports about a statement as the body of a function.
+/// The server's report about a statement as the body of a function.
 enum StatementTree {
     /// The resolved tree of a query or a change of rows.
     Tree(String),
@@ -348,7 +348,7 @@ impl SqlEngine for Postgres {
         if bound.kind() > StatementKind::Write {
             return Ok(());
         }
-        // An explanation cannot be prepared; what it explains can.
+        // The server cannot prepare an `EXPLAIN`, but it can prepare the explained statement.
         let sql = statement_actions::explained(sql).map_or(sql, |found| found.inner);
         let checked = self.isolated(Effects::Undo, on.deadline, |session, content| {
             list_checks::check_privileges(session, content, sql, bound.parameters, allow, on.deadline)

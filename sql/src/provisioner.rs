@@ -10,7 +10,7 @@ pub trait Provisioner {
     /// Starts or requests a server.
     ///
     /// # Errors
-    /// There is no server. This says nothing about any statement.
+    /// There is no server. This is not a verdict on any statement.
     fn provision(&self) -> Result<Self::Server, ServerError>;
 
     /// Reports whether a server accepts further databases.

@@ -48,13 +48,13 @@ pub enum ServerError {
     Failed {
         /// The name of the program.
         program: &'static str,
-        /// The last lines of its output.
+        /// The last lines of the output of the program.
         message: String,
     },
     /// The server does not accept connections in time.
     #[error("the server did not start: {message}")]
     NotReady {
-        /// The last lines of its output.
+        /// The last lines of the output of the program.
         message: String,
     },
     /// The server refuses a statement of its administration.
@@ -65,11 +65,12 @@ pub enum ServerError {
 /// The files outside of its private directory that a server uses.
 #[derive(Debug, Clone, Default)]
 pub struct ServerFiles {
-    /// The archive from which the data directory is copied; without one, it is created anew, which takes seconds.
+    /// The archive from which the data directory is copied; without an archive, the server creates a new directory,
+    /// which takes seconds.
     pub template: Option<PathBuf>,
     /// The directory for a socket that other programs of the user reach.
     pub socket_directory: Option<PathBuf>,
-    /// The memory that each process of the server may use, in bytes, if the server has no limit of its own.
+    /// The memory that each process of the server may use, in bytes, if the server has no setting for a limit.
     pub process_memory: Option<u64>,
 }
 

@@ -89,8 +89,8 @@ impl Sqlite {
         Ok(engine)
     }
 
-    /// Opens the database file of a request to change it, and begins a transaction that other programs cannot write
-    /// meanwhile.
+    /// Opens the database file of a request to change it, and begins a transaction during which other programs cannot
+    /// write.
     ///
     /// # Errors
     /// The file cannot be opened for writing, or another program keeps its lock.

@@ -21,7 +21,7 @@ use crate::worker_request::{Unanswered, WorkerRequest as _};
 /// The stages without which no text is run.
 const REQUIRED_STAGES: [StageName; 2] = [StageName::Bind, StageName::Safety];
 
-/// The message about effects that are to be kept although the policy permits none.
+/// The message for a request that keeps effects although its policy permits no effects.
 pub(crate) const COMMIT_NEEDS_POLICY: &str = "effects are kept only under the policy `write` or `migrate`";
 
 /// The reason why a text whose verdict is `ok` has no result.

@@ -52,7 +52,7 @@ struct EngineKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EngineParameters {
     dialect: Dialect,
-    /// The database file, and the states of the files that exist of it and the files beside it.
+    /// The database file, and the states of the files that exist of it and the files next to it.
     file: Option<(String, Vec<Option<FileState>>)>,
     limits: SqlResourceLimits,
     is_read_only: bool,
@@ -161,8 +161,8 @@ impl EngineCache {
         self.idle.push(IdleEngine { key, engine });
     }
 
-    /// Takes the engine that was opened with the same key. A migration may also take an engine whose schema is a prefix
-    /// of the requested one; the missing parts are applied first.
+    /// Returns the engine that was opened with the same key. A migration may also take an engine whose schema is a
+    /// prefix of the requested one; the missing parts are applied first.
     fn take_engine(&mut self, key: &EngineKey, request: &SqlRequest, deadline: Instant) -> Option<Box<dyn SqlEngine>> {
         if let Some(at) = self.idle.iter().position(|warm| warm.key == *key) {
             return Some(self.idle.remove(at).engine);

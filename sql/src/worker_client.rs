@@ -85,7 +85,7 @@ impl WorkerConnection {
 }
 
 impl AsyncWorkerConnection {
-    /// Converts a line on which no request has been sent yet. Must be called within a runtime.
+    /// Converts a connection on which no request has been sent yet. Must be called within a runtime.
     ///
     /// # Errors
     /// The socket cannot be registered with the runtime.

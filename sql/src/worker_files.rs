@@ -61,7 +61,7 @@ impl MountedFile {
     }
 }
 
-/// A database file with the files beside it that hold some of its changes.
+/// A database file with the files next to it that hold some of its changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountedDatabase {
     pub(crate) file: MountedFile,
@@ -80,7 +80,7 @@ pub(crate) fn change_file_suffixes(dialect: Dialect) -> &'static [&'static str] 
     }
 }
 
-/// Returns the path of a file beside a database.
+/// Returns the path of a file next to a database.
 pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(suffix);

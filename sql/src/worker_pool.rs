@@ -2,7 +2,7 @@
 //! requests. A worker that does not answer in time is killed, with every process of its sandbox.
 //!
 //! The sandbox contains the program, the engine's library and the requested database, all read-only, and an empty
-//! directory. Only a request that keeps its effects gets a worker of its own that may write the directory of the
+//! directory. Only a request that keeps its effects gets a separate worker that may write the directory of the
 //! database. It has no network, a small disk, and the memory that the requests of the worker may use. A worker with a
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
@@ -51,7 +51,7 @@ const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum size of a template, in bytes.
 const MAX_TEMPLATE_BYTES: u64 = 256 << 20;
 
-/// What the sandbox of a worker may use.
+/// The files and resources that the sandbox of a worker may use.
 #[derive(Debug, Clone, Copy)]
 struct WorkerSize {
     disk_bytes: u64,
@@ -154,7 +154,7 @@ enum WorkerStartError {
 
 /// A panic of a blocking task.
 #[derive(Debug, thiserror::Error)]
-#[error("a part of proctor broke: {0}")]
+#[error("an internal task of proctor failed: {0}")]
 struct BrokenTask(#[from] tokio::task::JoinError);
 
 /// The reason why a worker gave no answer.
@@ -583,7 +583,7 @@ fn failure_message(running: &RunningSandbox, error: &io::Error) -> String {
     messages.join("; ")
 }
 
-/// Waits until a sandbox sends a report; returns `false` if the time is over.
+/// Waits until a sandbox sends a report; returns `false` if the time limit was reached.
 fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let left = until.saturating_duration_since(Instant::now());

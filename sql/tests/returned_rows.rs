@@ -174,7 +174,7 @@ fn describes_only_what_the_lists_allow() {
         ("id", false, true, json!([1, 2])),
         ("a", true, false, json!(["alpha", "beta"])),
         ("s", false, false, json!([7])),
-        // It is computed from a column that is off the list.
+        // The generated column is computed from a column that is off the list.
         ("copy", false, false, json!([])),
     ];
     assert_eq!(columns, expected);

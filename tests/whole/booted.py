@@ -249,7 +249,7 @@ def reload():
     say("proctor_config_last_reload_successful 0" in ask("GET", "/metrics")[1], "the metrics report the failed reload")
     configure(LISTED.replace("'bob'", "'eve'"))
     sh("systemctl", "reload", "proctord.service")
-    until(lambda: show("proctord.service", "StatusText") == "the new config holds")
+    until(lambda: show("proctord.service", "StatusText") == "the new config is in effect")
     answers = [ask("GET", "/healthz", user=user, check=False)[0] for user in ("ann", "eve", "bob")]
     say(answers[:2] == [200, 200] and answers[2] != 200, "the new config applies", answers)
     say(show("proctord.service", "ActiveState") == "active", "the unit is active after a reload")

@@ -21,7 +21,7 @@ const SERVER_ACCOUNT: &str = "nobody";
 /// The password in a URL.
 const ENCODED_PASSWORD: &str = "pass%3A%2Fword";
 
-/// A certificate authority, and a certificate of it for `localhost`.
+/// A certificate authority, and a certificate for `localhost` that it issued.
 pub(crate) struct Certificates {
     directory: PathBuf,
 }

@@ -55,7 +55,7 @@ fn assert_canonical(path: &Path, bytes: &[u8]) {
     assert!(json.to_vec() == bytes, "{}: not canonical: {}", path.display(), String::from_utf8_lossy(bytes));
 }
 
-/// Checks a status file that Proctor has written; others are skipped.
+/// Checks a status file that Proctor has written; skips all other files.
 fn check_status(path: &Path) {
     // A case may create a broken file on purpose.
     let Ok(bytes) = std::fs::read(path) else { return };

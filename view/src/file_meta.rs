@@ -149,7 +149,7 @@ pub struct OwnerMap(pub Vec<IdRange>);
 pub struct IdRange {
     /// The first id on the disk.
     pub on_disk: u32,
-    /// The id as which the mount shows it.
+    /// The id under which the mount shows the owner.
     pub shown: u32,
     /// The number of ids.
     pub count: u32,

@@ -27,7 +27,7 @@ const PARALLEL_DIROPS: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
 const CACHE_SYMLINKS: u32 = 1 << 23;
 
-/// The same for OPENDIR and RELEASEDIR.
+/// The flag that avoids OPENDIR and RELEASEDIR.
 pub(crate) const NO_OPENDIR_SUPPORT: u32 = 1 << 24;
 
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -74,7 +74,7 @@ pub(crate) enum Operation<'a> {
     Destroy,
     /// A request to change something.
     Write,
-    /// A request that the kernel can do without.
+    /// A request that the kernel does not need.
     Unsupported,
 }
 

@@ -88,7 +88,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a reason for having no trace. The first reason counts, unless a later one invalidates the result.
+    /// Records a reason why there is no trace. The first reason counts, unless a later one invalidates the result.
     pub(crate) fn doubt(&mut self, reason: NoTrace) {
         let is_worse = self.no_trace.as_ref().is_none_or(|known| !known.invalidates_result());
         if self.no_trace.is_none() || (reason.invalidates_result() && is_worse) {
@@ -109,7 +109,7 @@ impl Recorder {
     /// Returns the trace.
     ///
     /// # Errors
-    /// The reason for having none.
+    /// The reason why there is no trace.
     pub(crate) fn into_trace(self) -> Result<AccessTrace, NoTrace> {
         if let Some(reason) = self.no_trace {
             return Err(reason);

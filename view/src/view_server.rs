@@ -21,14 +21,14 @@ use crate::view_export::ViewExport;
 
 /// Directories of the host's root that a view shows without content: a sandbox mounts its own file systems there.
 const HOLLOW: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
-/// An empty directory that exists in the view only, in one of the directories without content. It is a mount point for
-/// file systems that no path may lead to: the sandbox covers its parent.
+/// An empty directory that exists only in the view, in one of the directories without content. It is a mount point for
+/// file systems that no path may reach: the sandbox covers its parent directory.
 pub const HIDDEN_MOUNT_POINT: &str = "/dev/hidden";
 
 /// The reason why a server stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewEnd {
-    /// The caller asked for it.
+    /// The caller requested it.
     Stopped,
     /// No process uses the view any more.
     Unmounted,
@@ -105,7 +105,7 @@ impl ViewServer {
     /// has ended.
     ///
     /// # Errors
-    /// The reason for having no trace.
+    /// The reason why there is no trace.
     pub fn into_trace(mut self) -> Result<AccessTrace, NoTrace> {
         if self.recorder.no_trace().is_none()
             && let Some(changed) = self.find_change()
@@ -162,7 +162,7 @@ impl ViewServer {
         }
     }
 
-    /// Answers the lookup of a path that exists and is withheld: it is absent for the command.
+    /// Answers the lookup of a withheld path: the command sees that nothing exists there.
     fn withhold(&mut self, export: usize, path: &Rc<[u8]>) -> AnswerBody {
         let tree = &self.exports[export];
         self.withheld.add(if tree.inputs.is_some() { path_below(tree, path) } else { path });
@@ -212,8 +212,8 @@ impl ViewServer {
             }
             Operation::GetAttr => self.read_attributes(node),
             Operation::ReadLink => self.read_link(node),
-            // With nothing of the file in the kernel's cache, a READ request precedes every access to its content. OPEN
-            // and RELEASE requests would add nothing to that, and would double the number of requests.
+            // If the kernel's cache contains nothing of the file, a READ request precedes every access to its content.
+            // OPEN and RELEASE requests would add nothing to that, and would double the number of requests.
             Operation::Open => self.answer_open(protocol::NO_OPEN_SUPPORT, AnswerBody::opened_file()),
             Operation::Read { offset, size } => self.read_file(node, *offset, *size),
             Operation::OpenDir => self.answer_open(protocol::NO_OPENDIR_SUPPORT, AnswerBody::opened_directory()),
@@ -250,7 +250,7 @@ impl ViewServer {
         }
         let dir = self.node(parent)?;
         if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
-            self.fail("the kernel sent a name that is none".to_owned());
+            self.fail("the kernel sent an invalid name".to_owned());
             return Err(Errno::INVAL);
         }
         let path: Rc<[u8]> = join(&dir.path, name).into();
@@ -297,7 +297,7 @@ impl ViewServer {
         let export = &self.exports[dir.export];
         let top = export.host_path.len();
         let ends = (top..dir.path.len()).filter(|end| *end == top || dir.path[*end] == b'/');
-        // Below the directory that refuses the search, nothing can be examined.
+        // Paths below a directory without search permission cannot be examined.
         let mut examined = ends.chain([dir.path.len()]).map_while(|end| examine(export, &dir.path[..end]).ok());
         examined.any(|(meta, _)| !self.ids.may_search(&meta))
     }
@@ -409,7 +409,8 @@ impl ViewServer {
         }
     }
 
-    /// Notes that an answer is an error that the host might not have given. The result of the command does not count.
+    /// Records that an answer is an error that the host might not have returned. The result of the command does not
+    /// count.
     fn wrong_answer(&mut self, what: &str, path: &[u8], errno: Errno) -> Errno {
         self.fail(format!("cannot {what} {}: {errno}", display_path(path)));
         errno

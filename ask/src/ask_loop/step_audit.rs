@@ -80,7 +80,7 @@ impl StepAudit {
     }
 
     pub(super) async fn answer(&self, number: u32, answer: &Completion, tokens: TokenCounts) -> Result<(), AuditError> {
-        // A longer answer is not read either.
+        // The provider does not read a longer answer either.
         let end = answer.text.floor_char_boundary(MAX_ANSWER_BYTES);
         let content = json!({
             "attempt": number,

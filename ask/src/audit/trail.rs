@@ -45,13 +45,13 @@ pub struct AuditTrail {
 pub struct AskSummary {
     /// The id.
     pub id: String,
-    /// The time of its first record.
+    /// The time of the first record of the question.
     pub at: String,
     /// The question; missing if its record was removed.
     pub question: Option<String>,
     /// The result; missing if the question has no end.
     pub verdict: Option<String>,
-    /// The number of its records.
+    /// The number of records of the question.
     pub records: u64,
 }
 

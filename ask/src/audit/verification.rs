@@ -29,7 +29,7 @@ pub enum AuditProblem {
     Gap {
         /// The number of the record.
         seq: u64,
-        /// The number of the record before it.
+        /// The number of the preceding record.
         after: u64,
     },
     /// The first records are missing, and no checkpoint states that they were removed.

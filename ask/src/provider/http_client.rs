@@ -95,7 +95,7 @@ pub enum HttpError {
         why: String,
     },
     /// A thread panicked.
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 

@@ -67,7 +67,7 @@ impl Provider for OpenAiProvider {
 /// The response has no message, or the message is empty.
 fn read_response(response: &Value) -> Result<Completion, ProviderError> {
     let malformed = |why| ProviderError::Format { format: FORMAT, why };
-    let choice = response["choices"].get(0).ok_or(malformed("it has no choice"))?;
+    let choice = response["choices"].get(0).ok_or(malformed("its list `choices` is empty"))?;
     let message = choice["message"].as_object().ok_or(malformed("the choice has no message"))?;
     let calls = message.get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
     let text = match calls {

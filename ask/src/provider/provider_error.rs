@@ -62,7 +62,7 @@ pub enum CommandError {
     /// The program cannot be run, or failed.
     #[error(transparent)]
     Run(#[from] proctor_sql::sandboxed_command::CommandError),
-    /// Sandboxes are not available here.
+    /// Sandboxes are not available in this process.
     #[error("commands cannot be used here, because there are no sandboxes")]
     NoLauncher,
     /// The config of the provider and the operator's own bound contradict each other.
@@ -78,7 +78,7 @@ pub enum CommandError {
     #[error("the command reports an error: {0}")]
     Reported(String),
     /// A thread panicked.
-    #[error("a part of proctor broke: {0}")]
+    #[error("an internal task of proctor failed: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 

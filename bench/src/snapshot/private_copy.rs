@@ -70,7 +70,7 @@ impl SnapshotFixture {
         self.root.path().join(format!("copy{round}"))
     }
 
-    /// Brings a copy up to date as the next process does it, with what the last one kept in files.
+    /// Updates a copy as a new process does, from the state that the last process stored in files.
     fn update(&self, directory: &Path, expected: usize, parts: &mut CopyStageSamples) -> Result<Arc<Snapshot>> {
         let began = Instant::now();
         let snapshot = self.store()?.take(&self.repository())?;

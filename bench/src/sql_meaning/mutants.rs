@@ -47,7 +47,7 @@ pub(super) fn mutants(statement: &Statement, database: &SetDatabase, random: &mu
     found
 }
 
-/// Applies `edit` to the queries of a copy; `edit` returns the name of what it changed.
+/// Applies `edit` to the queries of a copy; `edit` returns the name of its change.
 fn edit_copy(statement: &Statement, mut edit: impl FnMut(&mut Query, usize) -> Option<String>) -> Option<Mutant> {
     let mut copy = statement.clone();
     let mut queries = QueryEditor { edit: &mut edit, depth: 0, kind: None };
@@ -208,7 +208,7 @@ fn replace_aggregate(
     let FunctionArguments::List(list) = &mut function.args else { return None };
     let mut what = "";
     if let [argument @ FunctionArg::Unnamed(FunctionArgExpr::Wildcard)] = list.args.as_mut_slice() {
-        // A count of rows has no column: take the key of the first table, or any column of the scope.
+        // A count of rows names no column, so use the key of the first table, or any column of the scope.
         let (alias, table) = scope.first()?;
         let columns = &database.table(table)?.columns;
         let key = columns.iter().find(|column| column.is_key).filter(|_| draw.is_multiple_of(2));

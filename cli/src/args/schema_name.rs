@@ -35,7 +35,7 @@ pub(crate) enum SchemaName {
     ToolchainEvidence,
     /// `verification.last_run` of `05-status.json`.
     StatusLastRun,
-    /// `05-status.json`, as far as we know it.
+    /// The fields of `05-status.json` that Proctor knows.
     Status,
     /// `proctor compare --format json`.
     Comparison,

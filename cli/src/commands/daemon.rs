@@ -71,7 +71,7 @@ fn render_status(daemon: &ReachableDaemon) -> String {
         ("version", escape_line(&health.version)),
         ("process", format!("{} of user {}", health.pid, health.uid)),
         ("for", duration(health.uptime_ms)),
-        ("runs", format!("{} under way, {} waiting", health.runs.running, health.runs.queued)),
+        ("runs", format!("{} active, {} waiting", health.runs.running, health.runs.queued)),
     ];
     rows.iter().map(|(label, value)| format!("{} {value}\n", paint(DIM, format!("{label:<8}")))).collect()
 }

@@ -207,7 +207,7 @@ async fn show_progress(
     screen: &mut Screen,
 ) -> Result<CompletedExec, CliError> {
     let mut interrupts = Interrupts::listen(cancel).map_err(|error| CliError::Internal(error.to_string()))?;
-    // From here on `interrupts` receives the signals that arrived while they were blocked.
+    // From this point on, `interrupts` receives the signals that arrived while they were blocked.
     drop(held);
     let mut progress = ProgressDisplay::for_screen(screen);
     let start = Instant::now();

@@ -48,7 +48,7 @@ pub(crate) async fn explain(args: &ExplainArgs, caller: &Caller, screen: &mut Sc
     let aspect = ExplainedAspect::parse(target);
     if let (None, Some(extra)) = (aspect, &args.step) {
         return Err(CliError::Usage {
-            message: format!("`{}` stands behind a step", escape_line(extra)),
+            message: format!("`{}` cannot follow a step", escape_line(extra)),
             hint: format!("name one step, or `{ENV}`, `{SANDBOX}` or `{CACHE}` with a step"),
         });
     }

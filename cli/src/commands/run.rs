@@ -344,7 +344,7 @@ impl CommandRuns<'_> {
         let report = result.map_err(|error| error.with_path_relative_to(&self.caller.cwd))?;
         record.add_inconclusive_reasons(&report.doubts);
         if let Some(signal) = self.interrupts.first_signal() {
-            // The engine knows only that the run was cancelled; the signal is known here.
+            // The engine knows only that the run was cancelled; this function knows the signal.
             record.cancelled_by = Some(signal.to_owned());
         }
         self.exports.start_export(&record, began_ms, &self.repo);

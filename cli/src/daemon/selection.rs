@@ -50,7 +50,7 @@ impl BackendCriteria<'_> {
     }
 }
 
-/// The purpose of finding a daemon; it decides which requirements the daemon must meet.
+/// The purpose for which a daemon is needed; it decides which requirements the daemon must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// New work: the daemon must accept work, and its version must be compatible.
@@ -113,7 +113,7 @@ pub(crate) async fn select_backend_with_env(
         return Ok(Some(daemon));
     }
     if wanted.options.daemon.daemon {
-        let hint = "unset some of it, or omit `--daemon`".to_owned();
+        let hint = "unset some variables, or omit `--daemon`".to_owned();
         return Err(CliError::Usage { message: TOO_LARGE.to_owned(), hint });
     }
     screen.err(&style::warning(&format!("{TOO_LARGE}; continuing without a daemon")));

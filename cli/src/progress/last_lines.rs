@@ -1,5 +1,5 @@
-//! Tracks the last line that each running step has printed, for a row on a terminal. Lines have no colours, no
-//! secrets of the caller, and are escaped. Lines may be missed; nothing depends on them.
+//! Tracks the last line that each running step has printed, for a row on a terminal. The lines are escaped and contain
+//! no colours and no secrets of the caller. Lines may be missed; nothing depends on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

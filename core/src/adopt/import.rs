@@ -43,7 +43,7 @@ pub struct Imported {
     pub carried: Vec<Carried>,
     /// The hooks that were not imported, in their original order.
     pub left: Vec<Left>,
-    /// Settings that belong to no hook.
+    /// Settings of the configuration outside of all hooks.
     pub settings: Vec<Setting>,
     /// The tools that the spec needs.
     pub tools: Vec<Tool>,

@@ -19,7 +19,7 @@ pub enum AskEvent {
     },
     /// The loop continues. The daemon sends a line at least every 15 s.
     Alive,
-    /// The question was answered or given up.
+    /// The loop ended, with an answer or without one.
     Finished {
         /// The answer.
         answer: Box<AskAnswer>,

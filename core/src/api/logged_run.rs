@@ -201,7 +201,7 @@ impl LoggedRun {
             RunState::Queued | RunState::Running => match self.record.latest_start() {
                 Some((skill, step)) => format!("{skill}/{step} runs"),
                 None if self.state() == RunState::Queued => "it waits for its turn".to_owned(),
-                None => "it is under way".to_owned(),
+                None => "it is running".to_owned(),
             },
         }
     }

@@ -173,10 +173,10 @@ impl OperationDescription {
             description: "Returns the caller's runs; the daemon's own user sees all runs.",
             parameters: &[
                 query_parameter("repo", absolute_path, "Only runs of this repository, given by its canonical path."),
-                query_parameter("changeset_id", schema_for::<ChangesetId>, "Of this changeset."),
-                query_parameter("profile", schema_for::<ProfileName>, "Of this profile."),
-                query_parameter("state", schema_for::<RunState>, "In this state."),
-                query_parameter("verdict", schema_for::<Verdict>, "With this verdict."),
+                query_parameter("changeset_id", schema_for::<ChangesetId>, "Only runs of this changeset."),
+                query_parameter("profile", schema_for::<ProfileName>, "Only runs of this profile."),
+                query_parameter("state", schema_for::<RunState>, "Only runs in this state."),
+                query_parameter("verdict", schema_for::<Verdict>, "Only runs with this verdict."),
                 query_parameter("cursor", any_text, "The `next_cursor` of the previous page."),
                 query_parameter("limit", page_size, "The maximum number of runs. Default: a full page."),
             ],
@@ -190,7 +190,7 @@ impl OperationDescription {
             path: "/v1/runs/{id}",
             summary: "Get a run, immediately or when it changes",
             description: "With only `wait`, answers when the run ends; with `after` too, as soon as there is a later \
-                          event; in any case when the time is over.",
+                          event; in any case after the requested time.",
             parameters: &[
                 RUN_ID_PARAMETER,
                 query_parameter(
@@ -224,8 +224,8 @@ impl OperationDescription {
             ],
             body: None,
             responses: &[
-                json_response::<RunView>(202, "It will end."),
-                json_response::<RunView>(200, "It had ended already."),
+                json_response::<RunView>(202, "The run will end."),
+                json_response::<RunView>(200, "The run had already ended."),
             ],
         },
         Self {
@@ -283,7 +283,7 @@ impl OperationDescription {
             parameters: &[
                 RUN_ID_PARAMETER,
                 path_parameter("unit", output_unit, "The kind of unit: a step or a toolchain check."),
-                path_parameter("n", step_number, "Its number in the run, from 0."),
+                path_parameter("n", step_number, "The number of the unit in the run, from 0."),
                 path_parameter("stream", stream_name, "Which stream."),
                 query_parameter("offset", unsigned_integer, "The first byte. Default: 0."),
                 query_parameter("limit", range_size, "The maximum number of bytes. Default: to the end."),
@@ -360,7 +360,8 @@ impl OperationDescription {
                 path_parameter(
                     "file",
                     file_name,
-                    "Its key under `evidence` of the run, such as `verify/verify.lint.json`, or its name below `verify/`.",
+                    "The key of the document under `evidence` of the run, such as `verify/verify.lint.json`, or its name \
+                     below `verify/`.",
                 ),
             ],
             body: None,
@@ -402,7 +403,7 @@ impl OperationDescription {
             body: None,
             responses: &[SuccessResponse {
                 status: 202,
-                condition: "It will end.",
+                condition: "The run will end.",
                 content: ResponseContent::NoContent,
             }],
         },
@@ -475,8 +476,8 @@ impl OperationDescription {
             summary: "Answer a question with a statement that was judged and run",
             description: "Has a language model of the operator write the statement. `statement` and `result` are \
                           present only if the statement was judged `ok` and ran; its effects are rolled back. The \
-                          answer also covers questions that were given up. A `database` is opened only for the \
-                          daemon's own user.",
+                          answer also covers questions for which no statement was accepted. A `database` is opened \
+                          only for the daemon's own user.",
             parameters: &[
                 query_parameter(
                     "progress",
@@ -513,7 +514,7 @@ impl OperationDescription {
                 ),
             ],
             body: None,
-            responses: &[json_response::<DoctorAnswer>(200, "What was found.")],
+            responses: &[json_response::<DoctorAnswer>(200, "The findings.")],
         },
         Self {
             operation: Operation::GetHealth,

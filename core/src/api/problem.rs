@@ -87,7 +87,7 @@ macro_rules! problem_types {
 problem_types! {
     /// The request is malformed.
     InvalidRequest = "urn:proctor:problem:invalid-request", 400, EXIT_USAGE, "the request is not valid";
-    /// The caller is not allowed to do this.
+    /// The caller has no permission for the request.
     Forbidden = "urn:proctor:problem:forbidden", 403, EXIT_USAGE, "not allowed";
     /// The resource does not exist.
     NotFound = "urn:proctor:problem:not-found", 404, EXIT_USAGE, "not found";

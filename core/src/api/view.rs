@@ -184,7 +184,7 @@ pub struct StepView {
     pub duration_ms: Option<u64>,
     /// Paths that the step changed although they were protected; at most 20.
     pub changed: Vec<String>,
-    /// Number of such paths that are not listed.
+    /// Number of changed paths that are not listed.
     pub changed_more: u64,
     /// Standard output; `null` until the step has ended.
     pub stdout: Option<StreamView>,
@@ -294,7 +294,7 @@ impl RunView {
 /// Returns a message for a run in which all steps passed; the results of `cached` steps were reused.
 pub fn all_passed_message(steps: usize, cached: usize) -> String {
     let passed = match steps {
-        1 => "its one step passed".to_owned(),
+        1 => "its only step passed".to_owned(),
         steps => format!("all {steps} steps passed"),
     };
     if cached == 0 { passed } else { format!("{passed}, {cached} {CACHED}") }

@@ -18,7 +18,7 @@ pub enum CommandCode {
     Unreachable,
     /// The daemon does not accept this user.
     NotAdmitted,
-    /// The daemon gave no usable answer.
+    /// The daemon sent no usable answer.
     NoAnswer,
     /// The connection to the daemon was lost during a run.
     Lost,

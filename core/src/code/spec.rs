@@ -22,7 +22,7 @@ codes! { Code;
     Syntax, 104, "spec::syntax",
         "The file is not valid YAML.",
         "Nothing after the syntax error can be interpreted reliably.",
-        "Fix the place that the caret marks; the cause is usually indentation or quoting.",
+        "Fix the text that the caret marks; the cause is usually indentation or quoting.",
         "steps:\n  - name: fmt\n    cmd: [\"cargo\", \"fmt\", \"--check\"]";
     Empty, 105, "spec::empty",
         "The file is empty.",
@@ -262,7 +262,8 @@ codes! { Code;
     BadFiles, 148, "spec::bad_files",
         "A rule for the files of a step is invalid.",
         "The rules would choose other files than intended, so files would go unchecked.",
-        "Write globs, regular expressions after `regex:`, and the file types of pre-commit; in `cmd`, `{files}` is a word of its own.",
+        "Write globs, regular expressions after `regex:`, and the file types of pre-commit; in `cmd`, `{files}` is a \
+         separate word.",
         "files: { include: [\"src/**/*.py\", \"regex:^tests/.*_data/\"], types: [python] }\ncmd: [ruff, check, \"{files}\"]";
     NoFiles, 149, "spec::no_files",
         "A step without `files` uses `{files}` or `parallel`.",
@@ -277,6 +278,6 @@ codes! { Code;
     BadConfig, 161, "operator::bad_config",
         "The operator's configuration cannot be read, or contradicts itself.",
         "Without it, Proctor does not know what may run on this machine.",
-        "Fix the place shown; `proctor schema operator` describes every key.",
+        "Fix the value at the reported position; `proctor schema operator` describes every key.",
         "$ proctor schema operator";
 }

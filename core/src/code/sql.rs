@@ -366,7 +366,7 @@ codes! { SqlCode;
         "SELECT * FROM customers c JOIN orders o ON c.id = o.id";
     CustomFinding, 675, "sql::custom_finding",
         "A verifier of the operator reports a problem.",
-        "The operator added a rule of their own to the chain of stages.",
+        "The operator added a custom rule to the chain of stages.",
         "Change the statement as the verifier's message says.",
         "SELECT email FROM customers";
     VerifierFailed, 676, "sql::verifier_failed",

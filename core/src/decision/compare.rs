@@ -456,7 +456,7 @@ fn control_state_text(state: &crate::model::enforcement::ControlState) -> String
     match state {
         ControlState::Enforced { .. } => "enforced",
         ControlState::NotEnforced { .. } => "not enforced",
-        ControlState::NotRequested { .. } => "not asked for",
+        ControlState::NotRequested { .. } => "not requested",
     }
     .to_owned()
 }

@@ -117,7 +117,7 @@ pub fn evaluate(requirements: &GateRequirements, facts: &GateFacts<'_>) -> GateA
     let mut steps = RecordedSteps::default();
     if let Some(run) = &run {
         judge_run(run, requirements, facts, &mut findings);
-        // A run without evidence has nothing to compare.
+        // A run without evidence has no documents to compare.
         if !run.evidence.is_empty() {
             steps = evidence_check::judge_evidence(&EvidenceChecker { run, requirements, facts }, &mut findings);
             judge_execution_age(run, &steps, requirements, facts, &mut findings);

@@ -13,7 +13,7 @@ use crate::model::plan::RelPath;
 pub struct InputRules {
     /// The globs of the spec, relative to the repository.
     pub globs: Vec<String>,
-    /// Paths that are shown with everything below them, such as caches.
+    /// Paths whose whole content the step sees, such as caches.
     pub shown: Vec<RelPath>,
     /// A directory that is shown even if it contains no input: the work directory.
     pub workdir: RelPath,

@@ -66,17 +66,17 @@ pub enum InconclusiveReason {
     Internal,
 }
 
-/// A reason why a run is inconclusive, with what happened.
+/// A reason why a run is inconclusive, with a description of the event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InconclusiveDetail {
     /// The kind of the reason.
     pub doubt: InconclusiveReason,
-    /// The event, its location, and what to do.
+    /// A description of the event, its location, and the remedy.
     pub message: String,
 }
 
 impl InconclusiveReason {
-    /// Adds a description of what happened to the reason.
+    /// Adds a description of the event to the reason.
     pub fn with_message(self, message: impl Into<String>) -> InconclusiveDetail {
         InconclusiveDetail { doubt: self, message: message.into() }
     }
@@ -113,9 +113,9 @@ pub const EXIT_INCONCLUSIVE: u8 = 5;
 /// Exit code if a daemon is required and none answers.
 pub const EXIT_UNREACHABLE: u8 = 6;
 
-/// Returns the verdict: failed if any step failed, passed if every check holds without an [`InconclusiveReason`] and
-/// at least one step ran, and inconclusive otherwise. If the run is restricted to some files, no step need have run. A
-/// failure outranks an [`InconclusiveReason`].
+/// Returns the verdict: failed if any step failed, passed if every check holds without an [`InconclusiveReason`] and at
+/// least one step ran, and inconclusive otherwise. If the run is restricted to some files, the run can pass without a
+/// step that ran. A failure outranks an [`InconclusiveReason`].
 pub fn derive_verdict(facts: &VerdictInputs) -> Verdict {
     if facts.outcomes.iter().any(|outcome| outcome.is_failure()) {
         Verdict::Failed

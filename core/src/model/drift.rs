@@ -79,7 +79,7 @@ pub enum Diff {
     },
     /// The first part of a diff that exceeds the limit.
     Truncated {
-        /// The first part, in whole lines.
+        /// The beginning of the diff, in whole lines.
         text: String,
         /// The number of lines that were left out.
         omitted_lines: u64,
@@ -178,9 +178,9 @@ pub fn ctime_detects_all_changes(f_type: u64) -> bool {
     matches!(f_type, EXT2_TO_4 | XFS | BTRFS | F2FS)
 }
 
-/// Returns whether the stamp of a file that steps only read tells whether its content has changed, some time after the
-/// change. Besides the file systems of [`ctime_detects_all_changes`], these are read-only ones, ZFS and bcachefs, which
-/// set the time when they write a page, and overlayfs, with which containers show their programs.
+/// Returns whether the stamp of a file that steps only read shows a change of its content, some time after the change.
+/// Besides the file systems of [`ctime_detects_all_changes`], these are read-only ones, ZFS and bcachefs, which set the
+/// time when they write a page, and overlayfs, with which containers show their programs.
 ///
 /// Not tmpfs: a write through a mapping never sets a time. Not network file systems and FUSE: the kernel does not
 /// notice a change by another machine or by the server until it asks for the attributes again.

@@ -147,7 +147,7 @@ pub enum RunEvent {
     Doubted {
         /// The kind of the problem.
         doubt: InconclusiveReason,
-        /// A human-readable sentence: the problem, its location, and what to do.
+        /// A human-readable sentence: the problem, its location, and the remedy.
         message: String,
     },
     /// A patch of the steps' changes was requested but cannot be created.
@@ -157,7 +157,7 @@ pub enum RunEvent {
     },
     /// The request, the spec or the machine does not allow the run. `run_finished` follows.
     RunRefused {
-        /// The reason, and what to do.
+        /// The reason, and the remedy.
         problem: Problem,
     },
     /// A caller or a signal cancels the run.

@@ -27,7 +27,7 @@ pub struct ExecRecord {
     pub exit_code: u8,
     /// The effective tier; the declared tier of a command is 1.
     pub tier: Tier,
-    /// The reasons why it is higher.
+    /// The reasons why the tier is higher.
     pub tier_reasons: BTreeSet<TierReason>,
     /// The reasons why the command is inconclusive, if it is.
     pub doubts: Vec<InconclusiveDetail>,

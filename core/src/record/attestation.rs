@@ -81,7 +81,8 @@ impl Attestation {
     }
 
     /// Returns whether the run can answer for the tree `git_tree` of a commit: it passed, was not restricted, and its
-    /// tree in git's terms is the same or unknown. Whether it does answer, only the identity of the tree determines.
+    /// tree in git's terms is the same or unknown. Only the identity of the tree determines whether the run answers the
+    /// request.
     pub fn may_answer_for(&self, git_tree: &str) -> bool {
         let run = &self.last_run;
         let is_same = self.git_tree.as_ref().is_none_or(|tree| tree == git_tree);

@@ -35,7 +35,7 @@ pub struct RemoteReuse {
     pub refused: u64,
     /// The reason for the first refusal; `null` without one.
     pub refusal: Option<String>,
-    /// The reason why the server was not asked any more; `null` if it worked.
+    /// The reason why the run stopped using the server; `null` if the server worked.
     pub problem: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl RemoteReuse {
     /// Returns the notice about a server that did not work; `None` if it did.
     pub fn notice(&self) -> Option<String> {
         let problem = self.problem.as_ref()?;
-        Some(format!("the remote cache does not work, and the run did without it: {problem}"))
+        Some(format!("the remote cache does not work, so the run did not use it: {problem}"))
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
         let refused = RemoteReuse { refused: 3, refusal: Some("not signed".to_owned()), ..remote.clone() };
         assert!(refused.phrase().ends_with("2 results stored, 3 refused: not signed"), "{}", refused.phrase());
         let notice = RemoteReuse { problem: Some("it is away".to_owned()), ..remote }.notice();
-        assert!(notice.is_some_and(|notice| notice.ends_with("without it: it is away")));
+        assert!(notice.is_some_and(|notice| notice.ends_with("did not use it: it is away")));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct UnverifiedInput {
     pub kind: InputKind,
     /// The number of files in it: 1 for a file or a symbolic link.
     pub files: u64,
-    /// The sum of their sizes, in bytes.
+    /// The total size of the files, in bytes.
     pub bytes: u64,
     /// The digest of the contents; `null` if it was not read.
     pub sha256: Option<Sha256Hex>,
@@ -50,7 +50,7 @@ pub struct UnverifiedInput {
     /// The command that produced the input; absent if the input comes from the worktree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared: Option<PreparedInput>,
-    /// The reason why it was left out.
+    /// The reason why the file was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -64,7 +64,7 @@ fn network_hint(step: &StepEvidence, text: &str) -> Option<String> {
 
 fn memory_hint(step: &StepEvidence, text: &str) -> Option<String> {
     let Limit::Max(limit) = step.planned.limits.memory else { return None };
-    // The kernel's kill has its own reason and hint.
+    // A kill by the kernel has a separate reason and hint.
     let is_known = matches!(step.termination, Termination::LimitHit { limit: LimitKind::Memory, .. });
     let ran_out = MEMORY_FAILURES.iter().any(|failure| text.contains(failure)) || reports_rust_allocation(text);
     let used = match step.resources.memory_peak_kib {

@@ -166,7 +166,7 @@ pub fn select_annotations(input: &ReportInput<'_>) -> Annotations {
         queues.extend(run_annotations(run));
     }
     let mut notes = drift;
-    // Round-robin: a step with a thousand findings leaves room for the others.
+    // Takes findings round-robin, so that a step with a thousand findings leaves room for the other steps.
     while queues.iter().any(|queue| !queue.is_empty()) {
         notes.extend(queues.iter_mut().filter_map(VecDeque::pop_front));
     }
@@ -261,7 +261,7 @@ fn general_annotations(run: &ReportedRun, record: &RunRecord) -> VecDeque<Annota
         error_annotation(
             title.clone(),
             format!(
-                "{title}: {} does not hold: {}",
+                "{title}: the check of {} failed: {}",
                 single_line(&check.step.planned.cmd.to_string()),
                 outcome_reason(&check.step)
             ),

@@ -140,8 +140,8 @@ fn step_case(skill: &SkillName, step: &StepEvidence) -> TestCase {
     case
 }
 
-/// Returns what is to be known about a passed step, as properties of its suite. The schema of Jenkins permits none in a
-/// case, and its xUnit plugin skips a document that does not match the schema.
+/// Returns notes about a passed step, as properties of its suite. The schema of Jenkins permits none in a case, and its
+/// xUnit plugin skips a document that does not match the schema.
 fn step_properties(step: &StepEvidence) -> impl Iterator<Item = (String, String)> {
     let source = step.reused.as_ref().map(|source| (CACHED, source.phrase()));
     let files = step.files_note().map(|phrase| ("checked_files", phrase));

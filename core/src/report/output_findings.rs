@@ -16,7 +16,7 @@ pub(super) const MAX_FINDINGS: usize = 10;
 const MAX_SEARCHED_ERRORS: usize = 200;
 /// Maximum number of characters of a message.
 const MAX_MESSAGE_CHARS: usize = 500;
-/// Directories with code of others. A frame of a stack trace in one of them is not the place to look at.
+/// Directories with third-party code. A frame of a stack trace in such a directory is not the cause of a failure.
 const FOREIGN_DIRECTORIES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", ".git"];
 
 /// An error in the output of a step that names a file of the repository.
@@ -91,8 +91,8 @@ fn candidates(place: &SourceLocation, step: &StepEvidence, root: &str) -> impl I
     paths.into_iter().flatten()
 }
 
-/// Removes `.` and `..` from a path; `None` if the path leaves the repository, is the repository itself, leads to code
-/// of others, or contains characters that our documents escape.
+/// Removes `.` and `..` from a path; `None` if the path leaves the repository, is the repository itself, leads to
+/// third-party code, or contains characters that Proctor's documents escape.
 fn normalize(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

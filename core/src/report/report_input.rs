@@ -1,4 +1,4 @@
-//! Represents what a report is about.
+//! Represents the input of a report: the run, its documents and their source.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ pub struct ToolReport {
 pub enum ToolReportContent {
     /// The bytes of the file, without secrets of the caller.
     Read(Vec<u8>),
-    /// The step wrote no such file.
+    /// The step did not write the report.
     Missing,
     /// The file is not available; the phrase gives the reason.
     Unavailable(String),

@@ -1,8 +1,8 @@
 //! Writes SARIF 2.1.0 (<https://docs.oasis-open.org/sarif/sarif/v2.1.0/>): one run for Proctor with a result for
 //! each step that did not pass, and the runs of the steps' tools as the tools wrote them.
 //!
-//! Servers limit the size of a document (GitHub: 20 runs, 10 MB compressed, of which it keeps 5,000 results), so
-//! this module does too. It leaves out what exceeds the limits, and reports that in a notification of our run.
+//! Servers limit the size of a document (GitHub: 20 runs, 10 MB compressed, of which it keeps 5,000 results), so this
+//! module does too. It leaves out what exceeds the limits, and reports that in a notification of Proctor's own run.
 
 use serde_json::{Map, Value, json};
 

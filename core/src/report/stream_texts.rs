@@ -9,7 +9,7 @@ use crate::text::tool_errors::{ErrorKind, find_errors};
 
 /// Start of the line that reports the omitted middle of a stream.
 const MIDDLE_NOTE_START: &str = "(… ";
-/// End of that line.
+/// Offset of the end of the line.
 const MIDDLE_NOTE_END: &str = " in total, the middle is omitted …)";
 
 /// The whole text of outputs that are longer than the excerpts in the record.

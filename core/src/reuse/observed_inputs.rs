@@ -180,7 +180,7 @@ impl ObservedInputs {
         Self::new(AccessTrace::new(entries)?, contents, self.host.clone())
     }
 
-    /// Returns the inputs of both. All of them must be the same now.
+    /// Returns the union of the inputs of two executions.
     ///
     /// # Errors
     /// Together they exceed the bounds of a trace.

@@ -67,7 +67,7 @@ pub struct ShownTool {
     pub source: String,
     /// The path in the sandbox.
     pub at: String,
-    /// How it is shown.
+    /// The way in which the directory is shown to steps.
     pub kind: String,
 }
 
@@ -88,7 +88,7 @@ pub enum MountedContent {
     TransparentCache,
     /// A stored path of `needs_paths`.
     NeededPath {
-        /// Where the content comes from.
+        /// The origin of the content.
         origin: NeededPathOrigin,
         /// The digest of everything in it that a program can observe, except for owners and times.
         sha256: Sha256Hex,
@@ -97,7 +97,7 @@ pub enum MountedContent {
     },
 }
 
-/// Where the content of a needed path comes from.
+/// The origin of the content of a needed path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NeededPathOrigin {

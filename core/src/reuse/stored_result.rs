@@ -24,7 +24,7 @@ pub struct StoredResult {
     /// The end of the execution, in UTC, RFC 3339. For a step with `per_file`, the end of the oldest execution that the
     /// passes of its files can come from.
     pub executed_at: String,
-    /// The same time in milliseconds since 1970.
+    /// The end time of the execution, in milliseconds since 1970.
     pub executed_ms: u64,
     /// True if the step left files in the tree, which git ignores.
     pub has_files: bool,
@@ -49,7 +49,7 @@ pub struct StoredResult {
 pub struct PassedFile {
     /// The path in the tree.
     pub path: String,
-    /// The sha256 of its content.
+    /// The sha256 of the content of the file.
     pub sha256: Sha256Hex,
     /// True for an executable file.
     pub executable: bool,

@@ -32,9 +32,9 @@ pub struct WorkerInputs {
 /// A difference between the inputs of a stored result and the current ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerChange {
-    /// The cluster is another one.
+    /// The cluster differs from the cluster of the stored result.
     Cluster,
-    /// The requested worker is another one.
+    /// The properties of the requested worker differ.
     Platform,
     /// The agent program has changed.
     Agent,
@@ -76,7 +76,7 @@ impl WorkerInputs {
             (*agent != now.agent, WorkerChange::Agent),
             (*tree != now.tree, WorkerChange::Tree),
             (*git != now.git, WorkerChange::Git),
-            // Whether there is a git directory is also a part of the request.
+            // The request also contains whether there is a git directory.
             (*request != now.request, WorkerChange::Request),
         ];
         changes.into_iter().find_map(|(differs, change)| differs.then_some(change))

@@ -122,7 +122,7 @@ codes! {
     UnknownNeed,
     /// A skill needs itself.
     SelfNeed,
-    /// A skill needs another twice.
+    /// A skill lists another skill twice in `needs`.
     DuplicateNeed,
     /// Skills that need each other in a cycle.
     NeedCycle,

@@ -1,4 +1,4 @@
-//! Checks what must hold in a spec beyond the form of single values: one pure function for each rule.
+//! Checks the rules for a spec that go beyond the form of single values: one pure function for each rule.
 //!
 //! Rules also run on a spec that was only partly decoded and check the parts that are present.
 

@@ -98,7 +98,7 @@ impl AskRequest {
 pub enum AskVerdict {
     /// A statement was judged `ok` and ran.
     Answered,
-    /// The loop ended without such a statement.
+    /// The loop ended without an accepted statement.
     GaveUp,
     /// The loop could not continue: the database, an engine, the provider or the audit trail failed.
     Error,
@@ -269,7 +269,7 @@ impl TokenCounts {
     }
 }
 
-/// One answer of the model, and what became of it.
+/// One answer of the model, and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SqlAskAttempt")]
 pub struct AskAttempt {
@@ -307,7 +307,7 @@ pub struct AskAnswer {
     pub verdict: AskVerdict,
     /// The reason why the loop ended.
     pub end: AskEnd,
-    /// The same in words.
+    /// The reason in words.
     pub reason: String,
     /// The SQL dialect.
     pub dialect: Dialect,

@@ -53,7 +53,7 @@ pub enum ExcerptPart<'a> {
 }
 
 impl Excerpt {
-    /// Selects all lines and marks none as an error.
+    /// Selects all lines; marks no line as an error.
     pub fn whole(total_lines: usize) -> Self {
         let segments = if total_lines == 0 { Vec::new() } else { vec![Range { start: 0, end: total_lines }] };
         Self { segments, total_lines, ..Self::default() }

@@ -144,8 +144,8 @@ fn replace_ranges(bytes: &[u8], part: Range<usize>, spans: &[Range<usize>]) -> V
     clean
 }
 
-/// Removes secrets from a stream of bytes, even if they are split between pieces. It holds back fewer bytes than the
-/// longest secret has.
+/// Removes secrets from a stream of bytes, even if they are split between pieces. The bytes that it holds back are
+/// fewer than the bytes of the longest secret.
 #[derive(Debug)]
 pub struct RedactedStream {
     redactor: Redactor,

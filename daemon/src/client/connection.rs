@@ -50,7 +50,7 @@ pub(super) async fn send_request(
     tokio::spawn(connection);
     match timeout(within, sender.send_request(request)).await {
         Ok(answer) => answer.map_err(broken),
-        Err(_) => Err(no_response(address, format!("nothing came within {} s", within.as_secs()))),
+        Err(_) => Err(no_response(address, format!("no data arrived within {} s", within.as_secs()))),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn next_body_part(
 ) -> Result<Option<Bytes>, ClientError> {
     loop {
         let frame = timeout(within, body.frame()).await;
-        match frame.map_err(|_| no_response(address, format!("nothing more came within {} s", within.as_secs())))? {
+        match frame.map_err(|_| no_response(address, format!("no more data arrived within {} s", within.as_secs())))? {
             None => return Ok(None),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => return Ok(Some(data)),

@@ -118,7 +118,7 @@ impl RunEventReader {
         })
     }
 
-    /// Waits before the next attempt after a lost connection, or returns the error if the time is over.
+    /// Waits before the next attempt after a lost connection, or returns the error if the time limit was reached.
     async fn wait_before_reconnect(&mut self, lost: ClientError) -> Result<(), ClientError> {
         if self.stream.take().is_some_and(|stream| stream.since.elapsed() >= RECONNECT_TIMEOUT) {
             self.lost_since = None;

@@ -92,7 +92,7 @@ impl RemoteExecution {
             let read = match is_ready {
                 Ok(is_ready) => is_ready.and_then(|()| stream.try_read(&mut part)),
                 Err(_) => {
-                    let reason = format!("nothing came within {} s", time_limit.as_secs());
+                    let reason = format!("no data arrived within {} s", time_limit.as_secs());
                     return Err(no_response(self.response.address(), reason));
                 }
             };

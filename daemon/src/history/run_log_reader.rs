@@ -110,7 +110,7 @@ pub(super) enum LogTail {
     Empty,
     /// A line without a line feed follows.
     Torn,
-    /// Something else follows; the text describes it.
+    /// Unexpected data follows; the text describes it.
     Damaged(String),
 }
 
@@ -143,7 +143,7 @@ pub(super) fn fold_log(run: &RunId, file: File) -> io::Result<FoldedLog> {
                     }
                 }
                 if folded.run.is_none() {
-                    folded.tail = LogTail::Damaged("it does not begin with what was asked for".to_owned());
+                    folded.tail = LogTail::Damaged("it does not begin with the request".to_owned());
                     return Ok(folded);
                 }
                 folded.folded_bytes = reader.offset;

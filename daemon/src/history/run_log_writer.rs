@@ -68,7 +68,7 @@ impl RunLogWriter {
         let Some(run) = LoggedRun::from_log([first]) else { return Err(HistoryError::MisplacedEvent) };
         let line = to_line(&FirstLogLine { logged: first, idempotency: key })?;
         let file = shared.files.create_log(run.id())?;
-        let identity = history_files::file_identity(&file).map_err(errno_error("look at", run.id()))?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("examine", run.id()))?;
         let indexed = run.summary();
         let mut log = Self {
             history: shared,
@@ -238,7 +238,7 @@ impl RunLogWriter {
             return Ok(());
         }
         let file = self.history.files.open_log_for_writing(self.run.id())?;
-        let identity = history_files::file_identity(&file).map_err(errno_error("look at", self.run.id()))?;
+        let identity = history_files::file_identity(&file).map_err(errno_error("examine", self.run.id()))?;
         if identity != self.identity {
             let reason = "another file is in its place".to_owned();
             return Err(HistoryError::Damaged { run: self.run.id().clone(), reason });

@@ -119,7 +119,7 @@ impl SharedHistory {
         }
     }
 
-    /// Keeps an end until it can be written.
+    /// Keeps the end of a run until it can be written.
     pub(super) fn defer_end(&self, unended: PendingEnd) {
         self.pending_ends().insert(unended.run.id().clone(), unended);
     }
@@ -139,7 +139,7 @@ impl SharedHistory {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the ends that are not written yet.
+    /// Locks the list of run ends that are not written yet.
     pub(super) fn pending_ends(&self) -> MutexGuard<'_, BTreeMap<RunId, PendingEnd>> {
         self.pending_ends.lock().unwrap_or_else(PoisonError::into_inner)
     }

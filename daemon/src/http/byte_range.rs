@@ -21,9 +21,9 @@ pub(super) enum RequestedRange {
 /// The range in a `Range` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderRange {
-    /// From the first to the last byte, inclusive.
+    /// The offsets of the first and the last byte, inclusive.
     Between { first: u64, last: u64 },
-    /// The last bytes, by number.
+    /// The last bytes of the output; the value is their number.
     Last(u64),
 }
 

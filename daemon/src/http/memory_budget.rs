@@ -11,7 +11,7 @@ use crate::caller_limits::{CallerShares, SharePermit};
 /// Maximum number of body bytes in memory for one caller. Without this limit, thousands of connections with maximum
 /// bodies could use all memory.
 pub(super) const MAX_BODIES: usize = 64 << 20;
-/// Overhead of a chunk of a body, in bytes; a chunk may have a single byte.
+/// Memory overhead of each chunk of a body, in bytes. It counts because a client can send chunks of a single byte.
 const CHUNK_OVERHEAD: usize = 64;
 
 /// Memory budgets of all callers.

@@ -79,7 +79,7 @@ pub(super) async fn read_output(app: &AppState, head: &RequestHead, requested: R
         }
     };
     let output = ServedOutput { service: Arc::clone(&app.service), caller: head.caller, run, source };
-    // Every part comes with the length of the whole.
+    // Every part includes the total length of the output.
     let (mut first, length) = output.read_part(range.probable_start(), SMALL_PART_BYTES).await?;
     let Some(wanted) = range.resolve(length) else { return Ok(unsatisfiable(length)) };
     if wanted.start != range.probable_start().min(length) {

@@ -41,7 +41,7 @@ const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// Returns memory to the system after each period of activity. Never completes.
 pub(super) async fn release_memory_when_idle(service: &Service, mut connections: watch::Receiver<ConnectionCount>) {
     loop {
-        // Open but idle connections do not prevent this.
+        // Idle connections do not prevent the daemon from being idle.
         service.wait_until_idle(QUIET_PERIOD).await;
         while let Ok(Ok(())) = timeout(QUIET_PERIOD, connections.changed()).await {}
         if tokio::task::spawn_blocking(proctor_runner::trim_memory).await.is_err() {
@@ -49,7 +49,7 @@ pub(super) async fn release_memory_when_idle(service: &Service, mut connections:
         }
         tokio::select! {
             () = service.wait_until_busy() => {}
-            // Waits for changes from here on only.
+            // Waits only for changes that follow this call.
             changed = connections.changed() => if changed.is_err() { std::future::pending::<()>().await },
         }
     }

@@ -30,7 +30,7 @@ impl Reloader {
         match &old.config {
             // A missing file must not lift the operator's restrictions.
             Some(path) if found.file.is_none() => Err(InstallationError::Usage {
-                message: format!("the operator's config `{}` is gone", show(path)),
+                message: format!("the operator's config `{}` no longer exists", show(path)),
                 hint: "restore it, or restart the daemon without it".to_owned(),
             }),
             _ => ResolvedSettings::resolve(found, self.environment.uid, settings::uid_of),

@@ -207,7 +207,7 @@ impl ReservedPath {
         fchmod(&socket, Mode::from_raw_mode(OWN_MODE)).map_err(|error| self.system_error("its mode", error))?;
         let address = SocketAddrUnix::new(&self.path).map_err(|error| self.system_error("its path", error))?;
         bind(&socket, &address).map_err(|error| self.system_error("bind", error))?;
-        let identity = self.identity().ok_or_else(|| self.system_error("it is gone again", Errno::NOENT))?;
+        let identity = self.identity().ok_or_else(|| self.system_error("it was removed again", Errno::NOENT))?;
         listen(&socket, BACKLOG).map_err(|error| self.system_error("listen", error))?;
         Ok((StdListener::from(socket), identity))
     }
@@ -338,7 +338,7 @@ impl ListeningSocket {
             return;
         }
         if let Err(error) = unlinkat(&place.dir, &place.name, AtFlags::empty()) {
-            warn!("the socket stays: {error}");
+            warn!("the socket could not be removed: {error}");
         }
         // Release the lock last, so that another daemon takes the path only now.
         drop(place.lock);

@@ -41,7 +41,7 @@ impl SocketWatch {
     pub(super) fn log_error_once(&mut self, error: &SocketError) {
         let complaint = error.to_string();
         if self.last_error.as_ref() != Some(&complaint) {
-            error!("the socket file is gone, and the daemon cannot listen at its path again yet: {complaint}");
+            error!("the socket file no longer exists, and the daemon cannot listen at its path again yet: {complaint}");
             self.last_error = Some(complaint);
         }
     }

@@ -123,7 +123,7 @@ pub(super) struct AskToolAnswer {
     pub(super) verdict: AskVerdict,
     /// Reason why the loop ended.
     pub(super) end: AskEnd,
-    /// The same in words.
+    /// The reason in words.
     pub(super) reason: String,
     /// Statement that was judged `ok` and ran; absent without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -30,7 +30,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         trace: Option<TraceContext>,
     ) -> impl Future<Output = Result<Submitted, Problem>> + Send;
 
-    /// Waits for news of a run and returns it.
+    /// Waits until a run has new events or a new state, and returns them.
     fn watch(
         &self,
         id: &RunId,

@@ -75,7 +75,7 @@ fn declares_roots(capabilities: &ClientCapabilities) -> bool {
     capabilities.roots.is_some()
 }
 
-#[expect(deprecated, reason = "revision 2026-07-28 has no other question for roots")]
+#[expect(deprecated, reason = "revision 2026-07-28 has no other request for roots")]
 fn roots_request() -> InputRequiredResult {
     let question = InputRequest::ListRoots(rmcp::model::ListRootsRequest::default());
     InputRequiredResult::from_input_requests(BTreeMap::from([(ROOTS_KEY.to_owned(), question)]))

@@ -142,7 +142,7 @@ fn describe_start_fault(fault: StartFault) -> &'static str {
         StartFault::NotReached => "it did not start because of an earlier failure",
         StartFault::NoFiles => "there is no file that it checks",
         StartFault::ProgramMissing => "its program does not exist",
-        StartFault::NotAnInput => "a file that it checks is none of its `inputs`",
+        StartFault::NotAnInput => "a file that it checks is not one of its `inputs`",
         StartFault::Sandbox => "the sandbox could not be set up",
         StartFault::Workdir => "its work directory does not exist",
         StartFault::Remote => "the cluster did not execute it, or the report of its worker does not count",

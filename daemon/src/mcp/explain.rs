@@ -60,7 +60,7 @@ pub(super) fn explain_run(run: &RunView, log: EventFacts, links: bool) -> CallTo
     ExplanationParts { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.into_result()
 }
 
-/// Explains what a run of a plan would do, and whether the tree is verified already.
+/// Explains what a run of a plan would do, and whether the tree has already been verified.
 pub(super) fn explain_plan(repo: &str, answer: &PlanAnswer, gate: &GateAnswer) -> CallToolResult {
     let mut facts: Vec<String> = gate.findings.iter().map(|finding| gate_fact(finding.name).to_owned()).collect();
     facts.dedup();
@@ -195,13 +195,15 @@ fn add_step_facts(skill: &str, step: &StepEvidence, facts: &mut Vec<String>, det
     details.extend(step.inputs_note().map(|note| format!("{named} {note}")));
     if let Some(leaked) = &step.leaked {
         facts.push(format!("{named} left {} running, which the sandbox killed", leaked.count_phrase()));
-        facts.extend(step.forbidden_leak().map(|_| format!("{named} failed for that: {}", leak::LEAK_HINT)));
+        facts.extend(
+            step.forbidden_leak().map(|_| format!("{named} failed because of these processes: {}", leak::LEAK_HINT)),
+        );
         details.push(format!("{named} {}", leaked.phrase()));
     }
     for (control, reason) in step.enforcement.missing() {
         facts.push(format!("{named} ran without the control `{}`", control.as_str()));
         details.push(format!("{}: {reason}", control.as_str()));
-        facts.extend(step.enforcement.hint(control).map(|hint| format!("to have it: {}", one_line(hint))));
+        facts.extend(step.enforcement.hint(control).map(|hint| format!("to enforce it: {}", one_line(hint))));
     }
     if step.outcome == Outcome::Drifted {
         details.push(format!("{named} changed:"));

@@ -1,5 +1,5 @@
-//! Uses a daemon behind its socket as a backend. Its answers are passed on; if it does not answer, that is a problem
-//! like others.
+//! Uses a daemon behind its socket as a backend. The answers of the daemon are passed on; a missing answer is reported
+//! as a problem.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Backend for RemoteBackend {
     ) -> Result<(StoredPart, u64), Problem> {
         let part = self.client.output(id, output, offset, limit).await.map_err(into_problem)?;
         if part.bytes.is_empty() && offset > 0 {
-            // The length comes with each part, but this part is empty.
+            // Each part includes the total length; this part is empty.
             let length = self.client.output(id, output, 0, 1).await.map_err(into_problem)?.length;
             return Ok((StoredPart { bytes: Vec::new(), has_more: false }, length));
         }

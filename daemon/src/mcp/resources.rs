@@ -139,7 +139,7 @@ pub(super) fn trim_partial_character(mut bytes: Vec<u8>, more: bool) -> Vec<u8> 
 /// Describes a run as text, with the URIs of its outputs and evidence.
 fn run_overview(run: &RunView) -> String {
     let mut lines =
-        vec![descriptions::headline(run), format!("asked for at {}, profile {}", run.queued_at, run.asked.profile)];
+        vec![descriptions::headline(run), format!("requested at {}, profile {}", run.queued_at, run.asked.profile)];
     lines.push(format!("repository {}", run.asked.repo));
     for (unit, step) in descriptions::units(run) {
         lines.push(format!(

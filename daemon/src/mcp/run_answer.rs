@@ -13,7 +13,7 @@ use crate::service::{OutputId, OutputUnit, StdStream};
 
 /// Maximum number of steps that did not pass in an answer.
 const MAX_FAILING: usize = 6;
-/// Number of these steps whose output is shown.
+/// Maximum number of steps that did not pass whose output is shown.
 pub(super) const MAX_SHOWN_STEPS: usize = 3;
 /// Minimum budget, in bytes, for which the end of an output is shown.
 const MIN_SHOWN_BYTES: usize = 160;

@@ -17,7 +17,7 @@ const LAST_LINE_INTERVAL: Duration = Duration::from_secs(2);
 /// Result of a wait.
 #[derive(Debug)]
 pub(super) enum RunWaitResult {
-    /// The run has ended, or the time is over.
+    /// The run has ended, or the time limit was reached.
     Returned(Box<RunView>),
     /// The client cancelled the call.
     Cancelled,
@@ -68,7 +68,7 @@ async fn watch_until<B: Backend>(
             progress.send_event(logged).await;
         }
         if events.is_empty() {
-            // Stop if the time is over, or if the daemon returned early because it is shutting down.
+            // Stop if the time limit was reached, or if the daemon returned early because it is shutting down.
             if wait == left || started.elapsed() < wait {
                 break;
             }

@@ -224,7 +224,7 @@ async fn reports_passed_only_for_passed_runs() {
     let passed = ended_run(Verdict::Passed, vec![step(0, "a", "b", Outcome::Passed, 0)]);
     let mut client = McpTestClient::connect(FakeBackend::new(passed, b"")).await;
     let result = client.call_tool("antigravity_verify", json!({"repo_root": "/r"})).await;
-    assert!(text(&result).starts_with("PASSED: its one step passed"), "{result}");
+    assert!(text(&result).starts_with("PASSED: its only step passed"), "{result}");
     assert_eq!((&result["isError"], &result["structuredContent"]["verdict"]), (&json!(false), &json!("passed")));
 
     let rerun = Rerun {
@@ -238,7 +238,7 @@ async fn reports_passed_only_for_passed_runs() {
     let mut client = McpTestClient::connect(FakeBackend::new(partial, b"")).await;
     let result = client.call_tool("antigravity.verify", json!({"repo_root": "/r", "skills": "not_passed"})).await;
     assert!(
-        text(&result).starts_with("PASSED IN PART (the whole profile is not verified): its one step passed; 1 skill"),
+        text(&result).starts_with("PASSED IN PART (the whole profile is not verified): its only step passed; 1 skill"),
         "{result}"
     );
     assert_eq!(result["structuredContent"]["left_out"], json!(["c"]));
@@ -431,7 +431,7 @@ async fn each_call_reports_missing_daemon_until_it_returns() {
     for _ in 0..2 {
         let missed = status(&mut client).await;
         assert_eq!(missed["isError"], true, "{missed}");
-        assert!(text(&missed).starts_with("COULD NOT DO IT (nothing is verified)"), "{missed}");
+        assert!(text(&missed).starts_with("NOT DONE (nothing is verified)"), "{missed}");
         assert!(text(&missed).contains("no daemon listens") && !text(&missed).contains("PASSED"), "{missed}");
     }
 

@@ -80,7 +80,7 @@ pub(super) struct StepCounts {
     pub(super) total: usize,
     /// Steps that passed.
     pub(super) passed: usize,
-    /// Those of them that were not executed: every input that an earlier execution read is unchanged.
+    /// The passed steps that were not executed, because every input that an earlier execution read is unchanged.
     pub(super) cached: usize,
     /// Steps whose result counts against the tree.
     pub(super) failed: usize,

@@ -377,7 +377,7 @@ fn call_error_result(error: &ToolCallError) -> CallToolResult {
             error_result(format!("NOT VERIFIED: the arguments are not valid: {error}.\nHint: {}", hints::ARGUMENTS))
         }
         ToolCallError::Problem(problem) => {
-            let first = format!("COULD NOT DO IT (nothing is verified): {}", problem.kind.title());
+            let first = format!("NOT DONE (nothing is verified): {}", problem.kind.title());
             let hint = hints::for_problem(problem);
             if quotes_only_request(problem.kind) {
                 return error_result(format!("{first}\n{}.\nHint: {hint}", one_line(&problem.detail)));

@@ -186,7 +186,7 @@ impl LiveRun {
         published.serialized = None;
         let seq = published.run.seq();
         drop(published);
-        // The view names the recorded output now, so a reader always finds one of the two.
+        // The view now names the recorded output, so a reader always finds the live output or the recorded output.
         for event in recorded {
             if let RunEvent::StepFinished { skill, step } = &event.event {
                 self.outputs.remove(skill, &step.planned.name);

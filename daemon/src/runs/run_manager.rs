@@ -40,7 +40,7 @@ pub(crate) type RunObserver = Box<dyn Fn(RunNotification<'_>) + Send>;
 pub(crate) enum RunNotification<'a> {
     /// A request was accepted: it started a run or joined one.
     Admitted(How),
-    /// A run started after waiting for this time.
+    /// A run started; the value is the time for which it had waited.
     Started(Duration),
     /// A run ended: its view, the time since its request, and the time since its start if it started.
     Ended(&'a RunView, Duration, Option<Duration>),
@@ -267,7 +267,7 @@ impl RunManager {
         self.queue.remove(owned.live.id());
         self.request_bytes = self.request_bytes.saturating_sub(owned.request_bytes);
         if panicked {
-            tracing::error!(run = %owned.live.id(), "what conducts a run broke");
+            tracing::error!(run = %owned.live.id(), "the task of a run failed unexpectedly");
             end_unrecorded(&owned.live, "an internal part of proctor failed, so there is no result; please report it");
             owned.live.mark_ended();
         }

@@ -46,7 +46,7 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Conducts the run. `turn` resolves when the run may start.
+    /// Executes the run. `turn` resolves when the run may start.
     pub(super) async fn run(self, turn: oneshot::Receiver<()>) {
         let Self { history, live, new, engine, mut request } = self;
         request.live = Some(live.outputs().clone());
@@ -84,7 +84,7 @@ impl RunTask {
 type EngineOutcome = Result<Result<FinishedRun, Problem>, JoinError>;
 
 /// How the execution of a run ended.
-#[expect(clippy::large_enum_variant, reason = "there is one of them for each run, on its way to its record")]
+#[expect(clippy::large_enum_variant, reason = "only one value exists for each run, for a short time")]
 enum RunExecution {
     /// The run was cancelled before it started.
     NotStarted,
@@ -92,7 +92,7 @@ enum RunExecution {
     Ran {
         /// Result of the engine.
         how: Box<EngineOutcome>,
-        /// Last event of the run. It is logged after everything else is in place.
+        /// Last event of the run. It is logged after all documents of the run are published.
         end: Option<RunEvent>,
         /// Duration of the execution.
         took: Duration,
@@ -175,7 +175,7 @@ impl RunRecorder {
         }
         let live = Arc::clone(live);
         let without_log = |error: JoinError| {
-            tracing::error!(%error, "logging ended badly");
+            tracing::error!(%error, "logging the events failed unexpectedly");
             Self { log: None, has_logged_cancelling: true }
         };
         let work = tokio::task::spawn_blocking(move || {
@@ -204,7 +204,7 @@ impl RunRecorder {
             Err(_) => {
                 // Dropping the log records the end of the run.
                 self.log = None;
-                "a part of proctor broke".to_owned()
+                "an internal task failed".to_owned()
             }
         };
         tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is cancelled");
@@ -240,7 +240,7 @@ impl RunRecorder {
             (Ok(Err(problem)), _) => self.log_refusal(problem, took, live),
             (how, _) => {
                 if let Err(error) = how {
-                    tracing::error!(run = %live.id(), %error, "a run ended badly");
+                    tracing::error!(run = %live.id(), %error, "a run failed unexpectedly");
                 }
                 self.log_inconclusive_reason(
                     InconclusiveReason::Internal,

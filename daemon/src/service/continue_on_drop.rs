@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// A future that continues in a task of its own if it is dropped before it ends. While nobody drops it, it costs no
-/// task and no switch between threads.
+/// A future that continues in a separate task if it is dropped before it ends. Until it is dropped, it needs no
+/// separate task and no switch between threads.
 pub(super) struct ContinueOnDrop<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output: Send> + Send + 'static> ContinueOnDrop<F> {

@@ -311,7 +311,7 @@ struct ExecReply {
 }
 
 impl ExecReply {
-    /// Sends the result; the receiver may be gone.
+    /// Sends the result; the receiver may no longer exist.
     fn send(self, result: Result<ExecRecord, Problem>) -> oneshot::Receiver<()> {
         let _ = self.reply.send(result);
         self.response_sent

@@ -1,4 +1,5 @@
-//! Lets callers follow a run: wait for news of it, or read its events as a stream. Followers never delay the run.
+//! Lets callers follow a run: wait until it has new events or a new state, or read its events as a stream. Followers
+//! never delay the run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

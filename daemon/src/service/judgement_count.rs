@@ -1,6 +1,6 @@
 //! States whether a judgement counts, so that each one counts exactly once.
 
-/// Whether the judgement in an answer counts in the metrics.
+/// The decision whether the judgement in an answer counts in the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JudgementCount {
     /// It counts.

@@ -74,7 +74,7 @@ impl Service {
         part.map_err(|error| error.problem())?.ok_or_else(|| no_longer_stored("report", &name))
     }
 
-    /// Returns the changes that the steps of a run made, if the request asked for a patch.
+    /// Returns the changes that the steps of a run made, if the request has `changes: patch`.
     ///
     /// # Errors
     /// As [`Service::run`]; also if no patch was requested or it cannot be created.

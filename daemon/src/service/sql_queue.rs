@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(line.retry_after(caller(1)), 1, "nothing is known yet");
         line.end(caller(1), Duration::from_secs(5));
         assert_eq!(start_all(&mut line).len(), 1);
-        // Seven requests of the caller come first, three at a time, five seconds each.
+        // Seven requests of the caller run first, three at a time, five seconds each.
         assert_eq!(line.retry_after(caller(1)), 15);
         line.push(caller(2), ()).expect("there is room");
         assert_eq!(line.retry_after(caller(1)), 20, "another caller takes half of the workers");

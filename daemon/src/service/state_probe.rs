@@ -42,7 +42,7 @@ pub(super) enum ProbeError {
     #[error("{}", std::io::Error::from(*.0))]
     System(#[from] Errno),
     /// The thread of the write test panicked.
-    #[error("the attempt ended badly: {0}")]
+    #[error("the test failed unexpectedly: {0}")]
     Broken(Arc<tokio::task::JoinError>),
 }
 

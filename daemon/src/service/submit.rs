@@ -307,7 +307,8 @@ impl SubmissionCheck {
             None => {
                 let plan = self.plan()?;
                 if !self.submission.skills.is_all() {
-                    // The skills are selected when the run starts, because earlier runs are recorded by then.
+                    // The skills are selected when the run starts, because earlier runs have been recorded at that
+                    // time.
                     self.engine.select_not_passed(&self.repo, plan.clone()).map_err(|error| error.problem())?;
                 }
                 let (tree, worktree) =

@@ -60,7 +60,7 @@ pub enum ExportTargetError {
         setting: &'static str,
     },
     /// The endpoint contains credentials.
-    #[error("`{setting}` contains a user or a password; hint: give credentials in `OTEL_EXPORTER_OTLP_HEADERS`")]
+    #[error("`{setting}` contains a user name or a password; hint: give credentials in `OTEL_EXPORTER_OTLP_HEADERS`")]
     EndpointWithCredentials {
         /// The variable or setting.
         setting: &'static str,

@@ -36,7 +36,7 @@ pub(crate) const FINAL_EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Telemetry {
     queue: mpsc::Sender<FinishedWork>,
     target: watch::Sender<Option<Arc<ExportTarget>>>,
-    /// Whether there is a target. Reading it takes no lock.
+    /// True if there is a target. Reading it takes no lock.
     is_enabled: AtomicBool,
     metrics: Metrics,
     stopping: CancellationToken,
@@ -235,7 +235,7 @@ impl SpanExporter {
             let Some((trace, spans)) = read.and_then(|run| run.spans(queued)) else { return Ok(Vec::new()) };
             Ok(spans.into_iter().map(|span| otlp::encode_span(span, trace.trace(), trace.parent())).collect())
         });
-        let read = read.await.unwrap_or_else(|error| Err(format!("it ended badly: {error}")));
+        let read = read.await.unwrap_or_else(|error| Err(format!("reading it failed unexpectedly: {error}")));
         read.unwrap_or_else(|why| {
             self.record_failure(count, &format!("the log of a run cannot be read: {why}"));
             Vec::new()

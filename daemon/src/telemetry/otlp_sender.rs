@@ -33,9 +33,9 @@ pub(super) enum SendResult {
     },
     /// The receiver may accept the spans later.
     Retry {
-        /// Reason why it did not accept them now.
+        /// Reason why the receiver did not accept the spans at the moment.
         why: String,
-        /// Delay that the receiver asked for, if any.
+        /// Delay that the receiver requested, if any.
         after: Option<Duration>,
     },
     /// The receiver does not accept the spans.

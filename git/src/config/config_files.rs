@@ -105,7 +105,7 @@ impl ConfigFile {
 fn config_bytes(path: &Path) -> Result<Option<Vec<u8>>, GitError> {
     let bytes = read_bounded(path, CONFIG_BYTES)?;
     if bytes.as_ref().is_some_and(|bytes| bytes.contains(&0)) {
-        return Err(config_error(path, "it holds a NUL byte".into(), "write it anew"));
+        return Err(config_error(path, "it holds a NUL byte".into(), "write it again"));
     }
     Ok(bytes)
 }

@@ -18,7 +18,7 @@ const PROGRAM_ATTRIBUTES: [&[u8]; 2] = [b"filter", b"working-tree-encoding"];
 /// The possible conversion of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conversion {
-    /// None: the bytes are the blob.
+    /// No conversion: the bytes are the blob.
     Nothing,
     /// Line endings and `$Id$`: if the bytes contain neither CR LF nor `$Id:`, they are the blob.
     Text,
@@ -176,7 +176,7 @@ impl TextScan {
         self.last = kept[kept.len().saturating_sub(OVERLAP)..].to_vec();
     }
 
-    /// Returns whether such content was found.
+    /// Returns whether content that git might convert was found.
     pub(crate) fn found(&self) -> bool {
         self.found
     }

@@ -15,7 +15,7 @@ pub(crate) fn name_problem(name: &[u8]) -> Option<&'static str> {
         _ if name.contains(&0) => Some("has a part with a NUL byte in it"),
         _ if name.len() > MAX_NAME => Some("has a part of more than 255 bytes"),
         _ if is_git_dir_on_any_file_system(name) => {
-            Some("is called `.git`, or has a name that some file systems treat as `.git`")
+            Some("is named `.git`, or has a name that some file systems treat as `.git`")
         }
         _ => None,
     }

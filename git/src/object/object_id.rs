@@ -144,7 +144,7 @@ impl ObjectKind {
         }
     }
 
-    /// Returns the kind for one of git's words.
+    /// Returns the kind of object for git's name of it.
     pub(crate) fn from_name(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -152,9 +152,9 @@ impl ObjectKind {
 
 /// Computes the id of an object whose bytes arrive in pieces.
 pub enum ObjectHasher {
-    /// For ids of 20 bytes.
+    /// Computes ids of 20 bytes.
     Sha1(Sha1),
-    /// For ids of 32 bytes.
+    /// Computes ids of 32 bytes.
     Sha256(Sha256),
 }
 

@@ -2,7 +2,7 @@
 
 use crate::object::object_id::{ObjectFormat, ObjectId};
 
-/// The parts of a commit that are used here.
+/// The parts of a commit that this crate uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ParsedCommit {
     pub(crate) id: ObjectId,

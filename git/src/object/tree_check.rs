@@ -19,7 +19,7 @@ pub enum CommitMismatch {
     #[error("its tree does not contain the commit {0} of a submodule")]
     UnnamedSubmodule(ObjectId),
     /// Files belong to no repository of the commit.
-    #[error("it has files that belong to none of its repositories")]
+    #[error("it has files that do not belong to any of its repositories")]
     StrayFiles,
     /// The bytes of a commit have another id.
     #[error("the object that was read as the commit {0} has another id")]

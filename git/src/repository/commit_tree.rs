@@ -101,8 +101,8 @@ fn visit_wanted(
     if !submodules {
         // All leaves are the commit's own, so that its trees need not be read.
         let leaves = wanted.iter().map(|leaf| {
-            let kind =
-                PlannedLeafKind::from_mode(leaf.mode).ok_or_else(|| history.unreadable("an odd mode was requested"))?;
+            let kind = PlannedLeafKind::from_mode(leaf.mode)
+                .ok_or_else(|| history.unreadable("a file with an unknown mode was requested"))?;
             Ok((leaf.number, PlannedLeaf { path: leaf.path.0.clone(), kind, mode: leaf.mode, id: leaf.id }))
         });
         return visitor(source, &leaves.collect::<Result<Vec<_>, GitError>>()?);

@@ -84,7 +84,7 @@ impl OpenRepository {
         let repository = Repository::open_ext(&worktree, RepositoryOpenFlags::NO_SEARCH, none)
             .map_err(|error| open_error(&worktree, &error))?;
         check_libgit2_paths(&repository, &worktree, &git_dir, &common_dir)?;
-        // From here on, neither the system's config nor the user's affects which paths are ignored.
+        // From this point on, neither the system's config nor the user's config affects which paths are ignored.
         let RepositoryConfig { combined: whole, flattened } = config;
         repository.set_config(&whole).map_err(|error| libgit2_error(&worktree, &error))?;
         let excludes = whole.get_path("core.excludesfile").ok();
@@ -224,7 +224,7 @@ fn checked_config(worktree: &Path, git_dir: &Path, common_dir: &Path) -> Result<
 pub(crate) fn check_git_dir(git_dir: &Path) -> Result<(Config, Option<UnsupportedFormat>), GitError> {
     let (real, failed) = (canonical(git_dir)?, |error: git2::Error| libgit2_error(git_dir, &error));
     if real != git_dir {
-        let problem = format!("it lies at `{}`", real.display());
+        let problem = format!("it is at `{}`", real.display());
         return Err(GitError::Unreadable { path: git_dir.to_owned(), problem });
     }
     check_owner(git_dir, git_dir)?;

@@ -18,7 +18,7 @@ use super::endpoint::Endpoint;
 
 /// The bytes that a server may send on a stream before the client has read them.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// The same for all streams of a connection.
+/// The bytes that a server may send on all streams of a connection before the client has read them.
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Maximum size of the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 64 << 10;

@@ -22,7 +22,7 @@ const ALPN: &[u8] = b"h2";
 pub struct TlsFiles {
     /// The trusted certificates; those of the system if `None`.
     pub roots: Option<PathBuf>,
-    /// The certificate of this client and its key, for servers that want one.
+    /// The certificate of this client and its key, for servers that require one.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 

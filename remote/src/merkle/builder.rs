@@ -33,7 +33,7 @@ enum BuiltEntry {
         target: String,
     },
     Directory(BuiltDirectory),
-    /// A directory that is described already.
+    /// A directory whose blobs have already been built.
     Tree(BlobDigest),
 }
 

@@ -81,7 +81,7 @@ impl Client {
             return Err(RemoteError::TooLarge { what: format!("blob {largest}"), bytes: largest.bytes, max });
         }
         let missing = self.find_missing(&digests).await?;
-        // The server can only name blobs that it was asked for.
+        // The server may only name requested blobs.
         let missing: Vec<(&BlobDigest, &BlobSource)> =
             blobs.iter().filter(|(digest, _)| missing.contains(digest)).collect();
         for batch in batches(missing.iter().map(|(digest, _)| digest.bytes), capabilities.max_batch_bytes) {
@@ -123,7 +123,7 @@ impl Client {
         }
         match blobs.iter().find(|(digest, _)| !stored.contains(digest)) {
             None => Ok(()),
-            Some((digest, _)) => Err(self.violation(UPDATE, format!("it says nothing about blob {digest}"))),
+            Some((digest, _)) => Err(self.violation(UPDATE, format!("it does not mention blob {digest}"))),
         }
     }
 
@@ -179,7 +179,7 @@ impl Client {
             let digest = BlobDigest::from_message(response.digest.as_ref())
                 .map_err(|error| self.violation(READ, error.to_string()))?;
             if !digests.contains(&&digest) {
-                return Err(self.violation(READ, format!("it has blob {digest}, which was not asked for")));
+                return Err(self.violation(READ, format!("it has blob {digest}, which was not requested")));
             }
             if response.status.as_ref().is_some_and(|status| status.code == Code::NotFound as i32) {
                 continue;

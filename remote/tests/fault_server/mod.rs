@@ -87,7 +87,7 @@ impl FaultServer {
         Self::listen(Arc::new(answer), None).await
     }
 
-    /// Starts a server that wants a client certificate.
+    /// Starts a server that requires a client certificate.
     pub(crate) async fn start_with_tls(
         answer: impl Fn(&str, &[u8], &Headers) -> Reply + Send + Sync + 'static,
     ) -> Self {

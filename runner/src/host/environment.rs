@@ -56,7 +56,7 @@ pub type Environment = BTreeMap<String, (String, VariableOrigin)>;
 /// Explains why a variable of the caller is not in a step's environment, or names its source.
 pub fn explain_missing(name: &str, environment: &Environment) -> String {
     if let Some((_, origin)) = environment.get(name) {
-        return format!("`{name}` is there: {origin}");
+        return format!("`{name}` is set: {origin}");
     }
     let reason = if never_from_caller(name) {
         "it controls git, a proxy, a loader or an interpreter, so the caller's value is never used; set it in `env` if the step needs it"

@@ -21,7 +21,7 @@ const TOOL_PARENTS: [&str; 4] = [".local/share", ".local", ".config", ".cache"];
 /// The inputs of the search for a hidden program.
 pub(crate) struct HiddenProgramSearch<'a> {
     pub(crate) inputs: &'a EnvironmentInputs,
-    /// User whose rights apply to the search; `None` uses our own.
+    /// User whose rights apply to the search; `None` uses the rights of this process.
     pub(crate) reader: Option<FsCredentials>,
 }
 

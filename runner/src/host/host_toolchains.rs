@@ -94,7 +94,7 @@ const PACKAGE_STORES: [&str; 17] = [
     ".cache/deno",
 ];
 
-/// The usual place of Homebrew, in the home of a user of its own.
+/// The usual place of Homebrew, in the home of a separate user.
 const LINUXBREW: &str = "/home/linuxbrew/.linuxbrew";
 /// The directories of Homebrew that hold installed software.
 const LINUXBREW_DIRS: [&str; 8] = ["bin", "sbin", "Cellar", "opt", "lib", "include", "share", "etc/ca-certificates"];
@@ -148,8 +148,9 @@ const SYSTEM_PATH: [&str; 7] =
 pub(crate) struct ToolchainSearch<'a> {
     /// The caller's home.
     pub home: &'a Path,
-    /// User whose rights apply to the search; `None` uses our own. Paths that the operator configured are looked up
-    /// with our rights, except below the caller's home, whose owner controls what they lead to.
+    /// User whose rights apply to the search; `None` uses the rights of this process. Paths that the operator
+    /// configured are looked up with this process's rights. An exception are paths below the caller's home, whose owner
+    /// controls their targets.
     pub reader: Option<FsCredentials>,
     /// The operator's configuration, for its mounts and masks; `~/` is the caller's home.
     pub operator: &'a OperatorConfig,

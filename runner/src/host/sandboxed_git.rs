@@ -315,7 +315,7 @@ impl GitTaskWatch {
         Ok(Self { running, stdout: Some(stdout), stderr: Some(stderr), output, failure: None, processes_ended: false })
     }
 
-    /// Reads output and reports until all processes are gone; kills them at `deadline`.
+    /// Reads output and reports until all processes have ended; kills them at `deadline`.
     fn run_until(mut self, deadline: Instant) -> Result<GitOutput, GitTaskError> {
         let (mut deadline, mut killed) = (deadline, false);
         while !self.processes_ended {

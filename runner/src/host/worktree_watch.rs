@@ -71,7 +71,7 @@ impl WorktreeWatch {
     /// Waits for the next changes of files that git does not ignore. Changes in quick succession are reported together.
     ///
     /// # Errors
-    /// The events cannot be read, or git cannot tell which files are ignored.
+    /// The events cannot be read, or git cannot determine which files are ignored.
     pub async fn next_changes(&mut self) -> Result<WorktreeChanges, EngineError> {
         loop {
             let mut changes = WorktreeChanges::default();
@@ -132,7 +132,7 @@ impl WorktreeWatch {
             let path = self.repo.join(OsStr::from_bytes(&directory));
             match inotify::add_watch(self.events.get_ref(), &path, EVENTS) {
                 Ok(descriptor) => drop(self.directories.insert(descriptor, directory)),
-                // The directory was removed or replaced meanwhile.
+                // The directory was removed or replaced in the meantime.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
                 Err(error) => return Err(watch_error(error)),
             }

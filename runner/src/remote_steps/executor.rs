@@ -95,7 +95,7 @@ pub(crate) enum RemoteFailure {
         /// The agent's own error, with a colon before it; empty if there is none.
         detail: String,
     },
-    /// The report is not one.
+    /// The document is not a valid report.
     #[error("the report of the worker cannot be read: {0}")]
     BadReport(String),
     /// The server lost an output.

@@ -39,7 +39,7 @@ pub(crate) enum InputTreeError {
     Entry {
         /// The path.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// The problem of the entry.
         problem: &'static str,
     },
     /// A file of the private copy cannot be read.

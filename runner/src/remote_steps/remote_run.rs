@@ -67,7 +67,8 @@ impl RemoteRun {
         Self { settings, executor, git, plan, programs: Mutex::default(), trees: OnceCell::new() }
     }
 
-    /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run our own programs, here.
+    /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run Proctor's own programs on this
+    /// machine.
     pub(crate) fn executes(&self, step: &PlannedStep) -> bool {
         self.settings.mode != ExecutorMode::Local && step.sql.is_none()
     }

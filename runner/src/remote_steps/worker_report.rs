@@ -56,7 +56,7 @@ pub(crate) fn require_own_report(request: &AgentRequest, report: &AgentReport) -
     let expected = request.checks.iter().map(|check| check.name.clone());
     let are_same = report.checks.iter().map(names).zip(expected).all(|(one, other)| one == other);
     if !are_same || report.checks.len() > request.checks.len() {
-        return Err(ReportFault::Contradiction("it has other checks than the request"));
+        return Err(ReportFault::Contradiction("its checks differ from the checks of the request"));
     }
     let has_step = report.attempt.is_some();
     let have_passed = report.checks.len() == request.checks.len() && report.checks.iter().all(has_passed);
@@ -165,7 +165,7 @@ pub(crate) fn received_stream<'a>(
     stream: &'a AgentStream,
     content: &'a [u8],
 ) -> Result<ReceivedStream<'a>, ReportFault> {
-    let contradiction = ReportFault::Contradiction("the sizes of an output do not fit");
+    let contradiction = ReportFault::Contradiction("the sizes of an output are inconsistent");
     let head_bytes = usize::try_from(stream.head_bytes).ok().filter(|head| *head <= content.len());
     let (Some(head_bytes), Some(sha256)) = (head_bytes, &stream.sha256) else { return Err(contradiction) };
     let (head, tail) = content.split_at(head_bytes);

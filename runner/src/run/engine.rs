@@ -577,8 +577,8 @@ impl Engine {
         Ok(made?)
     }
 
-    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked
-    /// up with that user's rights, so that a caller reaches nothing that it could not reach without us.
+    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked up
+    /// with that user's rights, so that a caller reaches no file that it could not reach itself.
     fn host_view(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<HostView, EngineError> {
         let reader = self.reader(user);
         HostView::for_repository(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
@@ -589,7 +589,7 @@ impl Engine {
     }
 }
 
-/// Changes are applied only to a worktree, and not if the request asks for a patch.
+/// Changes are applied only to a worktree, and not if the request has `changes: patch`.
 fn change_mode(request: &RunRequest) -> ChangeMode {
     match (&request.source, request.changes) {
         (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,

@@ -41,7 +41,7 @@ pub(crate) struct RunObservations {
     pub(crate) toolchain: ToolchainEvidence,
     pub(crate) skills: Vec<SkillEvidence>,
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
-    /// The changes of the steps, if the request wanted a patch.
+    /// The changes of the steps, if the request has `changes: patch`.
     pub(crate) patch: Option<PatchResult>,
     /// The tree after the run; `None` if it could not be read.
     pub(crate) tree_after: Option<SnapshotId>,
@@ -150,7 +150,7 @@ pub(crate) async fn reread_tree(
     applied: AppliedContent,
 ) -> TreeAfterRun {
     let snapshots = match &context.tree.private_copy {
-        // Nothing changes our copy while a run holds it.
+        // Nothing changes a private copy while a run holds it.
         Some(_) if context.space.is_in_memory() => return read_applied_worktree(context, worktrees, &applied).await,
         // Without namespaces, a step of the same user could change it. This run and the next one therefore read
         // every byte again.
@@ -260,9 +260,9 @@ impl RevocablePass {
         Self(Arc::new(withdraw))
     }
 
-    /// Replaces the pass by an inconclusive result, in the status file and in our own record. Because the record
-    /// changes too, a saved copy of the status file cannot restore the pass. Callers use this when they cannot add
-    /// the pass to their own record.
+    /// Replaces the pass by an inconclusive result, in the status file and in Proctor's own record. Because the record
+    /// changes too, a saved copy of the status file cannot restore the pass. Callers use this when they cannot add the
+    /// pass to their own record.
     ///
     /// # Errors
     /// The status file cannot be written and still shows the pass, or the record cannot be written.

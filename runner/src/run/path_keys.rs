@@ -23,7 +23,7 @@ pub(super) type KeyFiles = BTreeMap<String, Option<Sha256Hex>>;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PathKeyError {
     /// Nothing determines the content.
-    #[error("there is no lock file beside it; name the files that determine its content in `key`")]
+    #[error("there is no lock file next to it; name the files that determine its content in `key`")]
     NoKeyFile,
     /// A key file is not part of the verified tree.
     #[error("the key file `{0}` is not part of the tree")]

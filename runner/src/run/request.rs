@@ -211,7 +211,7 @@ pub struct FinishedRun {
     pub evidence_dir: PathBuf,
     /// The reasons why the run, or a part of it, is inconclusive.
     pub inconclusive_reasons: Vec<InconclusiveDetail>,
-    /// The changes of the steps, if the request wanted them as a patch.
+    /// The changes of the steps, if the request has `changes: patch`.
     pub patch: Option<PatchResult>,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct RunContext {
     pub(crate) clock: Clock,
     pub(crate) events: mpsc::Sender<RunEvent>,
     pub(crate) cancel: CancellationToken,
-    /// Number of commands still to come, as far as known.
+    /// Number of remaining commands, as far as known.
     pub(crate) remaining_commands: AtomicUsize,
     /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
@@ -239,7 +239,7 @@ impl HostView {
             is_hidden: &|path| is_hidden(path, launcher.host(), &hide),
         });
         let found =
-            found.map_err(|error| EngineError::Internal(format!("toolchains cannot be looked for: {error}")))?;
+            found.map_err(|error| EngineError::Internal(format!("toolchains cannot be searched for: {error}")))?;
         Ok(Self {
             environment_inputs: EnvironmentInputs {
                 home: config.home.display().to_string(),
@@ -333,9 +333,9 @@ impl RunTree {
 }
 
 impl RunContext {
-    /// Prepares a sandbox for the next command, if there is one, while the current command runs. Most commands of a
-    /// run have the same needs; a command with other needs does not use it. A short command mostly leaves its own
-    /// sandbox to the next one, if sandboxes can be reused; then nothing is prepared.
+    /// Prepares a sandbox for the next command, if there is one, while the current command runs. Most commands of a run
+    /// have the same requirements; a command with other requirements does not use the prepared sandbox. A short command
+    /// mostly leaves its own sandbox to the next one, if sandboxes can be reused; then nothing is prepared.
     pub(crate) fn prepare_next_sandbox(
         self: &Arc<Self>,
         stack: &LayerStack,

@@ -30,7 +30,7 @@ enum RunPatchError {
     #[error(transparent)]
     Patch(#[from] PatchError),
     /// The task that writes the patch panicked.
-    #[error("writing it ended badly: {0}")]
+    #[error("writing the patch failed unexpectedly: {0}")]
     Task(#[from] JoinError),
 }
 

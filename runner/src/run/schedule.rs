@@ -13,7 +13,7 @@ pub(crate) struct SkillSlot {
     pub(crate) after: BTreeSet<usize>,
     /// Skills whose layers this one sees, in stacking order.
     pub(crate) sees: Vec<usize>,
-    /// True if these must have passed.
+    /// True if the needed skills must have passed.
     pub(crate) requires_pass: bool,
 }
 

@@ -152,7 +152,7 @@ fn hash_unchanged(path: &Path, stamp: &FileStamp) -> io::Result<[u8; DIGEST_BYTE
 fn encode(known: &Known) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for (path, (stamp, digest)) in known {
-        // Paths of traces are no longer.
+        // No path of a trace is longer than this.
         bytes.extend_from_slice(&u16::try_from(path.len()).unwrap_or(u16::MAX).to_le_bytes());
         bytes.extend_from_slice(path);
         for number in [stamp.dev, stamp.ino, stamp.size] {

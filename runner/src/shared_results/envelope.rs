@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{SigningKey, TrustedKeys};
 
-/// Maximum number of signatures of an envelope that are looked at.
+/// Maximum number of signatures of an envelope that are checked.
 const MAX_SIGNATURES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
@@ -29,11 +29,11 @@ struct EnvelopeSignature {
 /// The reason why an envelope is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EnvelopeRefusal {
-    /// It is not an envelope of this type.
+    /// The document is not an envelope of this type.
     NotReadable,
-    /// It has no signature.
+    /// The envelope has no signature.
     Unsigned,
-    /// It is signed only by keys that are not trusted.
+    /// The envelope is signed only by keys that are not trusted.
     UnknownKey,
     /// A signature of a trusted key does not fit the content.
     WrongSignature,
@@ -45,7 +45,7 @@ impl fmt::Display for EnvelopeRefusal {
             Self::NotReadable => "it is damaged",
             Self::Unsigned => "it is not signed",
             Self::UnknownKey => "it is signed by a key that is not in `trusted_keys`",
-            Self::WrongSignature => "its signature does not fit its content",
+            Self::WrongSignature => "its signature does not match its content",
         })
     }
 }

@@ -178,7 +178,7 @@ impl SharedResults {
         let Some((digest, file)) =
             file.and_then(|file| Some((BlobDigest::from_message(file.digest.as_ref()).ok()?, file)))
         else {
-            return Ok(Some(Err("a record: the server's entry has none".to_owned())));
+            return Ok(Some(Err("the server's entry has no record".to_owned())));
         };
         if digest.bytes > MAX_RECORD_ENVELOPE {
             return Ok(Some(Err(format!("a record: it has {} bytes", digest.bytes))));
@@ -220,7 +220,7 @@ impl SharedResults {
         blobs.insert(record_digest.clone(), BlobSource::Bytes(record.into()));
         blobs.extend(of_paths.blobs.iter().chain(&of_record.blobs).cloned());
         self.client.upload(&blobs).await?;
-        // The record first: a path set without a record would only cost others a request.
+        // Stores the record first: a path set without a record would only cost other machines a request.
         let file = |path: &str, digest: &BlobDigest| OutputFile {
             path: path.to_owned(),
             digest: Some(digest.to_message()),

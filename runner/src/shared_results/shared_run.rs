@@ -1,4 +1,4 @@
-//! The exchange of results in one run: what is asked, counted and reported.
+//! The exchange of results in one run: queries, counters and reports.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

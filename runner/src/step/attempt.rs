@@ -55,9 +55,9 @@ pub(crate) struct AttemptResult {
     pub processes_ended: bool,
     /// The sandbox, if the command left nothing in it and it can be reused.
     pub sandbox: Option<RunningSandbox>,
-    /// What the command read of the host; `None` if it did not run on a view.
+    /// The accesses of the command to the host; `None` if it did not run on a view.
     pub view: Option<ViewTrace>,
-    /// What a worker got for the command; `None` if the command did not run on a worker.
+    /// The inputs that a worker got for the command; `None` if the command did not run on a worker.
     pub sent: Option<Box<WorkerInputs>>,
     /// The paths that the view withheld from the command; `None` if it reported none.
     pub withheld: Option<WithheldPaths>,
@@ -91,12 +91,12 @@ impl AttemptResult {
     }
 }
 
-/// What determines the result of an attempt, as far as it is known.
+/// The known inputs that determine the result of an attempt.
 #[derive(Debug)]
 pub(crate) enum AttemptInputs {
-    /// What the command read of the host.
+    /// The accesses of the command to the host.
     Read(ViewTrace),
-    /// What a worker got for the command.
+    /// The inputs that a worker got for the command.
     Sent(Box<WorkerInputs>),
 }
 
@@ -184,7 +184,8 @@ pub(crate) async fn supervise(
     let (observed, duration, sandbox, (view, withheld)) = match AttemptChannel::new(running) {
         Ok(control) => {
             let observed = observe_until_end(&control, step, cancel, notify, timer).await;
-            // Taken before `control` is dropped: releasing an attempt that does not end takes a while.
+            // The time is taken before `control` is dropped, because releasing an attempt that does not end takes a
+            // while.
             let duration = observed.started.map_or(Duration::ZERO, |started| started.elapsed());
             let view = (control.running.take_view_trace(), control.running.take_withheld_paths());
             let sandbox = observed.ended_by_itself().then_some(control.running).filter(RunningSandbox::is_reusable);
@@ -254,8 +255,8 @@ pub(crate) fn worker_result(
     result
 }
 
-/// Waits for the end of both streams. All processes of the attempt are gone, so the pipes normally close at once.
-/// If a process outside has a copy of a descriptor, this waits for [`DRAIN_TIMEOUT`] and keeps the bytes so far.
+/// Waits for the end of both streams. All processes of the attempt have ended, so the pipes normally close at once. If
+/// a process outside has a copy of a descriptor, this waits for [`DRAIN_TIMEOUT`] and keeps the bytes so far.
 async fn join_drains(
     stdout: tokio::task::JoinHandle<StreamEvidence>,
     stderr: tokio::task::JoinHandle<StreamEvidence>,
@@ -272,7 +273,7 @@ async fn join_drains(
     };
     let or_incomplete = |joined: Result<StreamEvidence, tokio::task::JoinError>| {
         joined.unwrap_or_else(|error| {
-            tracing::error!(%error, "a drain ended badly");
+            tracing::error!(%error, "reading an output pipe failed unexpectedly");
             StreamEvidence { complete: false, ..StreamEvidence::empty() }
         })
     };
@@ -302,8 +303,8 @@ async fn observe_until_end(
                     return observed;
                 }
                 Err(error) => {
-                    // Without the channel, the end of the processes cannot be detected, so the attempt does not
-                    // count as gone.
+                    // Without the channel, the end of the processes cannot be detected, so the attempt does not count
+                    // as ended.
                     tracing::error!(%error, "the sandbox's control channel failed");
                     send_kill(&control.running);
                     return observed;
@@ -341,8 +342,8 @@ impl AttemptChannel {
         Ok(Self { running, readiness })
     }
 
-    /// Waits for the next report; `None` if the channel is closed, which means that all processes of the attempt
-    /// are gone.
+    /// Waits for the next report; `None` if the channel is closed, which means that all processes of the attempt have
+    /// ended.
     ///
     /// # Errors
     /// The channel cannot be read; the state of the processes is then unknown.

@@ -40,7 +40,7 @@ pub(crate) struct FileSelections(Mutex<VecDeque<FileSelection>>);
 /// The files that rules chose, sorted.
 type FileSelection = (SelectionKey, Arc<Vec<Vec<u8>>>);
 
-/// What determines the files that rules choose in a whole tree.
+/// The inputs that determine which files the rules choose in a whole tree.
 #[derive(Debug, PartialEq, Eq)]
 struct SelectionKey {
     tree: SnapshotId,

@@ -49,7 +49,7 @@ impl RunContext {
     /// A pattern is not a glob, although the spec was checked.
     pub(crate) fn input_filter(&self, skill: &PlannedSkill, step: &PlannedStep) -> Result<Option<InputFilter>, String> {
         let filter = self.input_rules(Some(skill), step).as_ref().map(InputFilter::new).transpose();
-        filter.map_err(|error| format!("a pattern of its `inputs` is no glob: {error}"))
+        filter.map_err(|error| format!("a pattern of its `inputs` is not a glob: {error}"))
     }
 
     /// Replaces the reason why a command did not start, if its program is a file of the tree that the step does not see.
@@ -63,8 +63,10 @@ impl RunContext {
         let Ok(Some(inputs)) = self.input_filter(skill, step) else { return };
         let Some(path) = program_in_tree(step) else { return };
         if !inputs.shows(path.as_bytes(), false) && tree.path_state(path.as_bytes()).kind().is_some() {
-            *reason =
-                format!("its program `{}` is none of its `inputs`; add it to `inputs`", escape_output(path.as_bytes()));
+            *reason = format!(
+                "its program `{}` is not one of its `inputs`; add it to `inputs`",
+                escape_output(path.as_bytes())
+            );
         }
     }
 

@@ -246,7 +246,7 @@ pub(crate) fn require_inputs<'a>(
     let mut paths = files.into_iter().map(|file| path_in_tree(workdir, file));
     let Some(other) = paths.find(|path| !inputs.shows(path, false)) else { return Ok(()) };
     let reason = format!(
-        "it checks `{}`, which is none of its `inputs`; add the file to `inputs`, or exclude it in `files`",
+        "it checks `{}`, which is not one of its `inputs`; add the file to `inputs`, or exclude it in `files`",
         escape_output(&other)
     );
     Err(FilesNotChosen { fault: StartFault::NotAnInput, reason, checked_files: None })

@@ -72,7 +72,7 @@ impl ReusedFiles {
     }
 }
 
-/// What a step has left in the tree, for later steps.
+/// The files that a step has left in the tree for later steps.
 #[derive(Debug, Clone)]
 pub(crate) enum StepFilesLeft {
     /// A layer, and the digest of the stored result that stands for it; without one, no result of a later step is stored

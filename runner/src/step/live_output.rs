@@ -190,7 +190,7 @@ pub(crate) struct LiveWriter {
 }
 
 impl LiveWriter {
-    /// Appends redacted bytes. If they cannot be stored, the stream is broken from here on.
+    /// Appends redacted bytes. If they cannot be stored, the stream counts as broken.
     pub(crate) fn append(&self, objects: &Objects, bytes: &[u8]) {
         let StreamExtent { length, state } = *self.extent.borrow();
         if bytes.is_empty() || state != StreamState::Open {

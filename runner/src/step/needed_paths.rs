@@ -1,4 +1,4 @@
-//! Mounts the paths that skills need and that no commit contains. Each skill writes to a layer of its own above the
+//! Mounts the paths that skills need and that no commit contains. Each skill writes to a separate layer above the
 //! stored content; the layer is discarded when the run ends.
 
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ pub(crate) enum PathState {
     InTree,
     /// The path is stored and is mounted for the skills that need it.
     Stored(Box<HeldPath>),
-    /// The path is not available, for this reason.
+    /// The path is not available; the value is the reason.
     Unavailable(String),
     /// A command would prepare the path first, as this text describes. Occurs only in a preview, which runs no command.
     Unprepared(String),
 }
 
-/// Whether commands may prepare paths.
+/// The policy whether commands may prepare paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Preparation {
     /// A command runs if its result is not stored.

@@ -141,7 +141,7 @@ pub(crate) struct ReceivedStream<'a> {
     pub(crate) bytes: u64,
     /// The digest of the whole stream.
     pub(crate) sha256: &'a Sha256Hex,
-    /// True if it was read to its end.
+    /// True if the output was read to its end.
     pub(crate) complete: bool,
 }
 
@@ -282,7 +282,7 @@ struct RedactedWriter {
     objects: Objects,
     object: StoredObject,
     redaction: RedactedStream,
-    /// Number of original bytes that went in.
+    /// Number of original bytes that were written.
     kept: u64,
     /// Gives readers the bytes while the step runs.
     live: Option<LiveWriter>,

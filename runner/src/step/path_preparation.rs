@@ -18,7 +18,7 @@ use crate::step::timing::StageTimer;
 
 /// Maximum number of the last lines of output that a message quotes.
 const MAX_QUOTED_LINES: usize = 4;
-/// Maximum length of each of them, in characters.
+/// Maximum length of each of these lines, in characters.
 const MAX_QUOTED_LENGTH: usize = 200;
 
 /// Runs `command`, which writes the directory `path` of the tree. On success, the result is in `room`/`upper`.

@@ -279,7 +279,7 @@ impl StepOnWorker<'_> {
             let store = |stream, content: &Bytes, live| -> Result<StreamEvidence, NotExecuted> {
                 let received = received_stream(stream, content).map_err(|fault| refused(&fault))?;
                 let wrong =
-                    || NotExecuted::Refused("an output of the worker has another digest than its report".into());
+                    || NotExecuted::Refused("an output of the worker has another digest than the report states".into());
                 store_received(received, keep, &shared.outputs, live).ok_or_else(wrong)
             };
             let streams = [store(&out, &stdout, live_out)?, store(&err, &stderr, live_err)?];

@@ -22,7 +22,7 @@ use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
     pub(crate) key: StepKey,
-    /// Whether a stored result holds, and the execution checks it.
+    /// The relation of the execution to a stored result that is still valid.
     pub(crate) recheck: Recheck,
     /// The earlier results of a step with `per_file` that hold.
     pub(crate) earlier: Vec<StoredResult>,
@@ -78,8 +78,8 @@ pub(crate) enum Recheck {
 }
 
 impl Recheck {
-    /// Returns whether the execution did not pass because it reached its timeout or another limit with empty caches. That
-    /// says nothing about the result with caches.
+    /// Returns whether the execution did not pass because it reached its timeout or another limit with empty caches.
+    /// Such an end does not show the result with caches.
     pub(crate) fn has_run_out(self, evidence: &StepEvidence) -> bool {
         let has_hit_limit = evidence.outcome == Outcome::TimedOut || !evidence.resources.limits_hit.is_empty();
         self == Self::WithEmptyCaches && has_hit_limit && !evidence.outcome.holds()
@@ -90,7 +90,7 @@ impl Recheck {
 pub(crate) struct StepExecution<'a> {
     pub(crate) skill: &'a PlannedSkill,
     pub(crate) evidence: &'a StepEvidence,
-    /// What determined the result, as far as it is known.
+    /// The known inputs that determined the result.
     pub(crate) inputs: Option<AttemptInputs>,
     /// True if the step left files in the tree, which git ignores.
     pub(crate) has_files: bool,
@@ -123,7 +123,7 @@ pub(crate) async fn store_result(
         }
     };
     let StepKey { key, is_per_file, shared: shared_key, .. } = key;
-    // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox says nothing about it.
+    // Only a failure contradicts the stored result; a cancellation or a fault of the sandbox does not.
     let checks = matches!(recheck, Recheck::Yes | Recheck::WithEmptyCaches);
     if checks && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
         return refute(reuse, &key, refutation(skill, evidence, recheck));
@@ -230,7 +230,7 @@ fn refutation(skill: &PlannedSkill, evidence: &StepEvidence, recheck: Recheck) -
         Recheck::OnWorker => (" on a worker", "compare the programs of both workers in the evidence".to_owned()),
     };
     format!(
-        "a stored result said that `{step}` passes with these inputs, but it {outcome}{with}; the step is not reused any \
+        "according to a stored result, `{step}` passes with these inputs, but it {outcome}{with}; the step is not reused any \
          more; {remedy}, or declare the skill with `determinism: D2`"
     )
 }

@@ -277,7 +277,7 @@ pub(crate) async fn search_result(
     }
     match search_on_this_machine(context, step_key, (skill, step), files).await {
         ReuseSearch::Nothing(NoResult::Recheck) => ReuseSearch::Nothing(NoResult::Recheck),
-        // The next execution is one on a worker.
+        // The next execution takes place on a worker.
         ReuseSearch::Nothing(_) => ReuseSearch::Nothing(of_worker),
         found => found,
     }
@@ -330,7 +330,7 @@ async fn search_on_this_machine(
         _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), none()),
     };
     let (found, (passed, executed_at)) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
-        let message = format!("the search ended badly: {error}");
+        let message = format!("the search for a stored result failed unexpectedly: {error}");
         (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), none())
     });
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
@@ -368,7 +368,7 @@ fn reused_step(
         planned: step.clone(),
         duration_ms: 0,
         reused: Some(source),
-        // Why the execution took place on this machine says nothing about this run.
+        // The reason why the earlier execution took place on this machine does not apply to this run.
         executor: result.evidence.executor.clone().filter(|executor| matches!(executor, StepExecutor::Remote(_))),
         checked_files: checked.evidence(None).map(|now| CheckedFiles {
             batches,

@@ -96,10 +96,10 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) shared: Option<SharedRun>,
 }
 
-/// What an execution of a step showed besides its evidence.
+/// The facts about an execution of a step that are not part of its evidence.
 #[derive(Debug)]
 pub(crate) struct ObservedExecution {
-    /// What the step read.
+    /// The accesses of the step.
     pub(crate) trace: ViewTrace,
     /// True if the step left files in the tree, which git ignores.
     pub(crate) has_files: bool,
@@ -541,7 +541,7 @@ impl StepReuse {
         let traces = (AccessTrace::new(paths), AccessTrace::new(host));
         let (Ok(paths), Ok(host)) = traces else { return Err("its trace is not valid".to_owned()) };
         let observed = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
-        // What has changed in between could have been read in either state.
+        // The step could have read a file that changed in between in either state.
         match observed.first_change(&inputs) {
             Some(change) => Err(format!("{change} since it ran")),
             None => Ok(observed),

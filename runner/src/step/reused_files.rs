@@ -26,7 +26,7 @@ async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerS
         }
         let path = step_path(&files.skill.name, &files.step.name);
         let reason = format!(
-            "its stored result said that it passed, but now it {} with the same inputs",
+            "its stored result is a pass, but now it {} with the same inputs",
             describe_outcome(run.evidence.outcome)
         );
         if let Some(reuse) = context.reuse.as_ref().filter(|_| is_same_place && run.evidence.outcome.is_failure()) {

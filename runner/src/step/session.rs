@@ -114,7 +114,9 @@ impl Session {
             let facts = &context.tree.repository.facts;
             context.launcher.warm(&context.space, &stack.lowers(), facts, &policy, wanted)
         });
-        let warmed = work.await.map_err(|error| EngineError::Internal(format!("warming ended badly: {error}")))?;
+        let warmed = work
+            .await
+            .map_err(|error| EngineError::Internal(format!("preparing the sandbox failed unexpectedly: {error}")))?;
         Ok(warmed?)
     }
 

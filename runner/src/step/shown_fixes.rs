@@ -40,7 +40,7 @@ pub(crate) async fn shown_fixes(
             StepDrift::default()
         }
         Err(error) => {
-            tracing::error!(%error, "reading the changes of a fix ended badly");
+            tracing::error!(%error, "reading the changes of a fix failed unexpectedly");
             StepDrift::default()
         }
     }

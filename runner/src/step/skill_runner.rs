@@ -24,7 +24,7 @@ pub(crate) struct SkillRun {
     pub(crate) has_run: bool,
     /// The layers with the writes of the steps, oldest first, except layers that are reused.
     pub(crate) layers: Vec<Arc<StackedLayer>>,
-    /// What the steps have left in the tree, oldest first: these layers, and the files of reused steps.
+    /// The files that the steps have left in the tree, oldest first: these layers, and the files of reused steps.
     pub(crate) files: Vec<StepFilesLeft>,
     /// The layers whose changes were applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<StackedLayer>, Vec<Vec<u8>>)>,

@@ -40,7 +40,7 @@ pub(super) enum StepChangesError {
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// The task that applies the changes panicked.
-    #[error("applying ended badly: {0}")]
+    #[error("applying the changes failed unexpectedly: {0}")]
     ApplyTask(#[source] JoinError),
 }
 

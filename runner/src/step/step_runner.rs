@@ -330,7 +330,7 @@ pub(crate) async fn discard_layer(layer: Option<Arc<StackedLayer>>) {
 async fn remove_layer(layer: Layer<Sealed>) {
     match tokio::task::spawn_blocking(move || layer.discard()).await {
         Ok(result) => log_removal_failure(result),
-        Err(error) => tracing::error!(%error, "freeing a layer ended badly"),
+        Err(error) => tracing::error!(%error, "removing a layer failed unexpectedly"),
     }
 }
 
@@ -434,9 +434,10 @@ async fn judge_step_attempt(
     judging: Judging,
 ) -> JudgedAttempt {
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
-    // Either all processes of the attempt are gone, or the layer is not read any more.
+    // Either all processes of the attempt have ended, or the layer is not read any more.
     let upper = upper.seal();
-    // Without this control, the layer is on the host's disk, whose usage says nothing about the limit.
+    // Without this control, the layer is stored on the host's disk, whose usage does not show whether the limit was
+    // reached.
     if !report.is_remote() && report.enforcement.is_enforced(Control::DiskLimit) {
         upper.exhausted_space().limits().for_each(|limit| report.record_limit_hit(limit, step));
     }

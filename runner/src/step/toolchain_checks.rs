@@ -54,7 +54,7 @@ pub(crate) async fn run_checks(
         context.emit(RunEvent::CheckFinished { check: evidence.clone() }).await;
         checks.push(evidence);
     }
-    // Skills may have the names of toolchains, and get layers of their own above the needed paths.
+    // Skills may have the names of toolchains, and get separate layers above the needed paths.
     context.needed_paths.release_mounts(&context.space);
     let blocked = blocked_skills(plan, &checks, &doubts);
     (checks, blocked, doubts)

@@ -68,7 +68,7 @@ impl TreeInputs<'_> {
             Some(Entry { kind: EntryKind::Gitlink, .. }) | None => Some(ContentPin::None),
             Some(_) => None,
         }
-        .ok_or_else(|| format!("`{}` does not look as recorded", shown()))
+        .ok_or_else(|| format!("`{}` differs from its recorded state", shown()))
     }
 
     fn shows(&self, path: &[u8], is_directory: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Stores our own records of runs in `attestations/<subject>/<snapshot>.json` of the state directory: for each
+//! Stores Proctor's own records of runs in `attestations/<subject>/<snapshot>.json` of the state directory: for each
 //! subject and tree the newest run, which can be found without reading the other records.
 //!
 //! The state directory belongs to the user, and no step sees it. A record is written before the status file that it

@@ -274,7 +274,8 @@ impl CacheStore {
         for _ in 0..MAX_ATTEMPTS {
             let name = random_name()?;
             let directory = self.runs.ensure(&name, 0o700)?;
-            // Until we hold the lock, another process may remove the directory as a leftover of a killed run.
+            // Until this process holds the lock, another process may remove the directory as a leftover of a killed
+            // run.
             if directory.try_lock()? && self.runs.require_same(&name, &directory).is_ok() {
                 let path = self.path.join(CACHE_RUNS_DIR).join(&name);
                 return Ok(RunCacheDir { runs: self.runs.clone(), directory, name, path });
@@ -298,7 +299,8 @@ impl CacheStore {
         merge(&base.layers, to.as_fd(), MergeMode::Copy { owner })
     }
 
-    /// Adds the writes of a skill to the base of its scope. All processes and mounts of the skill must be gone.
+    /// Adds the writes of a skill to the base of its scope. All processes of the skill must have ended, and its mounts
+    /// must be removed.
     ///
     /// # Errors
     /// The writes cannot become a layer, or the disk fails; the old base remains.

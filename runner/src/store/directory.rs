@@ -464,7 +464,7 @@ impl Drop for TemporaryEntry {
         if !self.published
             && let Err(errno) = fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty())
         {
-            tracing::warn!(name = self.name, %errno, "a temporary file stays behind");
+            tracing::warn!(name = self.name, %errno, "a temporary file could not be removed");
         }
     }
 }

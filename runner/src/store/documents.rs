@@ -54,7 +54,7 @@ pub(crate) struct StagedRun<'a> {
     verify: Directory,
     /// True if the directory of the evidence is new, so that its name is not durable yet.
     is_new: bool,
-    /// Directory of our own record, and the record.
+    /// Directory of Proctor's own record, and the record.
     subject: Directory,
     record: StagedFile,
     status: StagedFile,
@@ -65,7 +65,7 @@ pub(crate) struct StagedConclusion<'a> {
     documents: &'a RunDocumentDir,
     /// Directory of the evidence.
     verify: Directory,
-    /// Directory of our own record, and the record.
+    /// Directory of Proctor's own record, and the record.
     subject: Directory,
     record: DurableFile,
     status: DurableFile,
@@ -225,7 +225,7 @@ impl RunDocumentDir {
     pub(crate) fn record_no_result(&self, no_result: &LastRun) {
         let run = &no_result.run_id;
         if let Err(error) = self.write_status(no_result) {
-            tracing::warn!(%run, %error, "the status file does not show that the run had no result");
+            tracing::warn!(%run, %error, "the status file could not be updated for a run without a result");
         }
         let subject = self.subject(&no_result.profile);
         let passed = self.attestations.read_for_tree(&subject, &no_result.snapshot);
@@ -297,9 +297,9 @@ impl RunDocumentDir {
         Ok(StagedRun { documents: self, synced, evidence, cited, verify, is_new, subject, record, status })
     }
 
-    /// Withdraws a run that was already published: `nothing` replaces it in the status file and in the state
-    /// directory. The record is written even if the status file cannot be: the gate does not accept a status that
-    /// claims more than our own record.
+    /// Withdraws a run that was already published: `nothing` replaces it in the status file and in the state directory.
+    /// The record is written even if the status file cannot be: the gate does not accept a status that claims more than
+    /// Proctor's own record.
     ///
     /// # Errors
     /// Same as [`RunDocumentDir::write_status`], or the record cannot be written. A failure of one write does not

@@ -40,7 +40,7 @@ pub(crate) fn ignore_missing(removed: std::io::Result<()>) -> std::io::Result<()
 pub(crate) fn remove_dir_counted(freed: &mut Freed, path: &Path) {
     remove_and_count(freed, path, || {
         if let Err(error) = std::fs::remove_dir_all(path) {
-            tracing::debug!(%error, path = %path.display(), "a directory stays");
+            tracing::debug!(%error, path = %path.display(), "a directory could not be removed");
         }
     });
 }

@@ -21,13 +21,13 @@ use crate::test_support::last_run;
 /// Set in the child process in which file sizes are limited. The limit applies to a whole process, and this one
 /// runs other tests.
 const CHILD_ENV: &str = "PROCTOR_TEST_OF_LIMITS";
-const TEST_NAME: &str = "store::limits::no_room_at_any_byte";
+const TEST_NAME: &str = "store::limits::reports_full_disk_at_each_byte";
 /// Executes its arguments with SIGXFSZ ignored, so that a write beyond the limit fails instead.
 const IGNORE_SIGXFSZ: &str = "trap '' XFSZ; exec \"$@\"";
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test starts itself, and finds out which of both it is")]
-fn no_room_at_any_byte() {
+fn reports_full_disk_at_each_byte() {
     if std::env::var_os(CHILD_ENV).is_some() {
         return run_in_child();
     }

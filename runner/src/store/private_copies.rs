@@ -166,7 +166,7 @@ pub(crate) struct WantedCommit {
 pub(crate) enum PrivateCopyResult {
     /// The copy.
     Ready(Box<PreparedCopy>),
-    /// The covered files exceed this bound.
+    /// The covered files exceed the bound.
     TooLarge(ExceededBound),
 }
 
@@ -308,7 +308,7 @@ impl<'a> PrivateCopies<'a> {
     ) -> Result<Option<Vec<IgnoredInput>>, EngineError> {
         let Ok(wanted) = show.ignored_to_copy(snapshot) else { return Ok(None) };
         let Some(wanted) = wanted else { return Ok(Some(Vec::new())) };
-        // No process changes a record while we hold the lock.
+        // No other process changes a record while this process holds the lock.
         let Some(_lock) = self.copies.lock_with_timeout(SHORT_LOCK_TIMEOUT)? else { return Ok(None) };
         let newest = self.copies.numbers()?.pop().map(|number| self.copies.root.descend(&number.to_string()));
         let own = newest.and_then(Result::ok).and_then(|copy| copy.descend(OWN_DIR).ok());
@@ -425,7 +425,7 @@ impl<'a> PrivateCopies<'a> {
         match self.copies.discard(number) {
             Ok(Some(copy)) => copy.remove(&mut Freed::default()),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%error, number, "a private copy stays"),
+            Err(error) => tracing::debug!(%error, number, "a private copy could not be removed"),
         }
     }
 }
@@ -433,7 +433,7 @@ impl<'a> PrivateCopies<'a> {
 /// A copy, or the path that prevents one.
 enum PrepareOutcome {
     Ready(Box<HeldCopy>),
-    /// This path was edited during the update.
+    /// The path was edited during the update.
     Changed(Vec<u8>),
 }
 

@@ -41,7 +41,7 @@ const MAX_REASON: u64 = 64 << 10;
 const SUFFIX: &str = ".result";
 /// Maximum number of results of one key.
 pub(crate) const MAX_RESULTS: usize = 16;
-/// A single result may take this part of the size of all results.
+/// The part of the total size of all results that a single result may use.
 const MAX_PART_OF_STORE: u64 = 8;
 /// Maximum number of keys.
 const MAX_KEYS: usize = 20_000;
@@ -66,7 +66,7 @@ pub(crate) enum StoreDecision {
     TooLarge {
         /// The size of the result, in bytes.
         bytes: u64,
-        /// The maximum, in bytes.
+        /// The maximum size of a result, in bytes.
         max_bytes: u64,
     },
 }
@@ -93,8 +93,8 @@ impl StepResults {
         &self.secret
     }
 
-    /// Returns the stored results of a key, the most recently used ones first. Each one is read when the iterator comes to
-    /// it. Damaged files are skipped.
+    /// Returns the stored results of a key, the most recently used ones first. The iterator reads each result when it
+    /// reaches it. Damaged files are skipped.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -239,7 +239,7 @@ fn ensure_secret(root: &Directory) -> Result<[u8; SECRET_BYTES], StoreError> {
     while bytes.len() < SECRET_BYTES {
         bytes.extend_from_slice(&random_u64()?.to_le_bytes());
     }
-    // Another process may write its own at the same time; the one that is read afterwards counts.
+    // Another process may write its own secret at the same time; every process uses the one that it reads afterwards.
     root.write(SECRET_FILE, &bytes)?;
     match read_secret(root)? {
         Some(secret) => Ok(secret),

@@ -144,7 +144,7 @@ fn entries_by_age(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Returns temporary files that were not written for [`ABANDONED_AFTER`], so that their writer must be gone.
+/// Returns temporary files that were not written for [`ABANDONED_AFTER`], so that their writer must have ended.
 fn abandoned_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(directory)? {

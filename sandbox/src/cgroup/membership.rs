@@ -40,7 +40,7 @@ impl Controllers {
         holds
     }
 
-    /// Returns the union of both.
+    /// Returns the union of both sets.
     pub(super) fn union(self, other: Self) -> Self {
         Self { memory: self.memory || other.memory, pids: self.pids || other.pids, cpu: self.cpu || other.cpu }
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::control_files;
 
-/// Prefix of the name of each such directory.
+/// Prefix of the name of each directory that Proctor creates for its groups.
 const PREFIX: &str = "proctor-";
 /// The group of the daemon process, if it must be in a group below the directory.
 pub(super) const DAEMON_GROUP: &str = "daemon";
@@ -30,7 +30,7 @@ pub(super) struct Subtree {
 }
 
 impl Subtree {
-    /// Creates one below `base` for this process.
+    /// Creates a directory below `base` for this process.
     pub(super) fn create(base: &Path) -> io::Result<Self> {
         for _ in 0..MAX_CREATE_ATTEMPTS {
             let dir = base.join(new_name()?);

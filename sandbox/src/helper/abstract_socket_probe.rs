@@ -1,5 +1,5 @@
 //! Probes whether the host's abstract Unix sockets are reachable from the sandbox. The probe is a socket that this
-//! process makes before it enforces Landlock.
+//! process creates before it enforces Landlock.
 
 use std::io;
 use std::os::fd::OwnedFd;

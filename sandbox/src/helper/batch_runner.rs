@@ -121,7 +121,7 @@ fn wait_for_one(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(internal("wait for a batch of files")(error)),
         };
-        // Other children of this process are no batches.
+        // Other children of this process are not batches.
         let Some(at) = running.iter().position(|batch| batch.pid == reaped.pid) else { continue };
         let batch = running.swap_remove(at);
         results.add_status(reaped.status, passing_codes);

@@ -120,8 +120,10 @@ pub(super) fn open_ruleset_for_reuse(prepared: &mut InitState<'_>) {
 fn open_ruleset(prepared: &mut InitState<'_>, writable: &[PathBuf]) -> Result<(), SetupFailure> {
     let writable: Vec<&Path> = writable.iter().map(PathBuf::as_path).collect();
     let (scratch, others) = writable.split_first().ok_or_else(|| SetupFailure::internal("no path may be writable"))?;
-    prepared.ruleset =
-        Some(LandlockRuleset::new(scratch, others).map_err(refuse(Control::Landlock, "draw the second wall"))?);
+    prepared.ruleset = Some(
+        LandlockRuleset::new(scratch, others)
+            .map_err(refuse(Control::Landlock, "create the second Landlock ruleset"))?,
+    );
     Ok(())
 }
 
@@ -243,8 +245,8 @@ fn set_limits(
     let nproc = "RLIMIT_NPROC in the step's user namespace,";
     let unseen = if prepared.memory.sockets.is_some() { "" } else { "buffers of sockets, " };
     let data = format!(
-        "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above ({unseen}contents of pipes, locks and \
-         files on their way are not seen), bytes:"
+        "RLIMIT_DATA of each process, and PID 1 ends the step when the sum is above ({unseen}data in pipes, locks and \
+         files in transit are not counted), bytes:"
     );
     let cpu = "RLIMIT_CPU of each process, and PID 1 ends the step when the sum is above, seconds:";
     bound(Control::PidsLimit, pids, Resource::Nproc, own, pids_held, nproc)?;
@@ -297,7 +299,7 @@ fn enforce_landlock(
     if let Some(outside) = outside {
         outside.check(enforcement)?;
     }
-    let Some(wall) = wall.map_err(refuse(control, "build the second wall"))? else { return Ok(()) };
+    let Some(wall) = wall.map_err(refuse(control, "apply the second Landlock ruleset"))? else { return Ok(()) };
     match wall {
         LandlockResult::Enforced { mechanism } => enforcement.record_enforced(control, mechanism),
         LandlockResult::Unavailable { reason } => {
@@ -345,8 +347,8 @@ pub(super) fn close_fds(enforcement: &mut Enforcement) -> Result<(), SetupFailur
     Ok(())
 }
 
-/// Changes to the work directory. A symbolic link may lead elsewhere in the repository, but not out of it: the
-/// command would work on files that the evidence does not cover.
+/// Changes to the work directory. A symbolic link may lead elsewhere in the repository, but not out of it. Otherwise
+/// the command would work on files that the evidence does not cover.
 pub(super) fn enter_workdir(path: &Path, repo: &Path) -> Result<(), SetupFailure> {
     let not_started = |message| SetupFailure::NotStarted {
         fault: StartFault::Workdir,

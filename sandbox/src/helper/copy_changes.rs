@@ -119,8 +119,8 @@ impl CopyBaseline {
         Ok(Self { entries, method, offset })
     }
 
-    /// Moves the changes since then into `upper`, an empty directory on the same file system. No process may still
-    /// use the tree.
+    /// Moves the changes since the baseline was taken into `upper`, an empty directory on the same file system. No
+    /// process may still use the tree.
     ///
     /// # Errors
     /// An entry cannot be moved, the file system supports no whiteouts, or the clock was set back in the meantime, in

@@ -106,7 +106,7 @@ pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
             send_signal(*pid, Signal::STOP);
         }
         let is_all = new.is_empty();
-        // These ended before the signal arrived, and their ids may have been reused since.
+        // These processes ended before the signal arrived, and their ids may have been reused since.
         for strange in stopped.difference(&found) {
             send_signal(*strange, Signal::CONT);
         }

@@ -49,7 +49,7 @@ impl ExecCommand {
             let Ok(file) = CString::new(dir.join(OsStr::from_bytes(name)).as_os_str().as_bytes()) else { continue };
             match self.exec_file(&file) {
                 Errno::ENOENT | Errno::ENOTDIR => {}
-                // Another directory may have an executable one.
+                // Another directory may contain an executable file of this name.
                 Errno::EACCES => answer = Errno::EACCES,
                 errno => return self.start_failure(errno, ""),
             }

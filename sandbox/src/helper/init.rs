@@ -51,7 +51,7 @@ struct CommandResult {
     limit: Option<LimitKind>,
     /// `true` if PID 1 reports the exit to the daemon.
     reports_exit: bool,
-    /// The fingerprint to compare before another command is served; `None` if none is.
+    /// The fingerprint to compare before another command is served; `None` if no further command is served.
     fingerprint: Option<ScratchFingerprint>,
     /// Limits the resources of the remaining processes.
     limit_monitor: Option<LimitMonitor>,
@@ -87,7 +87,7 @@ fn serve_commands(
     mut fresh: Option<NamespaceBaseline>,
 ) -> Result<Infallible, SetupFailure> {
     let signals = SignalFd::with_flags(&handled_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .map_err(internal("watch over the command"))?;
+        .map_err(internal("monitor the command"))?;
     let mut turn = CommandTurn::First;
     loop {
         let mut used = UsageTotals::default();
@@ -217,7 +217,7 @@ fn serve_command(
         rustix::stdio::dup2_stdout(&prepared.null).map_err(internal("release the step's output"))?;
         rustix::stdio::dup2_stderr(&prepared.null).map_err(internal("release the step's output"))?;
     }
-    wait_for_command(prepared, signals, pid, used).map_err(internal("watch over the command"))
+    wait_for_command(prepared, signals, pid, used).map_err(internal("monitor the command"))
 }
 
 /// Adds the controls that the helper enforced, and discards limits that are not enforced.
@@ -323,7 +323,7 @@ fn leave_namespaces(prepared: &mut InitState<'_>, network: bool) -> InitOpResult
     for control in [Control::IpcNamespace, Control::UtsNamespace] {
         prepared.enforcement.record_enforced(control, "unshare");
     }
-    // This comes after the namespace is created, and before the system call filter is installed, which refuses such a
+    // Must come after the namespace is created, and before the system call filter is installed, which refuses such a
     // socket.
     if network && matches!(prepared.request.entry, CgroupEntry::None { .. }) {
         let sockets = SocketMemory::open().ok();

@@ -22,7 +22,7 @@ pub(super) enum LandlockResult {
         /// Human-readable list of the Landlock features in use.
         mechanism: String,
     },
-    /// This kernel cannot enforce it.
+    /// This kernel cannot enforce the ruleset.
     Unavailable {
         /// Human-readable reason.
         reason: String,

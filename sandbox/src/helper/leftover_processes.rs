@@ -1,8 +1,8 @@
 //! Finds the processes that a command has left behind. The process that watches the command calls this after the
 //! command has ended while a child remains; a command that leaves nothing behind costs no additional system call.
 //!
-//! All of them are stopped before they are counted, so that none creates another process in the meantime. They are
-//! never continued: the end of the sandbox kills them.
+//! All leftover processes are stopped before they are counted, so that none creates another process in the meantime.
+//! They are never continued: the end of the sandbox kills them.
 
 use std::io;
 use std::time::{Duration, Instant};

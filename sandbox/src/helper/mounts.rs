@@ -47,7 +47,7 @@ pub(super) fn create_mount(fs: &OwnedFd, attributes: MountAttrFlags) -> io::Resu
 
 /// An error of a mount call with the kernel's explanation.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel says: {said}")]
+#[error("the kernel reports: {said}")]
 pub(super) struct MountError {
     pub(super) errno: i32,
     pub(super) said: String,

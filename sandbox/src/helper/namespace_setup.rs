@@ -301,7 +301,7 @@ impl<'a> NamespaceSetup<'a> {
         let control = Control::ReadOnlyRoot;
         let root = mounts::open_root().map_err(refuse(control, "open /"))?;
         mounts::set_attributes(root.as_fd(), RDONLY | NOSUID | NODEV).map_err(refuse(control, "make / read-only"))?;
-        let state = rustix::fs::fstatvfs(&root).map_err(refuse(control, "look at /"))?;
+        let state = rustix::fs::fstatvfs(&root).map_err(refuse(control, "examine /"))?;
         if !state.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(refused(control, "/ stays writable", "report this with the kernel's version"));
         }

@@ -40,14 +40,14 @@ pub(super) fn run_sandbox(
         rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
     pid_one::block_signals().map_err(internal("block signals"))?;
-    let (ours, channel) = wire::socket_pair().map_err(internal("make a socket pair"))?;
+    let (ours, channel) = wire::socket_pair().map_err(internal("create a socket pair"))?;
     let (forked, unborn) =
         supervisor::fork_init(&request.sandbox.entry, fds).map_err(internal("start the first process"))?;
     match forked {
         ForkResult::Child => {
             drop(ours);
             let tasks = fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
-            let tasks = tasks.map_err(internal("take the control group"))?;
+            let tasks = tasks.map_err(internal("read the control group"))?;
             let (sandbox, enforcement) = (&request.sandbox, Enforcement::default());
             let null = supervisor::open_null().map_err(internal("open /dev/null"))?;
             // Without namespaces, the first process itself receives the command.
@@ -68,7 +68,7 @@ pub(super) fn run_sandbox(
         }
         ForkResult::Parent(pid) => {
             drop(channel);
-            supervise(control.as_fd(), ours, pid, request).map_err(internal("watch over the step"))
+            supervise(control.as_fd(), ours, pid, request).map_err(internal("monitor the step"))
         }
     }
 }

@@ -24,8 +24,8 @@ impl ProcessClocks {
         (list()? == pids).then_some(Self(clocks))
     }
 
-    /// Reports whether none of the processes has run or ended since. Then there is also no new process, because one of
-    /// them would have created it.
+    /// Reports whether none of the processes has run or ended since. In that case there is also no new process, because
+    /// one of these processes would have created it.
     pub(super) fn are_unchanged(&self) -> bool {
         !self.0.is_empty() && self.0.iter().all(|(clock, then)| clock_gettime(*clock).is_ok_and(|now| now == *then))
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn no_processes_do_not_count_as_idle() {
+    fn empty_process_list_is_not_idle() {
         assert!(!ProcessClocks::read(|| Some(Vec::new())).expect("none has ended").are_unchanged());
     }
 }

@@ -76,7 +76,7 @@ impl NamespaceBaseline {
         self.tables.iter().all(KernelTable::is_unchanged)
             && self.names == UtsNames::read()
             && traces.is_unchanged()
-            // This comes last, since the check increments the ids.
+            // Must come last, since the check increments the ids.
             && self.ids.is_unchanged()
     }
 }

@@ -86,7 +86,7 @@ const NAMESPACES: [(CloneFlags, Control); 4] = [
     (CloneFlags::CLONE_NEWNET, Control::NetworkNamespace),
 ];
 
-/// Tries to make one of each in a child process, which then exits.
+/// Tries to create one namespace of each kind in a child process, which then exits.
 fn try_namespaces() -> Result<(), SetupFailure> {
     let tried = internal("try the namespaces of an attempt");
     let made = || {

@@ -1,5 +1,5 @@
-//! Takes a fingerprint of the directories that a command may write, and checks whether they still match it
-//! afterwards. The helper takes it when everything is mounted; PID 1 compares when no process is left that could
+//! Takes a fingerprint of the directories that a command may write, and checks whether they still match it afterwards.
+//! The helper takes the fingerprint when everything is mounted; PID 1 compares when no process is left that could
 //! write.
 //!
 //! A timestamp of the kernel shows most changes, but none within the clock tick in which it was taken. So names,

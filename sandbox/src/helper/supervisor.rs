@@ -37,7 +37,7 @@ pub(super) fn run_sandbox(
     if fds.len() < 4 {
         return Err(SetupFailure::internal(format_args!("{} descriptors were received instead of 4", fds.len())));
     }
-    // This comes while devices can still be opened.
+    // Must run while devices can still be opened.
     let null = open_null().map_err(internal("open /dev/null"))?;
     let view = start_view(request, &null, control, &mut fds);
     let cache_owners = request.maps_caches.then(|| fds.remove(2));
@@ -61,7 +61,7 @@ pub(super) fn run_sandbox(
         rustix::thread::set_thread_groups(&[]).map_err(internal("leave the groups of root"))?;
     }
     init::block_signals().map_err(internal("block signals"))?;
-    let (ours, channel) = wire::socket_pair().map_err(internal("make a socket pair"))?;
+    let (ours, channel) = wire::socket_pair().map_err(internal("create a socket pair"))?;
     let (forked, unborn) = fork_init(&request.entry, &fds).map_err(internal("start PID 1"))?;
     match forked {
         ForkResult::Child => {
@@ -86,7 +86,7 @@ pub(super) fn run_sandbox(
         ForkResult::Parent(pid) => {
             drop((channel, orders, fds));
             supervise(control.as_fd(), HelperSockets { messages: ours, command_socket: our_orders }, pid, outer, &null)
-                .map_err(internal("watch over PID 1"))
+                .map_err(internal("monitor PID 1"))
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn open_null() -> io::Result<OwnedFd> {
 
 /// The helper's ends of the sockets that it shares with PID 1 and the command's process.
 struct HelperSockets {
-    /// The messages of both.
+    /// The messages of both processes.
     messages: OwnedFd,
     /// The socket to the command's process.
     command_socket: OwnedFd,

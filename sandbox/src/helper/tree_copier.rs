@@ -146,7 +146,7 @@ impl TreeCopier {
         if !self.empty_dirs.contains(path) {
             self.copy_directory(source, &inner, outer.as_fd(), path, depth + 1)?;
         }
-        // This comes last, since the mode may remove write permission, and each new entry changes the times.
+        // Must come last, since the mode may remove write permission, and each new entry changes the times.
         self.set_metadata(outer.as_fd(), stat)
     }
 

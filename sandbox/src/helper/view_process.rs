@@ -188,7 +188,7 @@ type ServerReport = (Result<AccessTrace, NoTrace>, Option<WithheldPaths>);
 fn serve(socket: &OwnedFd) -> Option<ServerReport> {
     let mut server = match receive_exports(socket) {
         Ok(received) => received?,
-        Err(error) => return Some((Err(unavailable("open what the view shows", &error)), None)),
+        Err(error) => return Some((Err(unavailable("open the directories that the view shows", &error)), None)),
     };
     let end = server.serve(socket.as_fd());
     let withheld = Some(server.withheld());
@@ -242,7 +242,7 @@ fn export(spec: &ViewExportSpec, base: OwnedFd) -> io::Result<ViewExport> {
         host_path: host_path.as_os_str().as_bytes().to_vec(),
         base,
         owners: OwnerMap(spec.root_as.map(ranges).unwrap_or_default()),
-        inputs: inputs.map_err(|error| io::Error::other(format!("a pattern of `inputs` is no glob: {error}")))?,
+        inputs: inputs.map_err(|error| io::Error::other(format!("a pattern of `inputs` is not a glob: {error}")))?,
     })
 }
 

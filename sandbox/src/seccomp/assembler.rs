@@ -14,11 +14,11 @@ pub(super) struct BpfLabel(usize);
 /// The comparison of the accumulator with an instruction's constant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BpfTest {
-    /// The two are equal.
+    /// The accumulator and the constant are equal.
     Equal,
     /// The accumulator is at least the constant.
     AtLeast,
-    /// The two have a bit in common.
+    /// The accumulator and the constant have a bit in common.
     AnyBit,
 }
 

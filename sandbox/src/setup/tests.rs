@@ -73,7 +73,7 @@ wait until the daemon has registered PID 1
 enter the control group of this attempt
 hide control groups above it
 host name `localhost`
-set the loopback device up
+bring the loopback device up
 wait until / is read-only
 mount a fresh /proc
 mount a fresh /sys, read-only
@@ -85,11 +85,11 @@ make PID 1 unreadable
 refuse system calls that no check needs
 wait for the command
 refuse file systems mounted below /home/u/src/r
-take null, zero, full, random, urandom, tty of /dev
-take /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
-take /home/u/main/.git for /home/u/main/.git (git, read-only)
-take /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
-take /home/u/.state/c for /home/u/src/r/target (cache, writable)
+clone the mounts of null, zero, full, random, urandom, tty in /dev
+clone the mount of /home/u/src/r/.git for /home/u/src/r/.git (git, read-only)
+clone the mount of /home/u/main/.git for /home/u/main/.git (git, read-only)
+clone the mount of /home/u/.cargo/registry for /home/u/.cargo/registry (tool, read-only)
+clone the mount of /home/u/.state/c for /home/u/src/r/target (cache, writable)
 open /home/u/src/r and the run space
 make / read-only, nosuid, nodev, with all mounts below it
 mount one tmpfs for all scratch directories
@@ -102,7 +102,7 @@ private scratch directory /tmp
 private scratch directory /var/tmp
 mount a minimal /dev with its own pts and shm
 mount a passwd and a group file of two lines, with the home /home/u
-make the mount point /home/u/src/r
+create the mount point /home/u/src/r
 mount the opened directory at /home/u/.cargo/registry
 mount the opened directory at /home/u/main/.git
 mask the host's Unix sockets that are still visible
@@ -136,10 +136,10 @@ fn shows_checkout_at_repository_path() {
     let list: Vec<String> = setup_ops(&policy, &host(), USER).iter().map(ToString::to_string).collect();
     for wanted in [
         "open /home/u/.state/x/tree and the run space",
-        "take /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
-        "take /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
-        "take /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
-        "take /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
+        "clone the mount of /home/u/.state/x/tree/.git for /home/u/src/r/.git (git, read-only)",
+        "clone the mount of /home/u/src/r/.git/objects for /home/u/src/r/.git/objects (git, read-only)",
+        "clone the mount of /home/u/src/r/.git/modules/m/objects for /home/u/src/r/.git/modules/m/objects (git, read-only)",
+        "clone the mount of /home/u/.state/x/tree/m/.git for /home/u/src/r/m/.git (git, read-only)",
         "mount the opened directory at /home/u/src/r/m/.git",
         "mount the opened directory at /home/u/src/r/.git/modules/m/objects",
         "refuse file systems mounted below /home/u/.state/x/tree",

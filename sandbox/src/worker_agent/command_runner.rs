@@ -58,7 +58,7 @@ struct Places {
     empty: PathBuf,
     /// The path at which commands see the tree, if there are namespaces.
     repo: PathBuf,
-    /// The path of their home directory.
+    /// The path of the home directory of the step's user.
     home: PathBuf,
 }
 
@@ -123,7 +123,7 @@ impl<'a> CommandRunner<'a> {
         if !self.space.is_in_memory() {
             return Ok(());
         }
-        // Some workers have none. If it cannot be created, the sandbox reports that.
+        // Some workers lack a control group. If it cannot be created, the sandbox reports that.
         self.mount_points.ensure(Path::new("/sys"));
         if !self.mount_points.ensure(&self.request.home) {
             self.places.home = self.work.create_directory("home")?;

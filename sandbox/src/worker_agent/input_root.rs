@@ -43,7 +43,7 @@ impl InputRoot {
         Ok(Self { path, dir })
     }
 
-    /// Returns its absolute path.
+    /// Returns the absolute path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -137,9 +137,9 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Creates it. A small tree is copied to memory, if `TMPDIR`, `/tmp` or `/dev/shm` is a tmpfs with enough space, because
-    /// creating a file on a disk takes much longer. Otherwise, the directory is in the input root. If that is on a remote
-    /// file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
+    /// Creates the directory. A small tree is copied to memory, if `TMPDIR`, `/tmp` or `/dev/shm` is a tmpfs with
+    /// enough space, because creating a file on a disk takes much longer. Otherwise, the directory is in the input
+    /// root. If that is on a remote file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
     pub(super) fn create(root: &InputRoot) -> Result<Self, AgentError> {
         if let Some(size) = TreeSize::of_small([TREE_DIRECTORY, GIT_DIRECTORY].map(|name| root.path.join(name))) {
             let candidates = [temporary_directory(), "/tmp".into(), "/dev/shm".into()];
@@ -158,7 +158,7 @@ impl WorkDirectory {
             .map_err(AgentError::path("cannot create a directory for the copy of the tree in", parent))
     }
 
-    /// Creates it in a directory that other actions use, too.
+    /// Creates the directory inside a directory that other actions use, too.
     fn create_in_temporary(parent: &Path) -> Result<Self, Errno> {
         for number in 0..MAX_TRIES {
             match Self::create_in(parent, &format!("{WORK_DIRECTORY}-{}-{number}", std::process::id())) {
@@ -177,12 +177,12 @@ impl WorkDirectory {
         Ok(Self { parent, name: CString::new(name).map_err(|_| Errno::INVAL)?, path: path.join(name) })
     }
 
-    /// Returns its absolute path.
+    /// Returns the absolute path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates a directory in it.
+    /// Creates a directory in this directory.
     pub(super) fn create_directory(&self, name: &str) -> Result<PathBuf, AgentError> {
         let path = self.path.join(name);
         rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(AgentError::path("cannot create", &path))?;
@@ -197,14 +197,14 @@ impl Drop for WorkDirectory {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the agent is a program of its own, which reads its own environment")]
+#[expect(clippy::disallowed_methods, reason = "the agent is a separate program, which reads its own environment")]
 fn temporary_directory() -> PathBuf {
     let set = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
     set.unwrap_or_else(|| "/tmp".into())
 }
 
 /// Returns the home directory of the worker's user, which commands must not see.
-#[expect(clippy::disallowed_methods, reason = "the agent is a program of its own, which reads its own environment")]
+#[expect(clippy::disallowed_methods, reason = "the agent is a separate program, which reads its own environment")]
 pub(super) fn home_directory() -> Option<PathBuf> {
     let home = std::fs::canonicalize(std::env::var_os("HOME")?).ok()?;
     Some(home).filter(|path| path.parent().is_some())

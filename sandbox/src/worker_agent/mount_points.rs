@@ -23,7 +23,7 @@ const MAX_TRIES: usize = 16;
 pub(super) struct MountPoints {
     /// Directories in which the sandbox creates mount points.
     covered: &'static [&'static str],
-    /// The outer ones first.
+    /// The outer directories come first.
     created: Vec<(PathBuf, OwnedFd)>,
 }
 
@@ -70,7 +70,7 @@ impl Drop for MountPoints {
             if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return;
             }
-            // A directory with other content stays.
+            // A directory with other content is not removed.
             let _ = rustix::fs::rmdir(&path);
         }
     }

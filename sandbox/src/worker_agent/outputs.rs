@@ -43,7 +43,7 @@ pub(super) fn write_changes(
     let read = read.and_then(|changes| content.flush().map(|()| changes).map_err(LayerChangeError::Content));
     drop(content);
     if let Err(error) = read {
-        // The content without its list is useless.
+        // Removes the content, which is useless without the list.
         let cannot = AgentError::path("cannot shorten", root.path().join(CHANGES_CONTENT_FILE));
         file.set_len(0).map_err(cannot)?;
         return Ok(Err(error.to_string()));

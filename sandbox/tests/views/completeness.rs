@@ -92,8 +92,8 @@ fn parse_strace_log(log: &str) -> Vec<LoggedAccess<'_>> {
     accesses
 }
 
-/// Resolves `.` and `..` of a path without its last component, as the kernel does; `None` if a directory is absent, or is
-/// none.
+/// Resolves `.` and `..` of a path without its last component, as the kernel does; `None` if a directory is absent, or
+/// is not a directory.
 fn resolve_parent(path: &Path) -> Option<PathBuf> {
     match path.components().next_back()? {
         Component::Normal(name) => {

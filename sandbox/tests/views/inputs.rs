@@ -90,7 +90,7 @@ pub(crate) fn trace_is_that_of_the_shown_files(bench: &SandboxTestEnv) -> Result
 
 pub(crate) fn withheld_files_cannot_be_reached_by_other_names(bench: &SandboxTestEnv) -> Result<(), Failed> {
     create_files(bench)?;
-    // A link that is an input leads to a file that is none.
+    // A link that is an input leads to a file that is not an input.
     let link = run(bench, "readlink src/to-tracked.rs; cat src/to-tracked.rs 2>&1; true")?;
     let output = link.stdout_of_success();
     assert!(output.starts_with("../tracked.txt\n") && output.contains("No such file"), "{output}");
@@ -105,7 +105,8 @@ pub(crate) fn withheld_files_cannot_be_reached_by_other_names(bench: &SandboxTes
     let outcome = run(bench, &script)?;
     assert_eq!(outcome.stdout_of_success(), "end");
     assert_eq!(withheld(&outcome), ["docs", "tracked.txt"]);
-    // A new link to a withheld file cannot be made, and another name of it that is an input is one.
+    // A new hard link to a withheld file cannot be created. An existing hard link of it that matches a pattern is an
+    // input.
     fs::hard_link(bench.repo.join("tracked.txt"), bench.repo.join("src/other-name.rs"))?;
     let hard = run(bench, "ln tracked.txt src/new.rs 2> /dev/null || cat src/other-name.rs")?;
     assert_eq!(hard.stdout_of_success(), "as it was");

@@ -238,7 +238,7 @@ pub(crate) fn server_has_only_the_rights_of_the_step(bench: &SandboxTestEnv) -> 
 }
 
 pub(crate) fn killed_server_invalidates_the_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
-    // The command would succeed, whatever it finds.
+    // The command exits with 0, so that only the trace decides.
     let (running, server) = start_with_server(bench, &TestCommand::shell("echo up; sleep 1000; exit 0"))?;
     rustix::process::kill_process(server, Signal::KILL)?;
     let reports = collect_events(&running)?;

@@ -28,9 +28,9 @@ pub(crate) struct UnfilledPart<'a> {
 /// The result for a directory, or for a part of its leaves.
 pub(crate) struct FilledPart {
     directory: usize,
-    /// Number of these leaves that are covered.
+    /// Number of leaves that are covered.
     covered: usize,
-    /// Set in exactly one part of each directory.
+    /// True in exactly one part of each directory.
     scan_state: Option<DirectoryScanState>,
     /// Set if this part alone determines the digest of the directory.
     digest: Option<Option<[u8; 32]>>,

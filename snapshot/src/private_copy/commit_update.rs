@@ -54,7 +54,7 @@ pub struct CommitSource<'a> {
 pub struct CommitUpdate {
     /// Number of files and links that were written.
     pub written: usize,
-    /// Total size of these files, in bytes.
+    /// Total size of the copied files, in bytes.
     pub bytes: u64,
     /// Number of files that are git-lfs pointers instead of the content.
     pub lfs_pointers: u64,

@@ -45,7 +45,7 @@ pub struct IgnoredInput {
     pub sha256: Option<Sha256Hex>,
     /// The digest of the permissions of the copied files; `None` if all of them are 0644.
     pub permissions: Option<Sha256Hex>,
-    /// The files in it that were not copied.
+    /// The files in the directory that were not copied.
     pub left_out: Option<OmittedFiles>,
 }
 

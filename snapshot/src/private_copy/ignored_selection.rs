@@ -22,21 +22,21 @@ pub struct IgnoredSelection<'a> {
 pub struct OmittedFiles {
     /// The number of files in a directory; 0 if the whole input was left out.
     pub count: u64,
-    /// The reason for the first of them.
+    /// The reason why the first of these files was not copied.
     pub reason: OmissionReason,
 }
 
 /// The reason why an ignored file was not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum OmissionReason {
-    /// A step has no permission to read it.
+    /// A step has no permission to read the file.
     #[error("steps may not read it")]
     NotReadable,
-    /// It is neither a file nor a directory nor a link.
+    /// The entry is neither a file nor a directory nor a link.
     #[error("it is a socket, a FIFO or a device")]
     SpecialFile,
-    /// It is nested too deeply.
-    #[error("it lies too deep")]
+    /// The entry is nested too deeply.
+    #[error("it is nested too deeply")]
     TooDeep,
     /// There would be too many files and directories.
     #[error("with it, there would be more files than `tree.max_entries` in proctord.toml")]
@@ -44,10 +44,10 @@ pub enum OmissionReason {
     /// There would be too many bytes.
     #[error("with it, the total would exceed `tree.max_bytes` in proctord.toml")]
     TooManyBytes,
-    /// It was removed or replaced.
+    /// The entry was removed or replaced while it was copied.
     #[error("it was removed or replaced while it was copied")]
     GoneDuringCopy,
-    /// It grew, so that there would be too many bytes.
+    /// The file grew while it was copied, so that there would be too many bytes.
     #[error(
         "it grew while it was copied, and with it there would be more bytes than `tree.max_bytes` in proctord.toml"
     )]

@@ -205,7 +205,7 @@ impl IncrementalSnapshot<'_> {
                 }
             } else if known.leaf_index(directory, name).is_none() && !is_evidence_path(&path) {
                 if matches!(name.as_slice(), b".gitignore" | b".gitattributes") {
-                    return Err(IncrementalFailure::ListingNeeded("rules came to it"));
+                    return Err(IncrementalFailure::ListingNeeded("ignore rules were added to it"));
                 }
                 new.leaves.insert(path);
             }
@@ -219,7 +219,7 @@ impl IncrementalSnapshot<'_> {
         let was_one = path.is_empty() || self.basis.repositories.iter().any(|place| place.0 == path);
         let dot_git = names.iter().find(|(name, _)| name == b".git").map(|(_, kind)| *kind);
         if was_one != dot_git.is_some_and(|kind| self.is_repository_marker(path, kind)) {
-            return Err(IncrementalFailure::ListingNeeded("a repository came or went"));
+            return Err(IncrementalFailure::ListingNeeded("a nested repository was added or removed"));
         }
         if !was_one && dot_git == Some(FileType::Directory) && !self.is_head_watched(path) {
             return Err(IncrementalFailure::ListingNeeded("a directory may become a repository"));

@@ -21,7 +21,7 @@ pub enum UnknownTree {
         /// The path.
         path: String,
     },
-    /// A submodule with a merge conflict has no commit of its own.
+    /// A submodule with a merge conflict has no commit in the index.
     #[error("the submodule `{path}` has no commit")]
     UnbornSubmodule {
         /// The path.
@@ -40,7 +40,7 @@ pub enum UnknownTree {
         path: String,
     },
     /// Git may convert a file, and there is no `git` program.
-    #[error("git converts `{path}` when it is added, and no sandbox was at hand to ask it in")]
+    #[error("git converts `{path}` when it is added, and no sandbox was available to run git in")]
     NoGitProgram {
         /// The first path.
         path: String,

@@ -77,11 +77,11 @@ pub(crate) enum UnusableFile {
     TooLarge,
     #[error("it has another version, or is not a snapshot")]
     OtherVersion,
-    #[error("it is torn")]
+    #[error("it was written only partly")]
     Torn,
     #[error("it is damaged")]
     Damaged,
-    #[error("it is not understood")]
+    #[error("its format is unknown")]
     Malformed,
     #[error("it belongs to another repository")]
     OtherRepository,

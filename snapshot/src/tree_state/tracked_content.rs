@@ -140,7 +140,7 @@ struct TrackedPathReader<'a> {
     top: BorrowedFd<'a>,
     /// The entries found at the covered paths by the current snapshot.
     entries: &'a EntryTree,
-    /// The position of the last lookup in `entries`.
+    /// The position in `entries` at which the last lookup ended.
     cursor: LookupCursor,
     commits: &'a NestedCommits,
     attributes: GitAttributes<'a>,

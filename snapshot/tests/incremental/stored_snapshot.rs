@@ -140,7 +140,7 @@ fn discards_unusable_files() {
         assert_discarded_with_warning(&told, &repo, why);
     };
     starts_anew(b"", "empty", "is not a snapshot");
-    starts_anew(&whole[..whole.len() / 2], "torn", "it is torn");
+    starts_anew(&whole[..whole.len() / 2], "torn", "it was written only partly");
     starts_anew(&with_flipped_bit(&whole, 0), "no marker of Proctor", "is not a snapshot");
     starts_anew(&with_flipped_bit(&whole, 14), "damaged", "why=it has another version");
     for at in [20, 26, whole.len() / 2, whole.len() - 1] {
@@ -233,7 +233,7 @@ fn survives_torn_journal() {
         assert!(!taken.stats.git_was_read && taken.stats.hashed <= 2 && told.is_empty(), "{at}: {:?}", taken.stats);
         assert_same_snapshot(&taken, &repo.snapshot(), &at.to_string());
     }
-    // The last one of these files was written anew, or a later change does it.
+    // The last of these files was written again, or a later change writes it again.
     repo.write("many/3/10", "again");
     assert_same_snapshot(&store_in(&place).take(&repo.top).expect("takes"), &repo.snapshot(), "");
     let (taken, _) = take_with_log(&place, &repo);

@@ -72,7 +72,7 @@ fn to_text(cell: &Cell) -> String {
         Cell::Timestamp { ticks, unit, has_zone } => timestamp_text(*ticks, *unit, *has_zone),
         Cell::Interval { months, days, micros } => interval_text(*months, *days, *micros),
         Cell::Uuid(stored) => uuid_text(*stored),
-        // The other values are no texts.
+        // The other values are not texts.
         _ => String::new(),
     }
 }

@@ -90,7 +90,7 @@ fn run_in_scratch_database(
     let ran = database.run(request);
     let name = keeps_database.then(|| database.name().to_owned());
     if !keeps_database {
-        // What remains ends with the server.
+        // Remaining connections end with the server.
         database.drop_database();
     }
     let finding = match ran {

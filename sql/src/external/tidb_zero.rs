@@ -1,5 +1,5 @@
-//! Checks statements on an instance of TiDB Cloud Zero: a temporary database server that an HTTP API provides without an
-//! account. Statements that were judged `ok` run there in a database of their own, with the schema of the request, so
+//! Checks statements on an instance of TiDB Cloud Zero: a temporary database server that an HTTP API provides without
+//! an account. Statements that were judged `ok` run there in a temporary database, with the schema of the request, so
 //! that TiDB itself accepts or refuses them. A failure of the service is never a judgement.
 //!
 //! Source: <https://zero.tidbcloud.com/>.
@@ -99,7 +99,7 @@ pub struct KeptDatabase {
 }
 
 impl TidbZero {
-    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user.
+    /// Creates a client of the service; sends no request yet. `store` is a file in a directory of the current user.
     pub fn new(settings: TidbZeroSettings, store: PathBuf, now: Now) -> Self {
         Self { settings, store, now }
     }
@@ -227,8 +227,8 @@ pub struct TidbChecker {
 }
 
 impl TidbChecker {
-    /// Creates a value that has requested nothing. `store` is a file in a directory of the current user, and `program`
-    /// the path of `proctor-sql`.
+    /// Creates a client of the service; sends no request yet. `store` is a file in a directory of the current user, and
+    /// `program` the path of `proctor-sql`.
     pub fn new(settings: TidbZeroSettings, store: PathBuf, program: PathBuf, now: Now) -> Self {
         let zero = TidbZero::new(settings, store, now);
         Self { servers: Provisioned::new(zero.clone()), zero, program }
@@ -303,7 +303,7 @@ impl TidbChecker {
     }
 }
 
-/// Returns the message in the answer of the API, in front of which a separator stands.
+/// Returns the message in the answer of the API, preceded by a separator.
 fn api_message(body: &[u8]) -> String {
     let Ok(value) = serde_json::from_slice::<serde_json::Value>(body) else { return String::new() };
     let Some(text) = value["message"].as_str().or_else(|| value["error"]["message"].as_str()) else {

@@ -27,7 +27,7 @@ pub enum TrustError {
     /// The file contains no certificate.
     #[error("`{}` contains no certificate in PEM format", .0.display())]
     NoCertificate(PathBuf),
-    /// The system has none.
+    /// The system has no trusted certificates.
     #[error(
         "the system has no file of trusted certificates; install `ca-certificates`, or name one with `sslrootcert`"
     )]
@@ -40,7 +40,7 @@ pub enum TrustError {
 /// Returns the file with the trusted certificates: the given one, or that of the system.
 ///
 /// # Errors
-/// The system has none.
+/// The system has no trusted certificates.
 pub(crate) fn roots_file(given: Option<&Path>) -> Result<PathBuf, TrustError> {
     let system = || SYSTEM_ROOT_FILES.iter().map(PathBuf::from).find(|file| file.is_file());
     given.map(Path::to_owned).or_else(system).ok_or(TrustError::NoSystemFile)

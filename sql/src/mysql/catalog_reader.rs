@@ -38,9 +38,9 @@ pub(super) struct DatabaseContent {
 #[derive(Debug)]
 pub(super) struct GeneratedColumn {
     pub(super) name: String,
-    /// The names in its expression.
+    /// The names in the expression of the generated column.
     pub(super) sources: BTreeSet<String>,
-    /// The functions that its expression calls.
+    /// The functions that the expression of the generated column calls.
     pub(super) calls: BTreeSet<Action>,
 }
 

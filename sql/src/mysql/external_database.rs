@@ -1,7 +1,7 @@
 //! Reads the schema of a database on an external server that speaks MySQL's protocol, and runs statements on it.
 //!
-//! The server prints the definition of each object with `SHOW CREATE`. What a MariaDB server of a worker does not accept
-//! is translated: the owners of objects, the name of the database, and collations of MySQL 8.
+//! The server prints the definition of each object with `SHOW CREATE`. Translates the constructs that a worker's
+//! MariaDB server does not accept: the owners of objects, the name of the database, and collations of MySQL 8.
 
 use std::time::Instant;
 
@@ -151,7 +151,7 @@ impl ScratchDatabase {
     /// Removes the database.
     pub(crate) fn drop_database(&mut self) {
         let sql = format!("DROP DATABASE IF EXISTS {}", quote_identifier(&self.name));
-        // What remains ends with the server.
+        // Remaining connections end with the server.
         let _ = self.session.execute_batch(&sql, Instant::now() + super::CLEANUP_TIMEOUT);
     }
 }

@@ -208,7 +208,7 @@ fn column_range(sql: &str, name: &str) -> Option<Range<usize>> {
     found.map(|at| tokens[*at].1.clone())
 }
 
-/// What a user lacks to run a statement.
+/// A privilege that a user lacks to run a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MissingPrivilege {
     /// Privileges on a table.

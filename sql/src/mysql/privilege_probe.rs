@@ -38,13 +38,13 @@ impl ColumnPrivilege {
 #[derive(Debug, Default)]
 pub(super) struct StatementNeeds {
     pub(super) tables: BTreeMap<String, TableNeeds>,
-    /// The routines that it calls.
+    /// The routines that the statement calls.
     pub(super) routines: BTreeSet<String>,
     /// Everything else that the server refuses to the probe.
     pub(super) others: BTreeSet<String>,
 }
 
-/// What a statement uses of a table.
+/// The parts of a table that a statement uses.
 #[derive(Debug, Default)]
 pub(super) struct TableNeeds {
     pub(super) inserts: bool,
@@ -340,7 +340,7 @@ impl Search<'_> {
     fn is_column_used(&mut self, privilege: ColumnPrivilege, table: &str, column: &str) -> Result<bool, SessionError> {
         let has_others = self.columns_mut(privilege, table).is_some_and(|columns| !columns.named.is_empty());
         if !has_others {
-            // Without any column, the table itself is refused, so another column gives access to it.
+            // The server refuses a table without a permitted column, so another column is granted first.
             let columns = self.content.table(table).map(|table| table.columns.as_slice()).unwrap_or_default();
             let Some(other) = columns.iter().find(|other| other.name != column) else { return Ok(true) };
             self.grant_column(privilege, table, &other.name)?;

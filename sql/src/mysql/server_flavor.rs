@@ -1,4 +1,4 @@
-//! Tells the products apart that speak MySQL's protocol.
+//! Distinguishes the products that speak MySQL's protocol.
 
 use std::time::Duration;
 

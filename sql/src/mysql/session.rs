@@ -59,7 +59,7 @@ pub(super) enum SessionError {
     #[error("the server does not answer: {0}")]
     Connection(#[source] mysql_async::Error),
     /// The deadline passed.
-    #[error("the time is over")]
+    #[error("the time limit was reached")]
     TimedOut,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]
@@ -365,7 +365,7 @@ impl Session {
             if let Ok(done) = tokio::time::timeout_at((deadline + SERVER_GRACE).into(), &mut operation).await {
                 return (done, false);
             }
-            // If the request fails, the statement goes on until the worker is killed.
+            // If the request fails, the statement continues until the worker is killed.
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, kill_query(options, number)).await;
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, operation).await;
             (Err(SessionError::TimedOut), true)

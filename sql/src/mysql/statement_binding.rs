@@ -24,7 +24,7 @@ const MAX_DEPENDENT_COLUMNS: usize = 64;
 /// The databases of the server itself.
 const SYSTEM_DATABASES: &[&str] = &["information_schema", "mysql", "performance_schema", "sys"];
 
-/// Everything that the definition of each view does.
+/// The actions of the definition of each view.
 pub(super) type ViewActions = BTreeMap<String, BTreeSet<Action>>;
 
 /// The statements of MySQL 8 that the server refuses, and the equivalents that it accepts.
@@ -244,7 +244,7 @@ fn table_actions(table: &str, needs: &TableNeeds, content: &DatabaseContent) -> 
     let events = [("INSERT", needs.inserts), ("UPDATE", updates), ("DELETE", needs.deletes)];
     for (event, name) in content.triggers.get(table).into_iter().flatten() {
         if events.contains(&(event.as_str(), true)) {
-            // What a trigger does is unknown.
+            // The effects of a trigger are unknown.
             actions.insert(Action::Call(name.clone()));
         }
     }

@@ -1,5 +1,5 @@
 //! Classifies a statement by its words: whether it is a query, a change of rows, a definition, or another command, and
-//! what it does besides the use of tables, which the server reports. Unknown commands are actions that no policy
+//! which effects it has. The server reports the tables that it uses. Unknown commands are actions that no policy
 //! allows.
 
 use std::collections::BTreeSet;
@@ -57,7 +57,7 @@ pub(super) struct StatementForm<'s> {
 pub(super) fn classify(sql: &str) -> StatementForm<'_> {
     let tokens = Tokens::new(sql);
     let (kind, mut actions) = tokens.kind();
-    // The words of a command that no policy allows have meanings of their own.
+    // The words of a command that no policy allows have special meanings.
     if kind != FormKind::Command || actions.iter().any(|action| matches!(action, Action::Metadata { .. })) {
         actions.extend(tokens.actions(matches!(kind, FormKind::Definition { .. })));
     }

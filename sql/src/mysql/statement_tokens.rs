@@ -65,7 +65,7 @@ impl<'s> Tokens<'s> {
         Some(&self.sql[self.all.get(at)?.1.start..self.all.last()?.1.end])
     }
 
-    /// Returns the index of the first token that is no opening bracket.
+    /// Returns the index of the first token that is not an opening bracket.
     pub(super) fn first_after_brackets(&self, from: usize) -> usize {
         (from..self.all.len()).find(|at| self.text(*at) != "(").unwrap_or(from)
     }

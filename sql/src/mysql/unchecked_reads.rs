@@ -18,7 +18,7 @@ use super::statement_tokens::Tokens;
 
 /// Words before the tables of UPDATE or DELETE.
 const MODIFIERS: &[&str] = &["low_priority", "quick", "ignore"];
-/// Words that begin a query or another source of rows with columns of its own.
+/// Words that begin a query or another source of rows that defines its own columns.
 const SOURCES: &[&str] = &["json_table", "select", "table", "values", "with"];
 
 /// Returns a query that reads what a change of rows reads, if the server does not check the change itself.
@@ -72,7 +72,7 @@ pub(super) fn add_to(needs: &mut StatementNeeds, sql: &str, content: &DatabaseCo
 enum WantedColumn {
     /// The column with this name.
     Named(String),
-    /// Any column: its name is unknown, or has letters outside of ASCII, which the server folds by rules of its own.
+    /// Any column: its name is unknown, or has letters outside of ASCII, which the server folds by special rules.
     Any,
 }
 
@@ -215,7 +215,7 @@ impl Tokens<'_> {
     /// Reports whether a natural join may compare a column of a used table.
     fn may_be_common(&self, table: &str, column: &str, used: &[(String, Vec<String>)]) -> bool {
         let sources = (0..self.all.len()).filter(|at| self.is_any(*at, SOURCES)).count();
-        // The first word of a query is one of them; that of another statement is none.
+        // The first word of a query is in this list; the first word of any other statement is not.
         let has_unknown_columns = sources > usize::from(self.is_any(self.first_after_brackets(0), SOURCES));
         let is_elsewhere = |(other, columns): &(String, Vec<String>)| {
             other != table && columns.iter().any(|name| name.eq_ignore_ascii_case(column))

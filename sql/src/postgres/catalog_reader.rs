@@ -1,5 +1,5 @@
-//! Reads the content of a database from the catalogs of PostgreSQL: tables, views and what stands behind them, keys,
-//! triggers and functions.
+//! Reads the content of a database from the catalogs of PostgreSQL: tables, views and their definitions, keys, triggers
+//! and functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -94,7 +94,7 @@ pub(super) struct Relation {
     pub(super) children: Vec<u32>,
     /// The numbers of the columns that each generated column is computed from.
     pub(super) generated: BTreeMap<i32, BTreeSet<i32>>,
-    /// What the definition of a view uses; `None` if it cannot be read.
+    /// The objects that the definition of a view uses; `None` if it cannot be read.
     pub(super) definition: Option<StatementFacts>,
     /// True if a rule replaces changes of the rows.
     pub(super) has_rules: bool,

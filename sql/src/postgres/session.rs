@@ -31,7 +31,7 @@ pub(super) enum SessionError {
     #[error(transparent)]
     Server(#[from] tokio_postgres::Error),
     /// The deadline passed.
-    #[error("the time is over")]
+    #[error("the time limit was reached")]
     TimedOut,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]
@@ -44,19 +44,19 @@ pub(super) enum SessionError {
     Trust(#[from] TrustError),
 }
 
-/// What happens to the effects of an operation that succeeds.
+/// The handling of the effects of an operation that succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effects {
     /// They are undone.
     Undo,
-    /// They remain until the end of the transaction.
+    /// The settings remain until the end of the transaction.
     Keep,
 }
 
 /// The way to count the rows that a statement changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowCount {
-    /// The statement changes none, so its result may be left incomplete.
+    /// The statement changes no rows, so its result may be left incomplete.
     Unchanged,
     /// The server reports the number at the end of the statement.
     Reported,
@@ -168,7 +168,7 @@ impl Session {
         self.begin_with("BEGIN", deadline)
     }
 
-    /// Begins a transaction with a statement of its own.
+    /// Begins a transaction with a separate statement.
     pub(super) fn begin_with(&mut self, begin: &str, deadline: Instant) -> Result<(), SessionError> {
         self.execute_batch(begin, deadline)?;
         self.is_in_transaction = true;
@@ -324,7 +324,7 @@ impl Session {
             self.execute_batch(&format!("SAVEPOINT {SAVEPOINT}"), deadline)?;
         }
         let done = work(self);
-        // The effects must be undone even if the time is over.
+        // The effects must be undone even if the time limit was reached.
         let end = Instant::now().max(deadline) + CANCEL_TIMEOUT;
         let ended = match (is_alone, effects) {
             (true, _) => self.rollback(end),
@@ -357,7 +357,7 @@ impl Session {
     }
 
     async fn cancel(&self) {
-        // If the request fails, the statement goes on until the worker is killed, or until the server ends it.
+        // If the request fails, the statement continues until the worker is killed, or until the server ends it.
         let token = self.client.cancel_token();
         let _ = match self.tls.clone() {
             Some(tls) => token.cancel_query(tls).await,

@@ -195,7 +195,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Adds the functions that changes of rows call. What they do is unknown.
+    /// Adds the functions that changes of rows call. Their effects are unknown.
     fn add_triggers(&mut self, relation: &Relation, permissions: u32) {
         let events = [(ACL_INSERT, TRIGGER_INSERT), (ACL_UPDATE, TRIGGER_UPDATE), (ACL_DELETE, TRIGGER_DELETE)];
         let wanted = events.iter().filter(|(acl, _)| permissions & acl != 0).fold(0, |all, (_, event)| all | event);
@@ -376,7 +376,7 @@ pub(super) fn inner_query(sql: &str) -> Option<&str> {
 pub(super) struct Explained<'s> {
     /// The explained statement.
     pub(super) inner: &'s str,
-    /// True if it is also run.
+    /// True if the explained statement also runs.
     pub(super) is_run: bool,
 }
 

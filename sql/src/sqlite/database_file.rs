@@ -1,4 +1,4 @@
-//! Opens the database file of a request, with the changes in the files beside it.
+//! Opens the database file of a request, with the changes in the files next to it.
 //!
 //! Sources: <https://sqlite.org/wal.html#read_only_databases>, <https://sqlite.org/c3ref/deserialize.html>.
 
@@ -85,7 +85,7 @@ fn open_for_reading(file: &Path, limits: &SqlResourceLimits) -> Result<Connectio
     // The first read finds changes that only a program with write access can complete or undo.
     match connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())) {
         Err(rusqlite::Error::SqliteFailure(error, _)) if needs_recovery(error.extended_code) => {
-            Err(unfinished_changes(file, "the files beside it"))
+            Err(unfinished_changes(file, "the files next to it"))
         }
         // Other errors are reported when the schema is read.
         _ => Ok(connection),
@@ -106,7 +106,7 @@ fn needs_recovery(code: i32) -> bool {
 /// How a file is opened for reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileAccess {
-    /// With locks: other programs may write it.
+    /// Uses locks, because other programs may write the file.
     Shared,
     /// Without locks: no program has it open for writing.
     Unchanging,

@@ -22,8 +22,8 @@ enum Position {
 }
 
 /// Returns the comments of a table and its columns. A comment on the line of a column belongs to this column; a comment
-/// on a line of its own belongs to the next column. Comments before and after the list of columns, and on the line of
-/// its first bracket, belong to the table.
+/// on a separate line belongs to the next column. Comments before and after the list of columns, and on the line of its
+/// first bracket, belong to the table.
 pub(super) fn find(table: &str, sql: &str) -> Vec<SchemaComment> {
     let mut reader =
         DefinitionReader { sql, position: Position::Head, depth: 0, columns: Vec::new(), notes: Vec::new() };

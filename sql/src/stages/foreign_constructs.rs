@@ -416,7 +416,7 @@ pub(crate) fn explain_error(error: &str, dialect: Dialect) -> Option<String> {
     }
     let word = quoted_after(error, "near ")?;
     if word.eq_ignore_ascii_case("limit") && dialect == Sqlite {
-        let advice = "`LIMIT` behind UPDATE and DELETE is of MySQL; in SQLite write `WHERE rowid IN (SELECT rowid FROM … LIMIT n)`.";
+        let advice = "`LIMIT` after UPDATE or DELETE is MySQL syntax; in SQLite write `WHERE rowid IN (SELECT rowid FROM … LIMIT n)`.";
         return Some(advice.to_owned());
     }
     let has = |form: &ForeignConstruct| form.tokens.iter().any(|piece| piece.eq_ignore_ascii_case(word));

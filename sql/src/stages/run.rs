@@ -39,7 +39,7 @@ impl SqlStage for RunStage {
     }
 }
 
-/// Does some work for each statement until the time is over.
+/// Does some work for each statement until the time limit was reached.
 fn for_each_statement(
     case: &mut ChainContext<'_>,
     work: fn(&mut ChainContext<'_>, usize) -> Result<(), StageError>,

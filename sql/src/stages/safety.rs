@@ -227,7 +227,7 @@ fn inserted_columns(insert: &ast::Insert) -> Option<Vec<String>> {
     });
     let names: Vec<String> =
         insert.columns.iter().map(|name| Some(name.to_string())).chain(assigned).collect::<Option<_>>()?;
-    // `DEFAULT VALUES` sets none.
+    // `DEFAULT VALUES` sets no column.
     let is_named = !names.is_empty() || insert.source.is_none();
     is_named.then(|| names.iter().map(|name| lexer::unquote(name)).collect())
 }

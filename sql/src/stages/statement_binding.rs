@@ -105,6 +105,6 @@ pub(super) fn bound_statement<'c>(
 ) -> Result<&'c BoundStatement, EngineRefusal> {
     match &case.statements[index].prepared {
         Some(prepared) => prepared.as_ref().map_err(Clone::clone),
-        None => Err(EngineRefusal::new(SqlCode::EngineFailed, "the engine was not used")),
+        None => Err(EngineRefusal::new(SqlCode::EngineFailed, "the engine did not check the statement")),
     }
 }

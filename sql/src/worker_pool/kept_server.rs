@@ -14,7 +14,7 @@ use crate::{mysql, postgres};
 
 /// A server with a database that other programs of the user reach. It ends when the value is dropped.
 pub struct KeptServer {
-    // Ends before its directory is removed.
+    // The server; it must end before the directory is removed.
     _worker: Box<PooledWorker>,
     _directory: TempDir,
     url: String,

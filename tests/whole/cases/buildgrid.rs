@@ -247,7 +247,7 @@ fn interrupt_ends_step(env: &TestEnvironment) {
     assert_eq!(cluster.database.query_postgres("SELECT cancelled FROM jobs"), "t\n");
 }
 
-/// The server could store the results of failed actions, too.
+/// A server may also store the results of failed actions.
 fn failure_is_not_stored(env: &TestEnvironment) {
     let cluster = Cluster::new(env, &one_skill(TestStep::sh("it", "exit 7")));
     let _worker = cluster.start_worker("worker", &[]);
@@ -358,7 +358,7 @@ fn another_worker_executes_step(env: &TestEnvironment) {
     assert_eq!(cluster.database.query_postgres("SELECT n_tries FROM jobs"), "2\n", "the server repeats the job");
 }
 
-/// The server gives the action back to the queue, in which no other worker takes it.
+/// The server returns the action to the queue, but no other worker takes it.
 fn step_of_killed_worker_is_inconclusive(env: &TestEnvironment) {
     let (step, word) = endless_step(env);
     let cluster = Cluster::new(env, &one_skill(step));

@@ -169,8 +169,8 @@ fn prints_apparmor_profile(env: &TestEnvironment) {
     assert!(!env.state_dir().exists(), "nothing was tried");
 }
 
-/// Checks that AppArmor's own compiler has version 4 or newer, and accepts the kinds of rules in our profile. Nothing
-/// is loaded into the kernel, and nothing is cached.
+/// Checks that AppArmor's own compiler has version 4 or newer, and accepts the kinds of rules in Proctor's profile.
+/// Nothing is loaded into the kernel, and nothing is cached.
 const APPARMOR_PROBE: &[&str] = &[
     "sh",
     "-c",

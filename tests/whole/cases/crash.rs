@@ -69,8 +69,8 @@ fn daemon_killed_at_any_write(env: &TestEnvironment) {
     assert!(killed * 10 > points.len() * 9, "{killed} kills at {} points", points.len());
 }
 
-/// Selects crash points, spread over all calls. At every third one, half of the data is written. After every second
-/// one, the next daemon is killed too.
+/// Selects crash points, spread over all calls. At every third point, half of the data is written. After every second
+/// point, the next daemon is killed too.
 fn choose_points(calls: &[String]) -> Vec<CrashPoint> {
     let requested = requested_crash_points();
     let point = |call_index: usize, n: usize| CrashPoint {
@@ -211,7 +211,7 @@ impl<'e> CrashFixture<'e> {
         assert!(!status.exists() || documents::read_json(&status).is_object());
     }
 
-    /// Checks the next daemon: all runs have ended, earlier responses still hold, and another run passes.
+    /// Checks the next daemon: all runs have ended, earlier responses are still valid, and another run passes.
     fn assert_next_daemon_recovers(&self, view: &ClientView) {
         let next = self.env.start_ready_daemon();
         let runs = next.get("/v1/runs")["runs"].as_array().expect("runs").clone();

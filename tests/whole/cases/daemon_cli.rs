@@ -70,7 +70,7 @@ fn starts_once_and_stops(env: &TestEnvironment) {
     run_with_socket(env, &["daemon", "stop"]).exits(0).prints(&["no daemon runs"]);
     run_with_socket(env, &start_command).exits(0).prints(&["started", socket_path]).prints_to_stderr(&["proctord.log"]);
     run_with_socket(env, &start_command).exits(0).prints(&["already running", socket_path]);
-    run_with_socket(env, &["daemon", "status"]).exits(0).prints(&["running", socket_path, "0 under way, 0 waiting"]);
+    run_with_socket(env, &["daemon", "status"]).exits(0).prints(&["running", socket_path, "0 active, 0 waiting"]);
     let status = run_with_socket(env, &["daemon", "status", "--format", "json"]).exits(0);
     let status: Value = serde_json::from_str(&status.stdout).expect("one document");
     assert_eq!((&status["status"], &status["socket"]), (&"ok".into(), &socket_path.into()));

@@ -242,7 +242,8 @@ fn callers_environment_is_used(env: &TestEnvironment) {
 }
 
 fn too_large_environment_is_not_sent(env: &TestEnvironment) {
-    // Two variables, because execve(2) limits the size of one. Each of their bytes takes six in JSON.
+    // Two variables, because execve(2) limits the size of a single variable. Each of their bytes takes six bytes in
+    // JSON.
     for name in ["LARGE_A", "LARGE_B"] {
         env.set_caller_var(name, &"\u{1b}".repeat(100_000));
     }

@@ -109,7 +109,8 @@ fn concurrent_starts_leave_one_daemon(env: &TestEnvironment) {
     let mut racing: Vec<RunningProcess> = (0..3).map(start).collect();
     let mut losers = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(60);
-    // The daemon that listens continues to run; each of the others has reported that process.
+    // The daemon that listens continues to run; each of the other daemons has reported the process of the listening
+    // one.
     while racing.len() > 1 {
         assert!(Instant::now() < deadline, "more than one continues");
         if let Some(at) = racing.iter_mut().position(RunningProcess::poll_finished) {
@@ -220,7 +221,7 @@ fn deleted_config_keeps_limits(env: &TestEnvironment) {
     let mut daemon = env.start_ready_daemon();
     remove_file_or_directory(&env.root().join("config/proctor/proctord.toml"));
     daemon.process.signal(Signal::HUP);
-    daemon.process.wait_for_stderr("is gone");
+    daemon.process.wait_for_stderr("no longer exists");
     assert!(!accepts_network_plan(&daemon, &repo));
     daemon.stop().exits(0);
 }

@@ -161,7 +161,7 @@ fn clock_jumps_do_not_change_deadlines(env: &TestEnvironment) {
         let id = daemon.submit(repo.path());
         let step = wait_for_step(env, &mut daemon.process);
         clock.set_offset(jump);
-        // The jump ends nothing: not the run, a long poll, or the daemon.
+        // The jump of the clock ends neither the run, nor a long poll, nor the daemon.
         let path = format!("/v1/runs/{id}?wait=200ms");
         assert_eq!(daemon.get(&path)["state"], "running", "{jump}");
         assert!(daemon.get("/healthz")["uptime_ms"].as_u64().expect("a number") < 120_000, "{jump}");

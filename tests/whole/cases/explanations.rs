@@ -33,7 +33,10 @@ fn explains_sandbox_once_per_setup(env: &TestEnvironment) {
     assert_eq!(groups, ["of verify.it/one, verify.it/two", "of verify.it/online"], "{all}");
     let one = repo.proctor(&["explain", "sandbox", "verify.it/one"]).exits(0).stdout;
     let online = repo.proctor(&["explain", "sandbox", "verify.it/online"]).exits(0).stdout;
-    assert!(one.contains("set the loopback device up") && !online.contains("set the loopback device up"), "{online}");
+    assert!(
+        one.contains("bring the loopback device up") && !online.contains("bring the loopback device up"),
+        "{online}"
+    );
     let numbers: Vec<usize> = one.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect();
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>(), "{one}");
     // The explanation of the step ends with the same list.
@@ -65,7 +68,7 @@ fn rejects_invalid_arguments(env: &TestEnvironment) {
     let repo = repo_with_online_step(env);
     for (words, expected) in [
         (&["explain", "sandbox", "--var", "CI"][..], "run `proctor explain env --var CI`"),
-        (&["explain", "verify.it/one", "verify.it/two"], "stands behind a step"),
+        (&["explain", "verify.it/one", "verify.it/two"], "cannot follow a step"),
         (&["explain", "sandbox", "verify.it/none"], "no step `verify.it/none`"),
         (&["explain", "env", "--var", "A=B"], "without `=`"),
     ] {

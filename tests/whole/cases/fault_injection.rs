@@ -1,6 +1,6 @@
-//! Tests a disk that fails, is full or has become read-only under a running daemon, at each call that writes or
-//! reads. A reported pass must be on record, and any other result must name the cause and a remedy. Another client is
-//! served in the meantime. After the cause is gone, the next run passes.
+//! Tests a disk that fails, is full or has become read-only under a running daemon, at each call that writes or reads.
+//! A reported pass must be recorded, and any other result must name the cause and a remedy. Another client is served in
+//! the meantime. After the cause is removed, the next run passes.
 //!
 //! `PROCTOR_CRASH_POINTS=all` tries every call, which takes minutes.
 

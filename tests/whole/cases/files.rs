@@ -245,7 +245,7 @@ fn step_without_files_is_no_pass(env: &TestEnvironment) {
         (Some("no_files"), Some("inconclusive"))
     );
     gate(&repo).exits(5);
-    // With another step that runs, the whole is a pass with a warning.
+    // If another step runs, the run passes with a warning.
     let steps = [file_step("it", &["files: { types: [python] }"]), TestStep::sh("other", "true")];
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", steps)]).to_yaml(env.marker()));
     repo.run_with_only(&[]).exits(0).prints(&["found no file to check in the whole tree", "1 without files"]);
@@ -382,7 +382,7 @@ fn watch_runs_again(env: &TestEnvironment) {
     watching.wait_for_stdout("2 files named");
     repo.write("src/a.py", "good\n");
     watching.wait_for_stdout("partial run passed");
-    // With another spec or other ignore rules, the files have not passed yet.
+    // After a change of the spec or of the ignore rules, all files are checked again.
     let spec = std::fs::read_to_string(repo.file("spec/verification.yaml")).expect("a spec");
     repo.write("spec/verification.yaml", format!("{spec}# another one\n"));
     watching.wait_for_stdout("the spec has changed: all files are checked");

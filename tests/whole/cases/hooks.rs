@@ -538,7 +538,7 @@ fn names_unusable_hook_paths(env: &TestEnvironment) {
     install().exits(2).prints_to_stderr(&["stands a directory", "hint:"]);
     std::fs::remove_dir(&hook).expect("removed");
     repo.link(".git/hooks/pre-push", Path::new("nowhere"));
-    install().exits(2).prints_to_stderr(&["a link that leads nowhere"]);
+    install().exits(2).prints_to_stderr(&["a link without a target"]);
     std::fs::remove_file(&hook).expect("removed");
     let shared = env.root().join("shared");
     std::fs::create_dir(&shared).expect("made");

@@ -333,7 +333,7 @@ fn descriptor_exhaustion(env: &TestEnvironment) {
     let daemon = TestDaemon::from_process(env, running);
     with_health_probe(env, || {
         let connections: Vec<UnixStream> = (0..300).map(|_| connect_and_send(env, b"GET / HT")).collect();
-        // A new client comes after all of them.
+        // A new client connects after all of them.
         let evicted = read_metric(env, "proctor_connections_refused_total{reason=\"evicted\"}");
         assert!(evicted > 0, "nobody made room");
         drop(connections);

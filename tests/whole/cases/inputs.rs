@@ -194,7 +194,7 @@ fn file_to_check_must_be_an_input(env: &TestEnvironment) {
     };
     let reuse = repo(env, [check("'**/*.md'")]);
     let run = reuse.repo.run().exits(5);
-    run.prints(&["it checks `README.md`, which is none of its `inputs`; add the file to `inputs`"]);
+    run.prints(&["it checks `README.md`, which is not one of its `inputs`; add the file to `inputs`"]);
     let step = reuse.repo.step("it");
     assert_eq!((&step["termination"]["fault"], &step["input_enforcement"]), (&json!("not_an_input"), &Value::Null));
     let spec = TestSpec::new([TestSkill::new("verify.it", [check("'src/**'")]).determinism("D1")]);
@@ -208,7 +208,7 @@ fn withheld_program_is_explained(env: &TestEnvironment) {
     reuse.repo.write("check.sh", "#!/bin/sh\n");
     crate::machine::make_executable(&reuse.repo.file("check.sh"));
     let run = reuse.repo.run().exits(5);
-    run.prints(&["its program `check.sh` is none of its `inputs`; add it to `inputs`"]);
+    run.prints(&["its program `check.sh` is not one of its `inputs`; add it to `inputs`"]);
 }
 
 fn best_effort_enforces_nothing(env: &TestEnvironment) {

@@ -80,7 +80,7 @@ fn disk_limit(env: &TestEnvironment) {
 }
 
 const DISK_SIZE_LIMIT: [&str; 2] = ["disk", "8 MiB disk"];
-/// The number of files that belongs to a limit of 8 MiB.
+/// The limit on the number of files that results from a disk limit of 8 MiB.
 const FILE_COUNT_LIMIT: [&str; 2] = ["inodes", "4096 files"];
 
 /// Asserts that a step that hit the limit and exited with 7 is recorded and displayed as failed due to the limit.

@@ -1,4 +1,4 @@
-//! Tests live progress and colour on a terminal, and that they are absent where they are not wanted.
+//! Tests live progress and colour on a terminal, and that they are absent without a terminal or if they are disabled.
 
 use serde_json::Value;
 

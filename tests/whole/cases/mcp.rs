@@ -175,7 +175,7 @@ fn assert_passes_and_is_reused(env: &TestEnvironment, server: &Value, mode: &str
         ["read", "$0.structuredContent.uri"],
     ]);
     let results = run_sdk(env, server, mode, &steps);
-    assert_starts_with(&results.answers[0], "PASSED: its one step passed\n");
+    assert_starts_with(&results.answers[0], "PASSED: its only step passed\n");
     assert_starts_with(&results.answers[1], "PASSED: ");
     assert_eq!(results.answers[1]["structuredContent"]["how"], "verified", "{}", results.answers[1]);
     assert_eq!(results.answers[2]["structuredContent"]["verified"], true, "{}", results.answers[2]);
@@ -558,7 +558,7 @@ fn server_finds_users_daemon(env: &TestEnvironment) {
     assert!(finished.stderr.contains(&format!("proctor mcp: {socket}")), "{finished}");
     let instructions = finished.stdout.lines().next().expect("the answer to the first message");
     assert!(instructions.contains(&socket), "{finished}");
-    assert!(finished.stdout.contains("PASSED: its one step passed"), "{finished}");
+    assert!(finished.stdout.contains("PASSED: its only step passed"), "{finished}");
     let listed = finished.stdout.lines().last().expect("the run of the daemon");
     assert!(listed.contains("passed"), "the daemon knows the run: {finished}");
 }

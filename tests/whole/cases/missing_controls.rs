@@ -162,7 +162,7 @@ fn assert_record_matches_observation(repo: &Repo<'_>) -> Vec<String> {
     let namespaces = report.namespaces.iter().map(namespace).filter(|(name, _)| name != "network_namespace");
     let mut observations: BTreeMap<String, bool> = namespaces.chain(report.controls.clone()).collect();
     if recorded_state(repo, "mount_namespace") != "enforced" {
-        // The namespace belongs to the wrapper that removed the others, and this process is not in it.
+        // The namespace belongs to the wrapper that removed the other features, and this process is outside of it.
         observations.remove("user_namespace");
     }
     let host_name = observations.remove("uts").expect("seen");
@@ -432,7 +432,7 @@ fn runs_in_bubblewrap(env: &TestEnvironment) {
     let (_outside, repo) = (listen_on_abstract_socket(env), env.repo(&inspecting_spec(env, 0)));
     let doctor = proctor_through(env, &repo, &BUBBLEWRAP_WRAPPER, &["doctor"]);
     if doctor.code == Some(0) {
-        // This bubblewrap masks nothing of `/proc`.
+        // This bubblewrap command does not mask parts of `/proc`.
         run_through(env, &repo, &BUBBLEWRAP_WRAPPER, "strict").exits(0);
         assert_record_matches_observation(&repo);
         return;

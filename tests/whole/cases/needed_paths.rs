@@ -115,17 +115,18 @@ fn other_lock_file_is_inconclusive(env: &TestEnvironment) {
     repo.write("uv.lock", "2\n");
     let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
     assert!(
-        run.all_output().contains("`deps` is not part of a commit, and `uv.lock` differs from the worktree's"),
+        run.all_output()
+            .contains("`deps` is not part of a commit, and `uv.lock` differs from the file in the worktree"),
         "{run}"
     );
     assert_eq!(repo.last_run()["outcome"], "inconclusive");
     assert_eq!(repo.step("it")["outcome"], "skipped");
     assert_eq!(repo.evidence("verify.other")["summary"]["outcome"], "passed");
-    // A lock file that the commit lacks differs too.
+    // A lock file that the commit lacks counts as different too.
     repo.write("uv.lock", "1\n");
     repo.write("poetry.lock", "1\n");
     let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
-    assert!(run.all_output().contains("`poetry.lock` differs from the worktree's"), "{run}");
+    assert!(run.all_output().contains("`poetry.lock` differs from the file in the worktree"), "{run}");
     repo.commit();
     repo.run_with(&["--rev", "HEAD"]).exits(0);
 }
@@ -135,15 +136,17 @@ fn missing_path_is_inconclusive(env: &TestEnvironment) {
     let reason_of = |arguments: &[&str]| repo.run_with(arguments).exits(5).all_output();
     let deps = repo.file("deps");
     std::fs::rename(&deps, repo.file("deps.away")).expect("renames");
-    assert!(reason_of(&["--rev", "HEAD"]).contains("`deps` is not part of a commit, and the worktree has none"));
+    assert!(
+        reason_of(&["--rev", "HEAD"]).contains("`deps` is not part of a commit, and the worktree does not have it")
+    );
     assert!(reason_of(&[]).contains("`deps` is not in the worktree"));
     for target in ["/etc", "src"] {
         repo.link("deps", Path::new(target));
-        assert!(reason_of(&["--rev", "HEAD"]).contains("the worktree's is a symbolic link"), "{target}");
+        assert!(reason_of(&["--rev", "HEAD"]).contains("in the worktree it is a symbolic link"), "{target}");
         std::fs::remove_file(&deps).expect("removes");
     }
     repo.write("deps", "a file");
-    assert!(reason_of(&["--rev", "HEAD"]).contains("the worktree's is not a directory"));
+    assert!(reason_of(&["--rev", "HEAD"]).contains("in the worktree it is not a directory"));
     // A path with a part of the tree cannot be mounted.
     repo.write("spec/verification.yaml", spec("src", "true").to_yaml(env.marker()));
     repo.commit();
@@ -154,7 +157,7 @@ fn missing_path_is_inconclusive(env: &TestEnvironment) {
     std::fs::rename(repo.file("deps.away"), &deps).expect("renames");
     repo.write("spec/verification.yaml", spec("deps", "true").to_yaml(env.marker()));
     repo.commit();
-    assert!(reason_of(&["--rev", "HEAD"]).contains("there is no lock file beside it"));
+    assert!(reason_of(&["--rev", "HEAD"]).contains("there is no lock file next to it"));
     repo.write("spec/verification.yaml", spec("{ path: deps, key: [README.md] }", "true").to_yaml(env.marker()));
     repo.commit();
     repo.run_with(&["--rev", "HEAD"]).exits(0);
@@ -206,7 +209,7 @@ fn path_is_prepared_once(env: &TestEnvironment) {
     }
     let third = run();
     assert!(third != second && !third.contains("damaged"), "{third}");
-    // A run of the worktree prepares its own result, because it shows ignored files to the command.
+    // A run of the worktree prepares a separate result, because the command can see ignored files.
     repo.run().exits(0);
     assert_ne!(stdout_of_step(&repo), third);
 }

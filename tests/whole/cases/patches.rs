@@ -114,7 +114,7 @@ fn unsafe_patch_paths_are_refused(env: &TestEnvironment) {
     symlink(&victim, env.root().join("link")).expect("a link of the test");
     env.give_to_actor(env.root());
     for (path, words) in [
-        (".git/x.patch", "lies in a `.git`"),
+        (".git/x.patch", "is in a `.git`"),
         ("../link", "not a regular file"),
         ("src", "not a regular file"),
         ("/dev/null", "not a regular file"),

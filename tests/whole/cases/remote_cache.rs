@@ -313,7 +313,7 @@ fn changed_record_is_refused(env: &TestEnvironment) {
         envelope["payload"] = json!(format!("{}{rest}", if first == "e" { "f" } else { "e" }));
         envelope.to_string().into_bytes()
     });
-    refuses(&machines, "a record: its signature does not fit its content");
+    refuses(&machines, "a record: its signature does not match its content");
 }
 
 fn unsigned_record_is_refused(env: &TestEnvironment) {
@@ -365,8 +365,8 @@ fn wrong_blob_is_refused(env: &TestEnvironment) {
         machine::write(&blob, content);
     }
     let second = machines.executes("second");
-    let notice = "warning: the remote cache does not work, and the run did without it:";
-    assert!(second.contains(notice) && second.contains("returned wrong bytes"), "{second}");
+    let notice = "warning: the remote cache does not work, so the run did not use it:";
+    assert!(second.contains(notice) && second.contains("do not match the digest"), "{second}");
 }
 
 /// A path set without paths would be the same on every tree.
@@ -380,7 +380,7 @@ fn forged_path_set_is_refused(env: &TestEnvironment) {
         envelope.to_string().into_bytes()
     });
     machines.repo.write("README.md", "changed\n");
-    refuses(&machines, "a path set: its signature does not fit its content");
+    refuses(&machines, "a path set: its signature does not match its content");
 }
 
 /// Checks that a machine executes its step after one notice.

@@ -215,7 +215,7 @@ fn failure_is_failure(env: &TestEnvironment) {
     cluster.run().exits(1);
     let step = cluster.repo.step("it");
     assert!(is_remote(&step) && step["outcome"] == "failed" && step["exit_code"] == 7, "{step:#}");
-    // The next execution is a new one, whatever the server has stored.
+    // The next execution does not reuse a stored result of the server.
     cluster.run().exits(1);
 }
 
@@ -332,7 +332,7 @@ pub(super) fn many_steps() -> TestSpec {
     TestSpec::new((0..MANY).map(skill)).parallel(4)
 }
 
-/// Requires that workers executed all steps of [`many_steps`], each with its own output.
+/// Requires that workers executed all steps of [`many_steps`] and returned the output of each step.
 pub(super) fn require_many_passes(repo: &Repo<'_>) {
     for number in 0..MANY {
         let evidence = repo.evidence(&format!("verify.n{number}"));
@@ -452,7 +452,7 @@ fn git_has_no_history(env: &TestEnvironment) {
     cluster.repo.commit();
     cluster.run().exits(0);
     assert_eq!(cluster.repo.step("it")["stdout_preview"], "1\n1\n");
-    // Without a commit, there are no objects and there is nothing to report.
+    // Without a commit, there are no objects to report.
     cluster.repo.git(&["update-ref", "-d", "HEAD"]);
     cluster.run().exits(0);
     let step = cluster.repo.step("it");
@@ -489,7 +489,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         ("echo '{' > report.json".to_owned(), "the report of the worker cannot be read"),
         (report("0123", stream, ""), "belongs to another request"),
         (report(own, &other, ""), "an output of the worker has another digest"),
-        (report(own, &longer, ""), "the sizes of an output do not fit"),
+        (report(own, &longer, ""), "the sizes of an output are inconsistent"),
         (report(own, stream, escaping), "in the list of a step's changes is refused"),
         (report(own, stream, git), "changes of `.git`"),
     ] {

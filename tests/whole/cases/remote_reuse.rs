@@ -196,7 +196,7 @@ fn wrong_result_is_found(env: &TestEnvironment) {
     // The worker changes. A failure on this machine would not contradict its result.
     machine::write(&tool, "bad\n");
     let run = cluster.run().exits(1).all_output();
-    assert!(run.contains("a stored result said that `it` passes") && run.contains("on a worker"), "{run}");
+    assert!(run.contains("according to a stored result, `it` passes") && run.contains("on a worker"), "{run}");
     machine::write(&tool, "good\n");
     cluster.configure("remote", &USUAL);
     let explained = explain(&cluster);

@@ -229,7 +229,7 @@ fn github_summary_and_outputs_are_written(env: &TestEnvironment) {
     assert_eq!(names, ["verdict", "exit_code", "run_id", "tier", "snapshot", "partial"]);
     assert!(output.starts_with("verdict=failed\nexit_code=3\nrun_id="), "{output}");
     repo.run_with(&["--format", "human"]).exits(3);
-    assert_eq!(std::fs::read_to_string(env.root().join("output")).expect("outputs"), output, "they were not asked for");
+    assert_eq!(std::fs::read_to_string(env.root().join("output")).expect("outputs"), output, "they were not requested");
 }
 
 fn invalid_github_files_are_reported(env: &TestEnvironment) {

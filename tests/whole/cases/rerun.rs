@@ -135,7 +135,7 @@ fn left_out_skills_keep_their_state(env: &TestEnvironment) {
     repo.write("src/c", "");
     assert_runs_only(&repo, 1, &["b", "c"], &["a"]);
     assert_runs_only(&repo, 1, &["b"], &["a", "c"]);
-    // A failed skill is selected until it has passed, whatever else ran in the meantime.
+    // A failed skill is selected until it has passed, even if other skills ran in the meantime.
     repo.write("src/b", "");
     std::fs::remove_file(repo.file("src/c")).expect("it is there");
     assert_runs_only(&repo, 0, &["b"], &["a", "c"]);

@@ -551,7 +551,7 @@ fn failed_recheck_excludes_step(env: &TestEnvironment) {
     assert_eq!(reuse.executed(), ["it"], "the recheck executes it");
     let words = ["run", "--profile", "pr", "--changeset", crate::environment::CHANGESET];
     let refuted = env.finish(env.start_through(reuse.repo.path(), &["nice", "-n", "19"], &words));
-    assert!(refuted.all_output().contains("a stored result said that `it` passes with these inputs"), "{refuted}");
+    assert!(refuted.all_output().contains("according to a stored result, `it` passes with these inputs"), "{refuted}");
     assert_ne!(refuted.code, Some(0));
     reuse.configure("recheck_percent = 0");
     reuse.pass();
@@ -561,7 +561,7 @@ fn failed_recheck_excludes_step(env: &TestEnvironment) {
         reuse.explain("verify.it/it").contains("would be executed: it is excluded from reuse: a stored result said")
     );
     let stats = reuse.proctor(&["cache", "stats"]).exits(0);
-    assert!(stats.stdout.contains("excluded from reuse: a stored result said that `it` passes"), "{stats}");
+    assert!(stats.stdout.contains("excluded from reuse: according to a stored result, `it` passes"), "{stats}");
     reuse.proctor(&["cache", "prune", "--all"]).exits(0);
     reuse.pass();
     reuse.pass();

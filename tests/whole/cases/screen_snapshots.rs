@@ -97,7 +97,7 @@ impl<'r, 'e> ScreenTranscript<'r, 'e> {
         let lines = (stored.lines().count(), text.lines().count());
         assert!(
             stored == text,
-            "a screen of {} is another one: {differs:#?}, {lines:?} lines. Where it is meant to be, write it anew \
+            "a screen of {} is another one: {differs:#?}, {lines:?} lines. Where it is meant to be, write it again \
              (PROCTOR_SCREENS=write) and read the difference.\n{text}",
             path.display()
         );

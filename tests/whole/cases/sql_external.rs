@@ -71,7 +71,7 @@ fn postgres_is_judged_and_run(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let url = server.url();
     let run = |statement: &str, more: &[&str]| sql(&repo, env, "run", statement, &[&["--dsn", &url], more].concat());
-    // `orders` is found on the search path of the user, and the views and the policy do not disturb.
+    // `orders` is found on the search path of the user, and the views and the policy have no effect.
     let join = "SELECT c.email, o.total FROM customers c JOIN orders o ON o.customer_id = c.id ORDER BY o.total";
     let csv = run(join, &["--format", "csv"]).exits(0);
     assert_eq!(csv.stdout, "email,total\nbo@example.org,10.00\nann@example.org,250.50\n");
@@ -282,7 +282,7 @@ fn broken_service_is_error(env: &TestEnvironment) {
     let mut service = Service::start(&repo, &certificates, server.port, "gone");
     verify(&service.config).exits(0);
     assert_eq!(service.requests(), 2);
-    // Nothing listens here any more.
+    // No process listens on this port any more.
     let config = service.config.clone();
     drop(service);
     std::fs::remove_file(env.state_dir().join("tidb-zero.json")).expect("the stored instance");

@@ -193,7 +193,7 @@ fn unjudgeable_sql_fails(env: &TestEnvironment) {
         let run = repo.run().exits(1).prints(words);
         assert_eq!(repo.step("it")["exit_code"], 5, "{run}");
     };
-    fails(&["the glob `queries/**/*.sql` matches no file that git sees"]);
+    fails(&["the glob `queries/**/*.sql` matches no file that git tracks or would add"]);
     repo.write("queries/a.sql", b"SELECT '\xff'");
     fails(&["`queries/a.sql` is not UTF-8 at byte 8"]);
     repo.write("queries/a.sql", "SELECT 1");

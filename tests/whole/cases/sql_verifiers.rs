@@ -97,7 +97,7 @@ fn findings_decide(env: &TestEnvironment) {
     // The caller's choice of stages does not leave a verifier out.
     let (code, judgement) = judge(env, &config, "SELECT email FROM people", &["--stages", "bind,safety"]);
     assert_eq!((code, state_of(&judgement, "pii")), (Some(1), "rejected"), "{judgement}");
-    // It does not run after an error of a stage before its place, but after an error of a later stage.
+    // A verifier does not run after an error of an earlier stage, but runs after an error of a later stage.
     let (_, judgement) = judge(env, &config, "SELECT e FROM people", &[]);
     assert_eq!(state_of(&judgement, "pii"), "skipped", "{judgement}");
     let config =

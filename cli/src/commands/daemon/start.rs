@@ -81,7 +81,7 @@ fn report_running_daemon(health: &Health, socket: &Path, screen: &mut Screen) ->
 
 /// Starts the process in its own process group, so that Ctrl-C in this terminal does not reach it, and in `/`, so
 /// that it keeps no directory in use.
-#[expect(clippy::disallowed_methods, reason = "our own daemon is started on the caller's word")]
+#[expect(clippy::disallowed_methods, reason = "starts Proctor's own daemon, as the caller requested")]
 fn spawn(args: &StartArgs, socket: &Path, log: &DaemonLogFile, caller: &Caller) -> Result<ProcessGroup, CliError> {
     let mut command = Command::new(find_program(MAIN_PROGRAM, &caller.bin_dir)?);
     command.arg("--socket").arg(socket);

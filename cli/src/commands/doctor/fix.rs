@@ -212,7 +212,7 @@ impl MissingControlCause {
             | Self::UnmappableOwner
             | Self::NoOverlay
             | Self::NoCgroupV2
-            | Self::NoScope => "ask `proctor doctor` again",
+            | Self::NoScope => "run `proctor doctor` again",
             Self::Unknown => return None,
         })
     }
@@ -325,7 +325,7 @@ fn delegation(root: &str, uid: u32) -> Vec<FixStep> {
                 "printf '%s\\n' '[Service]' 'Delegate=cpu io memory pids' | {root}tee {DIRECTORY}/proctor.conf >/dev/null"
             ),
         ),
-        fix_step("has systemd read it", format!("{root}systemctl daemon-reload")),
+        fix_step("makes systemd read the setting", format!("{root}systemctl daemon-reload")),
         fix_step(
             "restarts your user manager; this ends all processes of your session",
             format!("{root}systemctl restart user@{uid}.service"),

@@ -73,7 +73,7 @@ fn origin(source: &ReuseSource) -> String {
     format!("of run {}{machine}, executed {}", source.run_id, escape_line(&source.executed_at))
 }
 
-/// Renders which files the step looked for although they are no inputs and, if `verbose`, what it read.
+/// Renders which files the step looked for although they are not inputs and, if `verbose`, what it read.
 fn input_lines(StoredPreview { inputs, inputs_note, .. }: &StoredPreview, verbose: bool) -> String {
     let note = inputs_note.as_ref().map(|note| format!("  it {}\n", escape_line(note))).unwrap_or_default();
     if !verbose {

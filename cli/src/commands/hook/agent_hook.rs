@@ -140,10 +140,10 @@ fn message(profile: &str, code: u8, record: &RunRecord) -> String {
 fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
     let what = match (worst_step(record), record.doubts.first(), failed_check(record)) {
         (Some(step), ..) => format!("step `{}`: {}", step_path(record, step), outcome_reason(step)),
-        (None, _, Some(check)) => format!("toolchain `{}` does not hold", escape_line(check.toolchain.as_str())),
+        (None, _, Some(check)) => format!("the check of toolchain `{}` failed", escape_line(check.toolchain.as_str())),
         (None, Some(doubt), _) => escape_line(&doubt.message),
         (None, None, None) if code == EXIT_INTERRUPTED => "it was interrupted".to_owned(),
-        (None, None, None) => "nothing of it passed".to_owned(),
+        (None, None, None) => "no step passed".to_owned(),
     };
     let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is not a pass" };
     truncate_bytes(&format!("proctor: profile `{profile}` {}{no_pass}: {what}\n", exit_code_label(code)), MAX_REASON)

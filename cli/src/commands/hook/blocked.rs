@@ -16,7 +16,7 @@ const MAX_CAUSES: usize = 3;
 pub(super) struct BlockedReason {
     /// The reason in one line, without a period.
     pub message: String,
-    /// What to do about the cause, if that is known.
+    /// The hint for the cause, if one is known.
     pub hint: Option<String>,
 }
 

@@ -46,7 +46,7 @@ impl GitContext<'_> {
     ///
     /// # Errors
     /// `git` is not installed, or does not finish in time.
-    #[expect(clippy::disallowed_methods, reason = "the caller's own git, which starts nothing for these questions")]
+    #[expect(clippy::disallowed_methods, reason = "the caller's own git; these queries start no other program")]
     pub(super) fn run(&self, words: &[&str]) -> Result<GitCommandOutput, CliError> {
         let mut command = Command::new("git");
         command.args(["--no-pager", "-c", "core.fsmonitor=false"]).args(words).current_dir(self.directory);

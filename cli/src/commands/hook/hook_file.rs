@@ -67,7 +67,7 @@ impl HookFile {
         inspect_path(&self.path())
     }
 
-    /// Returns our hooks, unedited or edited, that another hook manager renamed and runs from its own hook.
+    /// Returns Proctor's hooks, unedited or edited, that another hook manager renamed and runs from its own hook.
     pub(super) fn chained_hooks(&self) -> Vec<(PathBuf, HookOwner)> {
         let renamed =
             MANAGER_SUFFIXES.iter().map(|ending| self.directory.join(format!("{}{ending}", self.hook.as_str())));
@@ -81,8 +81,9 @@ impl HookFile {
         proctor_hooks.collect()
     }
 
-    /// Removes one of our hooks that another hook manager renamed to `path`. If our hook keeps a previous hook, that
-    /// one is renamed to `path`, so that the other manager runs it from now on. Returns whether there was one.
+    /// Removes one of Proctor's hooks that another hook manager renamed to `path`. If Proctor's hook keeps a previous
+    /// hook, that one is renamed to `path`, so that the other manager runs it from now on. Returns whether there was
+    /// one.
     ///
     /// # Errors
     /// A system call fails.
@@ -104,8 +105,8 @@ impl HookFile {
         Ok(kept.is_some())
     }
 
-    /// Writes one of our hooks. With `keep`, the existing file is kept as [`HookFile::kept_path`]; otherwise it is
-    /// replaced.
+    /// Writes one of Proctor's hooks. With `keep`, the existing file is kept as [`HookFile::kept_path`]; otherwise it
+    /// is replaced.
     ///
     /// # Errors
     /// A system call fails.

@@ -112,9 +112,9 @@ fn shell_quote(text: &str) -> String {
 /// The owner of an existing hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HookOwner {
-    /// One of our hooks, unchanged.
+    /// One of Proctor's hooks, unchanged.
     Proctor(ProctorHook),
-    /// One of our hooks, edited.
+    /// One of Proctor's hooks, edited.
     EditedProctor,
     /// The hook of another hook manager.
     Manager(HookManager),
@@ -122,7 +122,7 @@ pub(super) enum HookOwner {
     Unknown,
 }
 
-/// The metadata in one of our hooks.
+/// The metadata in one of Proctor's hooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProctorHook {
     /// The version that wrote the hook.
@@ -198,7 +198,7 @@ pub(super) fn detect_owner(bytes: &[u8]) -> HookOwner {
     parse_proctor_hook(&text).map_or(HookOwner::EditedProctor, HookOwner::Proctor)
 }
 
-/// Parses one of our hooks; returns `None` if the digest does not match.
+/// Parses one of Proctor's hooks; returns `None` if the digest does not match.
 fn parse_proctor_hook(text: &str) -> Option<ProctorHook> {
     let (version, rest) = text.strip_prefix("#!/bin/sh\n")?.strip_prefix(MARK)?.split_once('\n')?;
     let (digest, body) = rest.strip_prefix(DIGEST)?.split_once('\n')?;

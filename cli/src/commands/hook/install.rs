@@ -49,7 +49,7 @@ pub(super) fn install(
 
 /// How a new hook treats the existing file.
 enum InstallAction {
-    /// No file exists, or one of our hooks with this text, which is replaced.
+    /// No file exists, or one of Proctor's hooks with this text, which is replaced.
     Replace(Option<Vec<u8>>),
     /// Another hook exists, which is kept and runs first.
     Chain(ExistingHook),
@@ -60,7 +60,7 @@ fn choose_action(slot: &HookFile, force: bool) -> Result<InstallAction, CliError
     let hook = match slot.inspect() {
         HookFileState::Missing => return Ok(InstallAction::Replace(None)),
         HookFileState::File(hook) => hook,
-        HookFileState::DanglingLink => return Err(unusable_path_error(&slot.path(), "a link that leads nowhere")),
+        HookFileState::DanglingLink => return Err(unusable_path_error(&slot.path(), "a link without a target")),
         HookFileState::Unusable(what) => return Err(unusable_path_error(&slot.path(), &what)),
     };
     match hook.owner {
@@ -92,7 +92,7 @@ fn choose_action(slot: &HookFile, force: bool) -> Result<InstallAction, CliError
 
 fn unusable_path_error(path: &Path, what: &str) -> CliError {
     CliError::Usage {
-        message: format!("at `{}` stands {what}", show(path)),
+        message: format!("`{}` is {what}", show(path)),
         hint: "move it away, and install again".to_owned(),
     }
 }
@@ -140,7 +140,10 @@ fn report_kept_hook(slot: &HookFile, hook: &ExistingHook, screen: &mut Screen) {
         && let Some(command) = manager.rewrite_command()
     {
         let message = format!("{} rewrites its hooks with `{command}`, and overwrites Proctor's hook", manager.name());
-        screen.err(&style::warning_with_hints(&message, &["run `proctor hook install` again after it".to_owned()]));
+        screen.err(&style::warning_with_hints(
+            &message,
+            &["run `proctor hook install` again after that command".to_owned()],
+        ));
     }
 }
 
@@ -257,7 +260,7 @@ fn uninstall_hook(slot: &HookFile, screen: &mut Screen) -> Result<(), CliError> 
     }
 }
 
-/// Removes one of our hooks that another hook manager keeps at `path` and runs from its own hook.
+/// Removes one of Proctor's hooks that another hook manager keeps at `path` and runs from its own hook.
 fn uninstall_chained(slot: &HookFile, path: &Path, owner: &HookOwner, screen: &mut Screen) -> Result<(), CliError> {
     let name = slot.hook.as_str();
     if *owner == HookOwner::EditedProctor {

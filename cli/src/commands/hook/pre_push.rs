@@ -156,7 +156,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
 struct VerifiedCommit<'a> {
     commit: &'a NamedCommit,
     exit_code: u8,
-    /// The reason why it is not verified, if it is not.
+    /// The reason why the commit is not verified, if it is not.
     reason: BlockedReason,
 }
 

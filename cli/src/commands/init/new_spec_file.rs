@@ -71,7 +71,7 @@ fn file_type(directory: &Directory, name: &str) -> Result<Option<FileType>, CliE
         Err(rustix::io::Errno::NOENT) => Ok(None),
         Err(errno) => {
             let path = format!("{}/{name}", directory.name());
-            Err(store_error(&StoreError::Io { action: "look at", path, source: errno.into() }))
+            Err(store_error(&StoreError::Io { action: "examine", path, source: errno.into() }))
         }
     }
 }

@@ -157,7 +157,7 @@ fn read_whole(directory: &Directory, name: &str) -> ScannedContent {
             Ok(text) => ScannedContent::Text(text),
             Err(_) => ScannedContent::Unreadable("is not UTF-8".to_owned()),
         },
-        Ok(None) => ScannedContent::Unreadable("has gone away".to_owned()),
+        Ok(None) => ScannedContent::Unreadable("no longer exists".to_owned()),
         Err(StoreError::TooLarge { limit, .. }) => ScannedContent::Unreadable(format!("is larger than {limit} bytes")),
         Err(_) => ScannedContent::Unreadable("cannot be read".to_owned()),
     }

@@ -37,7 +37,7 @@ pub(super) fn reject_conflicting_options(args: &RunArgs, caller: &Caller) -> Res
     if to_stdout && args.reports.format != RunFormat::Human {
         return usage("`--patch -` and `--format` both write to standard output", "name a file for the patch");
     }
-    // Patch content comes from a step, and a terminal would obey escape sequences in it.
+    // Patch content comes from a step, and a terminal would interpret escape sequences in it.
     if to_stdout && caller.stdout_is_terminal {
         return usage(
             "an unescaped patch is not written to a terminal",

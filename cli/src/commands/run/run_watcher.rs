@@ -78,7 +78,7 @@ impl<'a> RunWatcher<'a> {
         self
     }
 
-    /// Shows the last lines of the steps too.
+    /// Also shows the last lines of the steps.
     pub(super) fn with_last_lines(mut self, printed: Option<LastLinesReceiver>) -> Self {
         self.last_lines = printed;
         self

@@ -62,8 +62,8 @@ fn path_in_repo(file: &Path, repo: &Path, cwd: &Path) -> Result<String, CliError
         message: format!("`{}` {problem}", show(file)),
         hint: format!("name files in `{}`", show(repo)),
     };
-    // A parent directory may be a link: git knows the file only by its path without links. The file itself may be a link,
-    // which is a file of its own.
+    // A parent directory may be a link: git knows the file only by its path without links. The file itself may be a
+    // link, which counts as a file.
     let resolved = match written.parent().zip(written.file_name()) {
         Some((parent, name)) => parent.canonicalize().map(|parent| parent.join(name)),
         None => written.canonicalize(),

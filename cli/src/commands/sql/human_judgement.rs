@@ -81,7 +81,7 @@ fn last_line(judged: &Judged, name: &str) -> String {
         .map(|record| record.stage.as_str())
         .collect();
     if !skipped.is_empty() {
-        parts.push(paint(DIM, format!("not looked at: {}", skipped.join(", "))));
+        parts.push(paint(DIM, format!("skipped: {}", skipped.join(", "))));
     }
     format!("{}: {}\n", paint(style, word), parts.join(", "))
 }

@@ -15,11 +15,11 @@ use crate::caller::Caller;
 use crate::error::CliError;
 use crate::installation::{helpers, show};
 
-/// Largest text that is read, in bytes, whatever the requested limit.
+/// Largest text that is read, in bytes, even if the request sets a higher limit.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// The time in which the schema of an external database must be read.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(60);
-/// What to do if an external database cannot be used.
+/// The hint for an external database that cannot be used.
 pub(super) const EXTERNAL_HINT: &str =
     "check the host, the user and the password; `sslmode` and `sslrootcert` in the URL control TLS";
 

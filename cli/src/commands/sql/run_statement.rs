@@ -64,7 +64,7 @@ pub(super) async fn external_run(
         match ran {
             Ok(Ok(result)) => answer.result = Some(result),
             Ok(Err(error)) => answer.error = Some(error.to_string()),
-            Err(broken) => answer.error = Some(format!("a part of proctor broke: {broken}")),
+            Err(broken) => answer.error = Some(format!("an internal task of proctor failed: {broken}")),
         }
     }
     answer

@@ -31,7 +31,7 @@ pub(super) struct SqlBackend<'a> {
     workers: Option<Arc<WorkerPool>>,
 }
 
-/// Whether a request may be sent again after it failed.
+/// The policy for repeating a request that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repetition {
     /// The request changes nothing.

@@ -268,7 +268,7 @@ pub(super) fn find(id: &str, args: &[String]) -> Option<BuiltinCheck> {
     let mut cmd = vec![name.to_owned()];
     cmd.extend(args.iter().cloned());
     cmd.push(FILES_PLACEHOLDER.to_owned());
-    // These exit with 1 after a fix.
+    // These programs exit with 1 after a fix.
     let fix = FIXING_COMMANDS.contains(&name).then(|| in_shell(&cmd, "", " || [ $? = 1 ]"));
     Some(BuiltinCheck { cmd, fix, program: Some(CheckProgram::PackageCommand(name)), types, note: None })
 }

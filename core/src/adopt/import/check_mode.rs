@@ -259,7 +259,7 @@ pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
         .is_fix_only
         .then(|| format!("`{}` can only fix files: its changes count as drift and fail the step", tool.command[0]));
     if ["gofmt", "gofumpt", "goimports"].contains(&tool.command[0]) {
-        // These print the files, and exit with 0.
+        // These tools print the files and exit with 0.
         form = in_shell(&form, "out=$(", ") && echo \"$out\" && [ -z \"$out\" ]");
     }
     CheckModeCommand { argv: form, fix, difference: changed }

@@ -82,7 +82,7 @@ struct ImportedStep {
 }
 
 impl ImportDraft {
-    /// Sorts the items into imported ones and others.
+    /// Separates the imported items from the other items.
     pub(super) fn from_conversions(items: Vec<HookConversion>) -> Self {
         let mut draft = Self::default();
         for item in items {

@@ -272,21 +272,21 @@ pub(super) fn is_package_of(package: &str, program: &str) -> bool {
 
 /// Hooks that check something other than a tree, with a description of that.
 const NON_TREE_HOOKS: &[(&str, &str)] = &[
-    ("commitizen", "at the message of a commit"),
-    ("commitizen-branch", "at the messages of a branch"),
-    ("commitlint", "at the message of a commit"),
-    ("conventional-pre-commit", "at the message of a commit"),
-    ("gitlint", "at the message of a commit"),
-    ("gitleaks", "at what is staged"),
-    ("gitleaks-docker", "at what is staged"),
-    ("trufflehog", "at what is staged"),
-    ("no-commit-to-branch", "at the branch that is checked out"),
-    ("forbid-new-submodules", "at what is staged"),
-    ("forbid-submodules", "at what is staged"),
-    ("destroyed-symlinks", "at what is staged"),
-    ("check-hooks-apply", "at this configuration of pre-commit"),
-    ("check-useless-excludes", "at this configuration of pre-commit"),
-    ("identity", "at nothing, and prints its arguments"),
+    ("commitizen", "the message of a commit"),
+    ("commitizen-branch", "the messages of a branch"),
+    ("commitlint", "the message of a commit"),
+    ("conventional-pre-commit", "the message of a commit"),
+    ("gitlint", "the message of a commit"),
+    ("gitleaks", "the staged changes"),
+    ("gitleaks-docker", "the staged changes"),
+    ("trufflehog", "the staged changes"),
+    ("no-commit-to-branch", "the branch that is checked out"),
+    ("forbid-new-submodules", "the staged changes"),
+    ("forbid-submodules", "the staged changes"),
+    ("destroyed-symlinks", "the staged changes"),
+    ("check-hooks-apply", "this configuration of pre-commit"),
+    ("check-useless-excludes", "this configuration of pre-commit"),
+    ("identity", "nothing, and prints its arguments"),
 ];
 
 /// Returns what a hook of this id checks, if that is not a tree.

@@ -36,10 +36,10 @@ pub(super) enum HookError {
     #[error("it has no `{0}`")]
     MissingKey(&'static str),
     /// The hook checks something other than the tree, such as a commit message.
-    #[error("it looks {target}, but a run has only a tree")]
+    #[error("it inspects {target}, but a run has only a tree")]
     NonTreeTarget { target: &'static str },
     /// The hook is of the repository `meta`.
-    #[error("it looks at pre-commit itself")]
+    #[error("it inspects pre-commit itself")]
     MetaHook,
     /// The command is in a manifest that the import does not read.
     #[error(
@@ -55,7 +55,7 @@ pub(super) enum HookError {
     #[error("it runs at the stage {}, which checks no tree", quoted(&.stages.join(", ")))]
     NonTreeStage { stages: Vec<String> },
     /// The configuration replaces the language of a known hook.
-    #[error("its `language` is made {} here, and only that of its repository is known", quoted(.language))]
+    #[error("its `language` is set to {} here, but only the language of its repository is known", quoted(.language))]
     ReplacedLanguage { language: String },
     /// The configuration replaces another key of a known hook.
     #[error("its `{key}` differs from that of its repository")]
@@ -134,7 +134,7 @@ pub(super) enum JobError {
     #[error("it runs only under a condition (`only`)")]
     OnlyCondition,
     /// The job has a condition `skip`.
-    #[error("whether it runs depends on a condition (`skip`)")]
+    #[error("it runs only under a condition (`skip`)")]
     SkipCondition,
     /// The job is disabled.
     #[error("it is turned off (`skip: true`)")]
@@ -145,7 +145,7 @@ pub(super) enum JobError {
     /// The hook checks something other than files.
     #[error("it runs at git's `{hook}`, which checks no tree")]
     NonTreeHook { hook: String },
-    /// The hook is not one of git's.
+    /// Git does not define a hook of this name.
     #[error("it runs only by `lefthook run {}`", quoted(.hook).trim_matches('`'))]
     CustomHook { hook: String },
     /// A file type has no equivalent.
@@ -154,7 +154,7 @@ pub(super) enum JobError {
     /// The directory is outside the repository.
     #[error("its `root` {} is not a directory below this one", quoted(.root))]
     InvalidRoot { root: String },
-    /// The timeout is no duration, or zero.
+    /// The timeout is not a duration, or is zero.
     #[error("its `timeout` is {}", quoted(.text))]
     InvalidTimeout { text: String },
     /// The job reads standard input.
@@ -176,6 +176,6 @@ pub(super) enum JobError {
     #[error("it is a script with a `root`")]
     ScriptWithRoot,
     /// The arguments of a script contain placeholders or variables.
-    #[error("what its script is given depends on the files of a commit")]
+    #[error("the arguments of its script depend on the files of a commit")]
     ScriptArguments,
 }

@@ -1,5 +1,5 @@
-//! Reads the commands that the workflows of GitHub Actions run at the top of the repository, and tells checks from other
-//! commands.
+//! Reads the commands that the workflows of GitHub Actions run at the top of the repository, and separates checks from
+//! other commands.
 
 use super::project::SkillKind;
 use super::repo_scan::RepoScan;
@@ -149,7 +149,7 @@ fn plain_commands(script: &str) -> Vec<Vec<String>> {
     let script = script.replace("\\\n", " ");
     let changes_state =
         |line: &str| ["cd ", "export ", "pushd ", "if ", "for "].iter().any(|word| line.starts_with(word));
-    // A line with quoted `&&` splits into parts that are no commands.
+    // A line with quoted `&&` splits into parts that are not commands.
     let commands = script.lines().flat_map(|line| line.split(" && ")).map(str::trim);
     let commands: Vec<&str> = commands.filter(|command| !command.is_empty()).collect();
     if commands.iter().any(|command| changes_state(command)) {

@@ -1,4 +1,4 @@
-//! Represents what `init` found in a repository.
+//! Represents a project that `init` found in a repository.
 
 /// A recognized project.
 #[derive(Debug, Clone, PartialEq, Eq)]

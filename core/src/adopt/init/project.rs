@@ -35,7 +35,7 @@ pub(super) struct Project {
 pub(super) struct DraftedPath {
     /// The path, relative to the repository.
     pub path: String,
-    /// The files that determine its content, relative to the repository; empty if a lock file is beside it.
+    /// The files that determine its content, relative to the repository; empty if a lock file is in the same directory.
     pub key: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use super::project::{DraftedPath, ProgramRequirement, Project, SkillDraft, Skill
 use super::repo_scan::RepoScan;
 use crate::adopt::init::detected_project::InitNote;
 
-/// A program that runs named groups of commands, each in an environment of its own.
+/// A program that runs named groups of commands, each in a separate environment.
 struct SessionRunner {
     program: &'static str,
     /// Options that a step needs.

@@ -127,7 +127,7 @@ fn render_profiles(skills: &[NamedSkill<'_>]) -> String {
     let all: Vec<&NamedSkill<'_>> = skills.iter().collect();
     let quick: Vec<&NamedSkill<'_>> = skills.iter().filter(|named| named.skill.is_quick).collect();
     let (why, quick) = match quick.is_empty() {
-        true => ("  # Nothing that was found ends soon by its nature, so this is all of it.\n", &all),
+        true => ("  # No fast check was found, so `quick` contains every skill.\n", &all),
         false => ("", &quick),
     };
     format!("{why}  quick:\n    include:\n{}  pr:\n    include:\n{}", list(quick), list(&all))
@@ -254,16 +254,16 @@ pub enum DraftError {
     #[error("{}", .0.first().map_or("", |first| first.message.as_str()))]
     Diagnostics(Vec<Diagnostic>),
     /// The steps differ.
-    #[error("its steps are others")]
+    #[error("its steps differ")]
     Steps,
     /// The needed paths differ.
-    #[error("its needed paths are others")]
+    #[error("its needed paths differ")]
     NeededPaths,
     /// The caches differ.
-    #[error("its caches are others")]
+    #[error("its caches differ")]
     Caches,
     /// The toolchain checks differ.
-    #[error("its toolchain checks are others")]
+    #[error("its toolchain checks differ")]
     ToolchainChecks,
 }
 

@@ -183,7 +183,7 @@ impl EvidenceChecker<'_> {
                 let scope = cache.base.as_ref().map(|base| base.scope.as_str());
                 findings.cache_too_wide(file, (&cache.path, cache.trust, scope), max_trust);
             }
-            // The execution of a cached step used caches too.
+            // The earlier execution of a cached step used caches too.
             let reused = skill.steps.iter().flat_map(StepEvidence::reused_caches);
             let mut reused: Vec<_> = reused.filter(|cache| cache.trust > max_trust).collect();
             reused.sort();
@@ -299,7 +299,7 @@ impl EvidenceChecker<'_> {
             let common = evidence.common_fields();
             let is_same = match common.scope {
                 None => *common.plan_sha256 == digest,
-                // Such a run counts as a whole one only if its steps cover the files that it left out.
+                // Such a run counts as a run of the whole profile only if its steps cover the files that it left out.
                 Some(scope) if scope.is_of_files() && common.steps.iter().all(|step| step.covers_all_files()) => {
                     *common.plan_sha256 == Plan { scope: Some(scope.clone()), ..plan.clone() }.digest()
                 }
@@ -425,7 +425,7 @@ impl EvidenceDocument {
                 let unsatisfied = recorded.checks.iter().any(|check| !check.satisfied);
                 match (names.eq(wanted), unsatisfied) {
                     (false, _) => Some("its checks differ from the plan"),
-                    (true, true) => Some("a check does not hold"),
+                    (true, true) => Some("a check failed"),
                     (true, false) => None,
                 }
             }
@@ -452,7 +452,7 @@ struct EvidenceVersion {
     version: u64,
 }
 
-/// Parses a document. It must be spelled byte for byte as we write it, and its seal must be valid.
+/// Parses a document. Its bytes must be exactly those that Proctor would write, and its seal must be valid.
 fn parse_document<D: Document + DeserializeOwned + Clone>(bytes: &[u8]) -> Result<D, EvidenceReadError> {
     let malformed = |error: serde_json::Error| EvidenceReadError::Malformed(error.to_string());
     let EvidenceVersion { version } = serde_json::from_slice(bytes).map_err(malformed)?;

@@ -252,7 +252,7 @@ struct WrittenDocuments<'w> {
 }
 
 impl WrittenDocuments<'_> {
-    /// Writes the status file and our own record of `run`.
+    /// Writes the status file and Proctor's own record of `run`.
     fn write_run(&mut self, run: &LastRun) {
         self.write_status(run);
         self.attestation = Some(Attestation::new(self.scenario.subject(), run.clone()).to_bytes());

@@ -24,7 +24,7 @@ pub struct NeededPath {
 pub enum PathKey {
     /// The lock files in the directory that contains the path.
     LockFiles,
-    /// These files, relative to the repository.
+    /// The named files, relative to the repository.
     Files(Vec<RelPath>),
 }
 

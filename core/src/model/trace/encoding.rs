@@ -65,7 +65,7 @@ impl AccessTrace {
         if crc32fast::hash(content) != u32::from_le_bytes(*crc) {
             return Err(DamagedTrace("its checksum is wrong"));
         }
-        let rest = content.strip_prefix(MAGIC).ok_or(DamagedTrace("it is no trace"))?;
+        let rest = content.strip_prefix(MAGIC).ok_or(DamagedTrace("it is not a trace"))?;
         let rest = rest.strip_prefix(&[VERSION]).ok_or(DamagedTrace("its version is unknown"))?;
         Decoder { rest }.take_trace()
     }

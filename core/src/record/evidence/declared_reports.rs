@@ -70,9 +70,9 @@ impl ReportFault {
             Self::SymbolicLink => "is a symbolic link, or is reached through one",
             Self::NoRegularFile => "is not a regular file",
             Self::TooLarge => "has more than 16 MiB",
-            Self::InGit => "lies in a `.git`",
+            Self::InGit => "is in a `.git`",
             Self::Unreadable => "cannot be read",
-            Self::Changing => "was was changed while it was read",
+            Self::Changing => "was changed while it was read",
             Self::NotKept => "could not be kept",
         }
     }

@@ -13,7 +13,7 @@ pub enum InputEnforcement {
     Enforced {
         /// The first paths of the tree that the step looked for and that are not inputs, sorted; at most 50.
         withheld: Vec<String>,
-        /// The number of these paths; at most 100,000.
+        /// The number of paths that are not inputs; at most 100,000.
         withheld_count: u64,
         /// True if the step was killed before the view could report all of these paths, or ran on a worker, where lookups
         /// are not observed; absent otherwise.

@@ -17,7 +17,7 @@ pub enum StepExecutor {
     LocalFallback {
         /// The address of the cluster.
         endpoint: String,
-        /// Why the cluster did not execute it.
+        /// The reason why the cluster did not execute the step.
         reason: String,
     },
 }
@@ -69,7 +69,7 @@ pub struct WorkerEvidence {
 pub struct WorkerProgram {
     /// The name in the command.
     pub name: String,
-    /// Its file; `null` if there is none.
+    /// The file of the program; `null` if there is none.
     pub path: Option<String>,
     /// The sha256 of the file; `null` if it cannot be read.
     pub sha256: Option<Sha256Hex>,

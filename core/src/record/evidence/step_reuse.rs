@@ -1,5 +1,4 @@
-//! Describes how far the result of a step comes from earlier executions and other machines, and what is to be known about
-//! its files.
+//! Describes how far the result of a step comes from earlier executions and other machines, and notes about its files.
 
 use super::{CACHED, RemoteExecution, ReuseSource, StepEvidence, StepExecutor};
 use crate::text::humanize::duration;
@@ -24,14 +23,14 @@ impl StepEvidence {
         self.checked_files.as_ref()?.note()
     }
 
-    /// Returns the paths that the step looked for although they are no inputs, or the reason why its `inputs` were not
+    /// Returns the paths that the step looked for although they are not inputs, or the reason why its `inputs` were not
     /// enforced, as a phrase; `None` if there is neither.
     pub fn inputs_note(&self) -> Option<String> {
         self.input_enforcement.as_ref()?.note()
     }
 
-    /// Returns what is to be known about the step: the files that it checked, those that it looked for although they are no
-    /// inputs, and where it was executed.
+    /// Returns notes about the step: the files that it checked, those that it looked for although they are not inputs,
+    /// and where it was executed.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.files_note().into_iter().chain(self.inputs_note()).chain(self.executor_note())
     }

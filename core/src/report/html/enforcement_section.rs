@@ -105,7 +105,7 @@ fn enforcement_summary(
     let mut text =
         format!("{} of {} controls were enforced for each of {commands}", enforced.len(), Control::ALL.len());
     if !not_requested.is_empty() {
-        text.push_str(&format!(", {} not asked for", not_requested.len()));
+        text.push_str(&format!(", {} not requested", not_requested.len()));
     }
     text.push_str(if differing.is_empty() {
         "."
@@ -159,7 +159,7 @@ fn cell_class_and_text(cell: ControlCell) -> (&'static str, &'static str) {
     match cell {
         ControlCell::Enforced => ("word passed", "enforced"),
         ControlCell::NotEnforced => ("word inconclusive", "not enforced"),
-        ControlCell::NotRequested => ("soft", "not asked for"),
+        ControlCell::NotRequested => ("soft", "not requested"),
         ControlCell::Unrecorded => ("word inconclusive", "not known"),
     }
 }

@@ -86,7 +86,7 @@ impl Html {
         escape(&escape_output(text.as_bytes()), &mut self.markup);
     }
 
-    /// Writes one of our style sheets or scripts. HTML does not support escapes in these elements.
+    /// Writes one of Proctor's style sheets or scripts. HTML does not support escapes in these elements.
     pub(super) fn verbatim(&mut self, text: &'static str) {
         self.markup.push_str(text);
     }

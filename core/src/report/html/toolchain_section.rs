@@ -38,7 +38,7 @@ fn write_check_row(html: &mut Html, check: &CheckEvidence) {
     html.plain("td", |html| html.leaf("code", "path", &page_text::truncated_name(&check.step.planned.cmd.to_string())));
     html.plain("td", |html| match &check.demand {
         VersionDemand::Range { range } => html.text(&page_text::truncated_name(range)),
-        VersionDemand::Any => html.text("to be there"),
+        VersionDemand::Any => html.text("to be installed"),
     });
     html.text_element("td", &check.version_read.as_deref().map_or("–".to_owned(), page_text::truncated_name));
     let (class, word) =

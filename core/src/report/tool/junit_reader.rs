@@ -137,10 +137,10 @@ pub(in crate::report) enum JunitSyntaxError {
     /// There is an element after the root.
     #[error("it has a second root")]
     SecondRoot,
-    /// The root is not one of JUnit XML.
+    /// The root element does not belong to JUnit XML.
     #[error("its root is `{name}`, and `testsuites` or `testsuite` is expected")]
     UnexpectedRoot { name: String },
-    /// There is text before or after the root.
+    /// There is text before or after the root element.
     #[error("there is text outside of its root")]
     TextOutsideRoot,
     /// Elements are nested too deeply.

@@ -24,7 +24,7 @@ pub struct PathSet {
 /// A path that an execution accessed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedPath {
-    /// The part of the host.
+    /// The part of the host that contains the path.
     pub area: InputArea,
     /// The path: relative to the tree, or absolute.
     pub path: Vec<u8>,
@@ -80,7 +80,7 @@ impl PathSet {
         for path in &self.paths {
             let area = if path.area == InputArea::Host { HOST } else { 0 };
             bytes.push(area | if path.read { READ } else { 0 } | if path.listed { LISTED } else { 0 });
-            // Traces contain no longer paths.
+            // No path of a trace is longer than this.
             bytes.extend_from_slice(&u16::try_from(path.path.len()).unwrap_or(u16::MAX).to_le_bytes());
             bytes.extend_from_slice(&path.path);
         }

@@ -36,7 +36,7 @@ pub struct SharedRecord {
     pub run_id: RunId,
     /// The end of the execution, in UTC, RFC 3339.
     pub executed_at: String,
-    /// The same time in milliseconds since 1970.
+    /// The end time of the execution, in milliseconds since 1970.
     pub executed_ms: u64,
     /// The evidence of the execution.
     pub evidence: StepEvidence,
@@ -62,15 +62,15 @@ pub struct ExpectedRecord<'a> {
 /// The reason why a signed record is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordRefusal {
-    /// It is not a statement of this version.
+    /// The record is not a statement of this version.
     NotReadable,
-    /// It is about another step, or other inputs.
+    /// The record is about another step, or other inputs.
     OtherExecution,
-    /// It repeats another record.
+    /// The record repeats another record.
     NotExecuted,
-    /// It is too old.
+    /// The record is too old.
     TooOld,
-    /// Its time is in the future.
+    /// The time of the record is in the future.
     FromTheFuture,
     /// The execution cannot be reused.
     Obstacle(ReuseObstacle),

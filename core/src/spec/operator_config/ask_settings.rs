@@ -271,7 +271,7 @@ impl ProviderSettings {
             return Some(format!("`url` {} is not an http or https address", quoted(url)));
         }
         if authority(url).contains('@') {
-            return Some("`url` contains a user or a password; use `key`".to_owned());
+            return Some("`url` contains a user name or a password; use `key`".to_owned());
         }
         if !is_https && self.key.is_some() && !is_loopback(authority(url)) {
             return Some("`url` is not https, so the key would be sent in plain text".to_owned());

@@ -51,7 +51,7 @@ pub(super) struct RemoteCacheFile {
     credential_helper: Option<PathBuf>,
     /// File of the certificates (PEM) that the server's certificate is verified with. Default: those of the system.
     tls_roots: Option<PathBuf>,
-    /// File of the client certificate (PEM), for servers that want one.
+    /// File of the client certificate (PEM), for servers that require one.
     tls_client_certificate: Option<PathBuf>,
     /// File of the key (PEM) of the client certificate.
     tls_client_key: Option<PathBuf>,

@@ -68,7 +68,7 @@ fn bad_type(name: &Spanned<SpecText>) -> Option<Diagnostic> {
     })
 }
 
-/// Checks that `{files}` is a word of its own in the commands of steps with `files`, and that `parallel` has an effect.
+/// Checks that `{files}` is a separate word in the commands of steps with `files`, and that `parallel` has an effect.
 pub(super) fn check_files_placeholder(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
     for step in index.steps() {
         let words = command_words(step);
@@ -78,7 +78,7 @@ pub(super) fn check_files_placeholder(index: &SpecIndex<'_>, problems: &mut Diag
                     words.iter().find(|(word, _)| word.contains(FILES_PLACEHOLDER) && word != FILES_PLACEHOLDER);
                 if let Some((word, span)) = embedded {
                     let message =
-                        format!("{} contains `{FILES_PLACEHOLDER}`, which must be a word of its own", quoted(word));
+                        format!("{} contains `{FILES_PLACEHOLDER}`, which must be a separate word", quoted(word));
                     let hint = "to use the files in a shell, write `[\"sh\", \"-c\", \"for f in \\\"$@\\\"; do …; done\", \
                         \"sh\", \"{files}\"]`";
                     problems.add(Diagnostic::error(Code::BadFiles, *span, message).hint(hint));

@@ -13,7 +13,7 @@ const MAX_SECTION_LINES: usize = 5_000;
 /// Maximum number of lines of the name of a test.
 const MAX_NAME_LINES: usize = 6;
 
-/// What is known about the tests of an output, before and while it is searched.
+/// The facts about the tests of an output, before and during the search.
 pub(super) struct TestOutput {
     /// The first line after mocha's number of failed tests.
     mocha_failures: Option<usize>,

@@ -265,7 +265,7 @@ fn rejects_symlinked_history_directory() {
     }
 }
 
-/// Lists are the same regardless of the entry at the path of the index.
+/// Lists of runs are the same, whatever exists at the path of the index.
 #[test]
 fn rebuilds_invalid_index() {
     let elsewhere = tempfile::tempdir().expect("temp");

@@ -9,11 +9,11 @@ use super::*;
 /// Set in the child process in which files cannot grow. The limit applies to a whole process, so it must not affect
 /// other tests.
 const CHILD_VARIABLE: &str = "PROCTOR_TEST_OF_LIMITS";
-const TEST_NAME: &str = "history::tests::limits::no_room_at_any_byte";
+const TEST_NAME: &str = "history::tests::limits::reports_full_disk_at_each_byte";
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test starts itself, and finds out which of both it is")]
-fn no_room_at_any_byte() {
+fn reports_full_disk_at_each_byte() {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
         return run_in_child_process();
     }

@@ -103,7 +103,7 @@ proptest! {
         let mut serial = 0;
         let mut add = || {
             serial += 1;
-            // These ids do not sort by time.
+            // These ids are not in the order of time.
             drop(history.begin(run(&format!("{:x}-{serial}", (serial * 7919) % 4099))).expect("begins"));
         };
         (0..before).for_each(|_| add());

@@ -62,7 +62,7 @@ impl ConditionMatcher<'_> {
         }
         let end = if crosses { self.text.len() } else { t + part_length(&self.text[t..]) };
         for at in t..=end {
-            // All positions from here on have been tried before.
+            // All positions from this one on have been tried before.
             if self.failed.contains(&(p, at)) {
                 return false;
             }

@@ -132,7 +132,7 @@ impl CheckoutPlanner<'_, '_> {
                 return Err(self.source.tree_error(&path, problem));
             }
             if !seen.insert(name) {
-                return Err(self.source.tree_error(&path, "stands there twice"));
+                return Err(self.source.tree_error(&path, "occurs twice in its directory"));
             }
             match entry.mode {
                 0o040_000 => self.plan_tree(entry.id, &path, depth + 1)?,

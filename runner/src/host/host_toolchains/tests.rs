@@ -305,8 +305,8 @@ fn masks_credentials_of_visible_cargo_home() {
     assert_eq!(masked_paths(&found), [cargo.at("config.toml"), cargo.at("credentials.toml")]);
 }
 
-/// Returns the user whose rights root takes on, and whether that is another user. If we cannot take on the rights
-/// of others, as root in a sandbox, it is our own user.
+/// Returns the user whose rights root takes on, and whether that is another user. If this process cannot take on the
+/// rights of other users, as root in a sandbox, returns its own user.
 fn choose_other_user() -> (FsCredentials, bool) {
     let (others, own) = (FsCredentials { uid: 12_345, gid: 12_345 }, rustix::process::geteuid().as_raw());
     let probe_dir = FixtureDir::with_files(&[]);

@@ -40,7 +40,7 @@ impl Engine {
         match work.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be cleaned up"),
-            Err(error) => tracing::error!(%error, "tidying ended badly"),
+            Err(error) => tracing::error!(%error, "cleaning up the state directory failed unexpectedly"),
         }
     }
 }

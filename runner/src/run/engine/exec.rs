@@ -185,7 +185,7 @@ impl ExecutedCommand {
         });
         match work.await {
             Ok(()) => watched.iter().for_each(WarmRunSpaces::start_release_task),
-            Err(error) => tracing::error!(%error, "preparing a sandbox ended badly"),
+            Err(error) => tracing::error!(%error, "preparing a sandbox failed unexpectedly"),
         }
     }
 }

@@ -160,8 +160,8 @@ impl ScopeQuery {
         Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
     }
 
-    /// Returns the files in which the worktree differs from `base`. It may be edited meanwhile, so the private copy is
-    /// compared, if there is one; only the worktree's repository knows the names of all revisions.
+    /// Returns the files in which the worktree differs from `base`. The worktree may be edited at the same time, so the
+    /// private copy is compared, if there is one; only the worktree's repository knows the names of all revisions.
     fn changes_since(&self, base: Option<&str>) -> Result<ChangedFiles, EngineError> {
         let worktree = self.worktree.path();
         let Some(copy) = &self.copy_helper else { return Ok(self.helper.changed_files(worktree, base, None)?) };

@@ -150,8 +150,8 @@ impl Engine {
         let scopes: Vec<PathScope> = std::iter::once(&trust.own).chain(&trust.fallbacks).map(scope_in).collect();
         let (shared, candidates) = (Arc::clone(context), scopes.clone());
         let found = tokio::task::spawn_blocking(move || find_stored(&shared, &candidates)).await;
-        let found = found.map_err(|error| format!("`{path}` cannot be looked for: {error}"))?;
-        if let Some(held) = found.map_err(|error| format!("`{path}` cannot be looked for: {}", one_line(&error)))? {
+        let found = found.map_err(|error| format!("`{path}` cannot be searched for: {error}"))?;
+        if let Some(held) = found.map_err(|error| format!("`{path}` cannot be searched for: {}", one_line(&error)))? {
             return Ok(Some(held));
         }
         if preparation == Preparation::Stored {
@@ -208,7 +208,7 @@ impl Engine {
         let alone = plan_of_command(plan, command);
         let tools = self
             .search_tools(&context.tree, &context.host_view, &alone)
-            .map_err(|error| format!("`{path}` cannot be prepared: its tools cannot be looked for: {error}"))?;
+            .map_err(|error| format!("`{path}` cannot be prepared: its tools cannot be searched for: {error}"))?;
         let environment = environment::build(command, &context.host_view.environment_inputs);
         let mut env = BTreeMap::new();
         let mut of_caller = BTreeMap::new();
@@ -338,16 +338,19 @@ fn provide_from_worktree(
     let (path, worktree) = (&needed.path, &context.tree.worktree);
     let missing = |reason: String| format!("`{path}` is not part of a commit, and {reason}");
     if let CacheForm::Empty { reason } = &context.caches.form {
-        return Err(missing(format!("the worktree's cannot be shown: {reason}")));
+        return Err(missing(format!("the directory in the worktree cannot be used: {reason}")));
     }
     let source = open_in_worktree(worktree, needed).map_err(missing)?;
     let in_tree = path_keys::of_tree(&context.tree.snapshot, needed).map_err(|error| missing(error.to_string()))?;
     let on_disk = path_keys::of_worktree(worktree, needed).map_err(|error| missing(one_line(&error)))?;
     match path_keys::differences(&in_tree, &on_disk).as_slice() {
         [] => path_keys::require_key(needed, &in_tree).map_err(|error| missing(error.to_string()))?,
-        [one] => return Err(missing(format!("`{one}` differs from the worktree's"))),
+        [one] => return Err(missing(format!("`{one}` differs from the file in the worktree"))),
         [one, others @ ..] => {
-            return Err(missing(format!("`{one}` and {} more files differ from the worktree's", others.len())));
+            return Err(missing(format!(
+                "`{one}` and {} more files differ from the files in the worktree",
+                others.len()
+            )));
         }
     }
     copy_from_worktree(context, needed, &source, rights).map_err(|error| missing(one_line(&error)))
@@ -358,14 +361,14 @@ fn open_in_worktree(worktree: &Repository, needed: &NeededPath) -> Result<Direct
     let opened = Directory::open(worktree.path()).and_then(|top| top.descend(needed.path.as_str()));
     opened.map_err(|error| match &error {
         StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            "the worktree has none".to_owned()
+            "the worktree does not have it".to_owned()
         }
         StoreError::Io { source, .. } if source.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            "the worktree's is a symbolic link".to_owned()
+            "in the worktree it is a symbolic link".to_owned()
         }
-        StoreError::Symlink { .. } => "the worktree's is a symbolic link".to_owned(),
+        StoreError::Symlink { .. } => "in the worktree it is a symbolic link".to_owned(),
         StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotADirectory => {
-            "the worktree's is not a directory".to_owned()
+            "in the worktree it is not a directory".to_owned()
         }
         _ => one_line(&error),
     })
@@ -375,10 +378,10 @@ fn open_in_worktree(worktree: &Repository, needed: &NeededPath) -> Result<Direct
 #[derive(Debug, thiserror::Error)]
 enum WorktreeCopyError {
     /// The directory cannot be read, or the copy cannot be written.
-    #[error("the worktree's cannot be copied: {0}")]
+    #[error("the directory in the worktree cannot be copied: {0}")]
     Copy(#[from] SkillCacheError),
     /// Another program writes to the directory.
-    #[error("the worktree's changes while it is copied")]
+    #[error("the directory in the worktree changes while it is copied")]
     Changes,
 }
 

@@ -180,7 +180,7 @@ impl Engine {
         on_blocking_thread(query).await
     }
 
-    /// Returns the run on which the gate passes the tree: its id, its end time, and our own record of it.
+    /// Returns the run on which the gate passes the tree: its id, its end time, and Proctor's own record of it.
     fn gate_passing_run(
         &self,
         repository: &Repository,
@@ -309,7 +309,7 @@ fn recorded_inputs(run: &LastRun) -> VisibleInputs<'_> {
 }
 
 pub(super) fn tool_search_error(error: &std::io::Error) -> EngineError {
-    EngineError::Internal(format!("tools cannot be looked for: {}", display_path(error.to_string().as_bytes())))
+    EngineError::Internal(format!("tools cannot be searched for: {}", display_path(error.to_string().as_bytes())))
 }
 
 /// Returns every command of a plan, including its toolchain checks.

@@ -119,7 +119,9 @@ impl Engine {
     ) -> Result<Option<(StoredPart, u64)>, EngineError> {
         let objects = Objects::open(&self.state)?;
         let work = tokio::task::spawn_blocking(move || output::read_part(&objects, &stream, offset, limit));
-        let part = work.await.map_err(|error| EngineError::Internal(format!("reading ended badly: {error}")))?;
+        let part = work
+            .await
+            .map_err(|error| EngineError::Internal(format!("reading the output failed unexpectedly: {error}")))?;
         Ok(part?)
     }
 

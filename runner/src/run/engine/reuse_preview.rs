@@ -51,7 +51,7 @@ pub struct StepPreview {
     pub executed_before: Vec<String>,
 }
 
-/// Whether a stored result would be used for a step.
+/// The prediction whether a stored result would be used for a step.
 #[derive(Debug, Clone)]
 pub enum ReusePreview {
     /// The step would not be executed.
@@ -67,7 +67,7 @@ pub enum ReusePreview {
         /// The reason why the result of the last execution was not stored.
         not_stored: Option<String>,
     },
-    /// The step would not be executed, because there is nothing for it to check, or because a path that it needs is missing.
+    /// The step would not be executed, because it has no file to check, or because a path that it needs is missing.
     NothingToCheck {
         /// The reason.
         reason: String,
@@ -81,7 +81,7 @@ pub struct StoredPreview {
     pub source: ReuseSource,
     /// Everything that the step read. If the result is usable, all of it is the same now.
     pub inputs: ObservedInputs,
-    /// The paths that the step looked for although they are no inputs, as a phrase; `None` if there are none.
+    /// The paths that the step looked for although they are not inputs, as a phrase; `None` if there are none.
     pub inputs_note: Option<String>,
 }
 

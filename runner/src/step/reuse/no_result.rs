@@ -15,9 +15,9 @@ pub(crate) enum NoResult {
     Obstacle(ReuseObstacle),
     /// There is no result for the step as it is now.
     NotStored,
-    /// The request does not want stored results.
+    /// The request disables stored results.
     NotWanted,
-    /// The request wants empty caches, and the skill has caches.
+    /// The request starts with empty caches, and the skill has caches.
     EmptyCaches,
     /// A command would prepare a path of `needs_paths` first, as this text describes.
     Unprepared(String),
@@ -27,7 +27,7 @@ pub(crate) enum NoResult {
     TooOld,
     /// All results of workers are too old.
     TooOldOfWorkers,
-    /// What a worker would get differs from what it got for the newest result.
+    /// The inputs that a worker would get differ from the inputs of the newest result.
     ChangedForWorkers(WorkerChange),
     /// In this run, a worker has reported another content of this program.
     ChangedProgram(String),
@@ -71,7 +71,9 @@ impl fmt::Display for NoResult {
             Self::ChangedProgram(name) => write!(f, "the workers have another program `{name}`"),
             Self::ReportRemoved(path) => write!(f, "its report `{path}` is no longer stored"),
             Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
-            Self::Recheck | Self::RecheckOnWorker => f.write_str("a stored result holds, and this execution checks it"),
+            Self::Recheck | Self::RecheckOnWorker => {
+                f.write_str("a stored result is valid, and this execution checks it")
+            }
             Self::Unreadable(error) => write!(f, "the stored results cannot be read: {error}"),
         }
     }

@@ -23,7 +23,7 @@ use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
 /// Stands for the state directory in the identity of a step, because other machines have other ones.
 const STATE_DIR: &str = "<state>";
 
-/// What identifies a step on all machines.
+/// The identity of a step on all machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SharedKey {
     /// The weak fingerprint.
@@ -245,7 +245,7 @@ impl StepReuse {
         Some(SharedDraft { paths, record })
     }
 
-    /// Stores what is still being stored on the server, and the digests of files.
+    /// Waits until all uploads to the server have ended, and stores the digests of files.
     pub(crate) async fn finish_sharing(&self) {
         let Some(shared) = &self.shared else { return };
         shared.finish().await;

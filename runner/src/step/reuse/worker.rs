@@ -11,12 +11,12 @@ use super::{
     StepReuse, StoredResult, is_trace_variable,
 };
 
-/// What identifies the results of workers that answer for a step.
+/// The identity of the worker results that apply to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
     /// The key of the step.
     pub(crate) key: Sha256Hex,
-    /// What a worker gets for the step.
+    /// The inputs that a worker gets for the step.
     pub(crate) inputs: WorkerInputs,
     /// The maximum age of a result, in milliseconds.
     pub(crate) max_age_ms: u64,
@@ -69,7 +69,7 @@ impl StepReuse {
 
     fn search_of_worker(&self, worker: &WorkerKey) -> Result<StoredResult, NoResult> {
         let refusal = |result: &StoredResult| {
-            // A result that does not say which worker it comes from answers for none.
+            // A result that does not name its worker is not used for any worker.
             let execution = result.evidence.remote_execution().filter(|execution| execution.trusted);
             let Some((inputs, execution)) = result.worker.as_ref().zip(execution) else {
                 return Some(NoResult::NotStored);

@@ -135,7 +135,7 @@ fn walk_below(
         }
         path.extend_from_slice(name.to_bytes());
         let stat = fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW);
-        let stat = stat.map_err(|errno| SkillCacheError::entry_error("look at", path, errno))?;
+        let stat = stat.map_err(|errno| SkillCacheError::entry_error("examine", path, errno))?;
         visit(&WalkedEntry { parent: dir, name: &name, path, stat })?;
         if FileType::from_raw_mode(stat.st_mode).is_dir() {
             let inner = open_dir(dir, &name).map_err(|errno| SkillCacheError::entry_error("open", path, errno))?;

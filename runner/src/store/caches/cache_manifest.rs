@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CacheScope {
-    /// The user who asked for the runs.
+    /// The user who requested the runs.
     pub(crate) caller: u32,
     /// The user that owns the files: the repository's owner, or the user that stands for root.
     pub(crate) owner: u32,

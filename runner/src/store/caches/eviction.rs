@@ -186,7 +186,7 @@ fn remove_cache(store: &CacheStore, key: &str, freed: &mut Freed) {
             freed.number += 1;
             remove_measured((&store.scopes, &store.path.join(SCOPES_DIR)), key, freed);
         }
-        Err(error) => tracing::debug!(%error, key, "a cache stays"),
+        Err(error) => tracing::debug!(%error, key, "a cache could not be removed"),
     }
 }
 
@@ -196,7 +196,7 @@ fn remove_prepared(store: &CacheStore, name: &str, freed: &mut Freed) {
     match removed {
         Ok(true) => freed.number += 1,
         Ok(false) => freed.in_use += 1,
-        Err(error) => tracing::debug!(%error, name, "a prepared path stays"),
+        Err(error) => tracing::debug!(%error, name, "a prepared path could not be removed"),
     }
 }
 

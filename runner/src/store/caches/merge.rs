@@ -55,7 +55,7 @@ fn merge_into(
             let made = make_dir(to, &name).map_err(entry.error_for("make"))?;
             let below: Vec<BorrowedFd<'_>> = below.iter().map(AsFd::as_fd).collect();
             merge_into(&below, made.as_fd(), how, path, depth + 1)?;
-            // This comes last: the mode may deny us access, and each new entry changes the modification time.
+            // Must come last: the mode may deny access, and each new entry changes the modification time.
             copy_metadata(made.as_fd(), &stat, how).map_err(entry.error_for("finish"))?;
         } else if !is_whiteout(&stat) {
             place_entry(&entry, to, how).map_err(entry.error_for("take"))?;

@@ -1,5 +1,5 @@
-//! Stores the paths that skills need and that no commit contains, in `skill-caches/prepared/` of the state directory.
-//! A stored path is never written again: steps see it below a layer of their own, which is discarded.
+//! Stores the paths that skills need and that no commit contains, in `skill-caches/prepared/` of the state directory. A
+//! stored path is never written again: steps see it below a separate layer, which is discarded.
 //!
 //! ```text
 //! prepared/<name>/     one path; locked (shared) by the runs that use it
@@ -55,7 +55,7 @@ const REMOVED_PREFIX: &str = "removed-";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathScope {
-    /// The user who asked for the run.
+    /// The user who requested the run.
     pub(crate) caller: u32,
     /// The user that owns the files.
     pub(crate) owner: u32,
@@ -252,8 +252,8 @@ impl CacheStore {
         Ok(HeldPath { record, content: path.join(CONTENT_DIR), _lock: Some(lock) })
     }
 
-    /// Copies a directory into the empty directory `room/upper`. `source` must not change meanwhile; the caller checks
-    /// that.
+    /// Copies a directory into the empty directory `room/upper`. `source` must not change during the call; the caller
+    /// checks that.
     ///
     /// # Errors
     /// The disk is full, or an entry cannot be copied.

@@ -55,7 +55,7 @@ impl Directory {
 pub(crate) struct StagedFile {
     temp: TemporaryFile,
     name: String,
-    /// The directory to publish it in.
+    /// The directory in which the file is published.
     target_dir: Directory,
 }
 

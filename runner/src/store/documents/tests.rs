@@ -163,7 +163,7 @@ fn writes_more_documents_than_are_staged_at_once() {
     assert_eq!(documents.root.descend(VERIFY_DIR).and_then(|verify| verify.names()).expect("lists"), names);
 }
 
-/// Returns our own record of the run on the tree of `last_run`.
+/// Returns Proctor's own record of the run on the tree of `last_run`.
 fn recorded(state: &tempfile::TempDir, documents: &RunDocumentDir) -> Option<LastRun> {
     let records = Attestations::in_state(&Directory::open(state.path()).expect("opens"));
     let kept = records.read_for_tree(&documents.subject(&last_run().profile), &last_run().snapshot).expect("reads");

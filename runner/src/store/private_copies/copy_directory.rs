@@ -40,7 +40,7 @@ impl CopyDirectory {
     }
 
     /// Creates the directory at `path`, whose name in `mirrors` is `key`, and uses it.
-    #[expect(clippy::disallowed_methods, reason = "no event tells that a clean-up has removed a directory")]
+    #[expect(clippy::disallowed_methods, reason = "no event reports that a clean-up has removed a directory")]
     pub(super) fn create_locked(mirrors: &Directory, key: &str, path: &Path, mode: u32) -> Result<Self, StoreError> {
         for _ in 0..MAX_OPEN_ATTEMPTS {
             match mirrors.ensure_with_mode(key, mode) {

@@ -19,7 +19,7 @@ const MAX_DIRECTORIES: usize = 64;
 const MAX_UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// Name of the file with the measured size of a directory of copies.
 const SIZE_FILE: &str = "size";
-/// Maximum size of that file, in bytes.
+/// Maximum size of the file with the measured size, in bytes.
 const MAX_SIZE_FILE: u64 = 4 << 10;
 /// Time for which the measured size of copies in use counts: reading a large tree takes longer than a short run.
 const SIZE_LIFETIME: Duration = Duration::from_secs(60 * 60);
@@ -190,7 +190,7 @@ impl CopyDirectory {
 struct MeasuredSize {
     /// The size in bytes on disk.
     bytes: u64,
-    /// The number of the newest copy in it.
+    /// The number of the newest copy in the directory.
     newest: u64,
     /// The time of the last use before the measurement, since 1970.
     used: Duration,
@@ -199,7 +199,7 @@ struct MeasuredSize {
 }
 
 impl MeasuredSize {
-    /// Returns whether the size holds: nothing was used since, or the measurement is recent.
+    /// Returns whether the measured size is still valid: no copy was used since, or the measurement is recent.
     fn holds(&self, newest: u64, used: Duration, now: Duration) -> bool {
         let age = now.checked_sub(self.measured);
         self.newest == newest && (self.used == used || age.is_some_and(|age| age < SIZE_LIFETIME))
@@ -348,7 +348,7 @@ pub(crate) fn evict(
             if all_bytes > max_bytes { copies.sweep(CopiesToKeep::Nothing, freed) } else { Ok(()) }
         });
         if let Err(error) = swept {
-            tracing::debug!(%error, path = %path.display(), "a private copy stays");
+            tracing::debug!(%error, path = %path.display(), "a private copy could not be removed");
         }
     }
     Ok(())

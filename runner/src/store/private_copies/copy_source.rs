@@ -21,14 +21,14 @@ pub(crate) struct CopyContent<'a> {
     pub(crate) rights: Option<StepRights>,
     /// Maximum number of covered and ignored files together.
     pub(crate) max_entries: usize,
-    /// Maximum total size of these files in bytes.
+    /// Maximum total size of the covered files, in bytes.
     pub(crate) max_bytes: u64,
 }
 
 /// A bound that the covered files exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExceededBound {
-    /// There are more than this number of files.
+    /// The number of files exceeds this maximum.
     Entries(usize),
     /// The files have more than this number of bytes.
     Bytes(u64),

@@ -29,7 +29,7 @@ fn safe_attributes() -> MountAttrFlags {
 
 pub(super) fn set_up_loopback(prepared: &mut InitState<'_>) -> InitOpResult {
     let control = Control::NetworkNamespace;
-    sys::loopback_up().map_err(refuse(control, "set the loopback device up"))?;
+    sys::loopback_up().map_err(refuse(control, "bring the loopback device up"))?;
     prepared.enforcement.record_enforced(control, "unshare; only the loopback device exists, and it is up");
     prepared.enforcement.record_enforced(Control::AbstractSockets, "each network namespace has its own sockets");
     Ok(())

@@ -59,7 +59,7 @@ pub(super) fn drop_capabilities(prepared: &mut InitState<'_>) -> InitOpResult {
     };
     rustix::thread::clear_ambient_capability_set().map_err(refuse(control, "empty the ambient set"))?;
     rustix::thread::set_capabilities(None, none).map_err(refuse(control, "drop all capabilities"))?;
-    let left = rustix::thread::capabilities(None).map_err(refuse(control, "look at the capabilities"))?;
+    let left = rustix::thread::capabilities(None).map_err(refuse(control, "read the capabilities"))?;
     if left != none {
         return Err(refused(control, "capabilities are left", "report this with the kernel's version"));
     }

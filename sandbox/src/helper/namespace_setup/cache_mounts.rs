@@ -25,13 +25,13 @@ impl NamespaceSetup<'_> {
             mounts::set_attributes(clone.as_fd(), NOSUID | NODEV)?;
             Ok::<_, io::Error>(clone)
         };
-        take().map_err(internal(format_args!("take the cache directory `{}`", source.display())))
+        take().map_err(internal(format_args!("clone the mount of the cache directory `{}`", source.display())))
     }
 
     /// Clones a writable directory of the host without a change of its owners on the disk.
     pub(super) fn clone_original(&self, source: &Path, mapped: bool) -> Result<OwnedFd, SetupFailure> {
-        let clone =
-            mounts::clone_mount(source).map_err(internal(format_args!("take the directory `{}`", source.display())))?;
+        let clone = mounts::clone_mount(source)
+            .map_err(internal(format_args!("clone the mount of the directory `{}`", source.display())))?;
         // Before the flags are set: only a new clone can be mapped.
         if mapped {
             self.map_owners(&clone, source)?;
@@ -41,7 +41,7 @@ impl NamespaceSetup<'_> {
         Ok(clone)
     }
 
-    /// Makes the overlay of a cache. It is made before the root becomes read-only, because the kernel accepts no
+    /// Creates the overlay of a cache. It is created before the root becomes read-only, because the kernel accepts no
     /// read-only upper directory. The overlay keeps its own mount of that directory.
     pub(super) fn mount_cache_overlay(
         &mut self,

@@ -28,7 +28,7 @@ impl NamespaceSetup<'_> {
         let mapped = match kind {
             CloneKind::Git { mapped } => Some(mapped),
             CloneKind::Tool { .. } | CloneKind::Store { .. } => Some(false),
-            // Masks show nothing of the host, and what a step writes is no part of a view.
+            // Masks show nothing of the host, and the files that a step writes are not part of a view.
             CloneKind::Cache | CloneKind::Original { .. } | CloneKind::Mask { .. } => None,
         };
         if let Some(mapped) = mapped {
@@ -49,7 +49,7 @@ impl NamespaceSetup<'_> {
                 ),
                 "use a `.git` file with `gitdir: …` instead (`git init --separate-git-dir`, then `git config core.worktree <repository>`)",
             ),
-            _ => refuse(control, format_args!("take {}", source.display()))(error),
+            _ => refuse(control, format_args!("clone the mount of {}", source.display()))(error),
         })?;
         // Before the flags are set: only a new clone can be mapped.
         if mapped {
@@ -68,7 +68,7 @@ impl NamespaceSetup<'_> {
         let target = match inside {
             MountPointParent::Repo { path, .. } => {
                 let tree =
-                    self.repo_point.as_ref().ok_or_else(|| SetupFailure::internal("the overlay is not in place"))?;
+                    self.repo_point.as_ref().ok_or_else(|| SetupFailure::internal("the overlay is not mounted"))?;
                 point_in_repo(tree, &clone, path, control)?
             }
             MountPointParent::Root => self.mount_point_in_root(&clone, at, control)?,
@@ -108,8 +108,10 @@ fn point_in_repo(tree: &OwnedFd, clone: &OwnedFd, path: &RelPath, control: Contr
     find().map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR) => refused(
             control,
-            format!("`{path}` of the repository is a symbolic link or a file, and something is to be mounted there"),
-            "make it a directory, or take it off `caches`",
+            format!(
+                "`{path}` of the repository is a symbolic link or a file, but Proctor must mount a directory there"
+            ),
+            "make it a directory, or remove it from `caches`",
         ),
         _ => refuse(control, format_args!("find `{path}` in the repository"))(error),
     })

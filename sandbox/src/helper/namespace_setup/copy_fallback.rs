@@ -97,7 +97,7 @@ impl NamespaceSetup<'_> {
         };
         let what = format_args!("mount the copy at {}", repo.display());
         self.repo_point = Some(put().map_err(refuse(control, what))?);
-        let room = rustix::fs::fstatvfs(&dir).map_err(refuse(control, "look at the layer"))?;
+        let room = rustix::fs::fstatvfs(&dir).map_err(refuse(control, "examine the layer"))?;
         Ok((room.f_blocks.saturating_mul(room.f_frsize), copied))
     }
 

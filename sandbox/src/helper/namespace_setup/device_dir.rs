@@ -18,7 +18,7 @@ impl NamespaceSetup<'_> {
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
             let device = mounts::clone_device(&path)
-                .map_err(refuse(Control::PrivateDev, format_args!("take {}", path.display())))?;
+                .map_err(refuse(Control::PrivateDev, format_args!("clone the mount of {}", path.display())))?;
             self.devices.push((name, device));
         }
         Ok(())

@@ -24,12 +24,12 @@ impl NamespaceSetup<'_> {
                 descriptors: mounts::open_dir(Path::new("/proc/self/fd"))?,
             })
         };
-        self.host_proc = Some(hold().map_err(internal("hold what is needed of /proc"))?);
+        self.host_proc = Some(hold().map_err(internal("open the needed files of /proc"))?);
         Ok(())
     }
 
     pub(super) fn host_proc(&self) -> Result<&HostProcFiles, SetupFailure> {
-        self.host_proc.as_ref().ok_or_else(|| SetupFailure::internal("nothing of /proc was held"))
+        self.host_proc.as_ref().ok_or_else(|| SetupFailure::internal("the needed files of /proc were not opened"))
     }
 
     /// Refuses a repository with mounts below it. An overlay clones its lower mount without the mounts below, so
@@ -63,9 +63,9 @@ impl NamespaceSetup<'_> {
 
     pub(super) fn mask_kernel_files(&mut self, fresh_sys: bool) -> HelperOpResult {
         let control = Control::KernelFiles;
-        masks::mask_proc().map_err(refuse(control, "mask what /proc shows of the host"))?;
+        masks::mask_proc().map_err(refuse(control, "mask details of the host in /proc"))?;
         let view = if fresh_sys { SysView::Fresh } else { SysView::Host };
-        masks::mask_sys(view).map_err(refuse(control, "mask what /sys shows of the host"))?;
+        masks::mask_sys(view).map_err(refuse(control, "mask details of the host in /sys"))?;
         self.enforcement.record_enforced(control, "read-only /proc/sys; empty mounts over details of the host");
         Ok(())
     }

@@ -30,7 +30,7 @@ impl NamespaceSetup<'_> {
     }
 
     pub(super) fn map_user(&mut self, uid: u32, gid: u32) -> HelperOpResult {
-        map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the own user and group"))?;
+        map_own_ids(uid, gid).map_err(refuse(Control::UserNamespace, "map the process's own user and group"))?;
         self.enforcement.record_enforced(Control::UserNamespace, format!("only user {uid} and group {gid} are mapped"));
         Ok(())
     }

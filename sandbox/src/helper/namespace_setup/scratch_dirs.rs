@@ -1,4 +1,4 @@
-//! Mounts the scratch tmpfs, and covers directories of the host with directories of it.
+//! Mounts the scratch tmpfs, and covers directories of the host with directories of this tmpfs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ impl NamespaceSetup<'_> {
         };
         self.scratch = Some(make().map_err(refuse(control, "mount a tmpfs for scratch directories"))?);
         if self.has_view() {
-            return self.attach_view_sources().map_err(refuse(Control::Layer, "put the view of the tree in place"));
+            return self.attach_view_sources().map_err(refuse(Control::Layer, "mount the view of the tree"));
         }
         self.attach_mapped_repo()
     }
@@ -87,11 +87,11 @@ impl NamespaceSetup<'_> {
 
     pub(super) fn limit_scratch(&mut self, bytes: Limit) -> HelperOpResult {
         let control = Control::PrivateTmp;
-        let scratch = self.scratch().map_err(internal("bound the scratch directories"))?;
+        let scratch = self.scratch().map_err(internal("limit the size of the scratch directories"))?;
         let size = match bytes {
             Limit::Max(bytes) => {
                 mounts::resize(scratch.as_fd(), TmpfsSize::Bytes(bytes))
-                    .map_err(refuse(control, "bound the scratch directories"))?;
+                    .map_err(refuse(control, "limit the size of the scratch directories"))?;
                 format!("of {bytes} bytes")
             }
             Limit::Unlimited => "of the kernel's default size".to_owned(),
@@ -112,7 +112,7 @@ impl NamespaceSetup<'_> {
         let stores = self.read_only_stores_note();
         self.enforcement.record_enforced(control, format!("empty directories over {}{stores}", format_paths(&hidden)));
         if self.request.frame.git.worktree_git.is_none() && self.request.frame.git.common.is_none() {
-            self.enforcement.record_not_requested(Control::GitReadOnly, "the tree is under no git");
+            self.enforcement.record_not_requested(Control::GitReadOnly, "the tree is not in a git repository");
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ impl NamespaceSetup<'_> {
         };
         let clone = found
             .and_then(|found| mounts::clone_mount_at_fd(found.as_fd()))
-            .map_err(internal(format_args!("take the tool directory `{}`", source.display())))?;
+            .map_err(internal(format_args!("clone the mount of the tool directory `{}`", source.display())))?;
         mounts::set_attributes(clone.as_fd(), RDONLY | NOSUID | NODEV)
             .map_err(refuse(Control::ReadOnlyRoot, format_args!("make {} read-only", source.display())))?;
         Ok(Some(clone))
@@ -47,9 +47,9 @@ impl NamespaceSetup<'_> {
         let point = match mounts::is_dir(clone.as_fd()) {
             Ok(true) => MountPointKind::Directory,
             Ok(false) => MountPointKind::File,
-            Err(error) => return Err(internal(format_args!("look at {}", at.display()))(error)),
+            Err(error) => return Err(internal(format_args!("examine {}", at.display()))(error)),
         };
-        self.mount_point(at, point).map_err(refuse(control, format_args!("make the mount point {}", at.display())))
+        self.mount_point(at, point).map_err(refuse(control, format_args!("create the mount point {}", at.display())))
     }
 
     /// Returns the mount point at an absolute path. Below proctor's own covers, an absent mount point is created and

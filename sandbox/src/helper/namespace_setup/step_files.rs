@@ -36,7 +36,7 @@ impl NamespaceSetup<'_> {
             mounts::set_attributes(file.as_fd(), RDONLY | NOSUID | NODEV)?;
             mounts::attach(file.as_fd(), mounts::open_mount_point(&at)?.as_fd())
         };
-        put().map_err(internal(format_args!("put the step's {} in place", at.display())))
+        put().map_err(internal(format_args!("mount the step's {}", at.display())))
     }
 
     pub(super) fn write_git_config(&self, home: &Path) -> HelperOpResult {

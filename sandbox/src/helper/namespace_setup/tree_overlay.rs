@@ -21,7 +21,7 @@ impl NamespaceSetup<'_> {
     pub(super) fn open_overlay_sources(&mut self, repo: &Path, mapped: bool) -> HelperOpResult {
         let what = format_args!("open the repository {}", repo.display());
         let space =
-            mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the place for layers"))?;
+            mounts::open_dir(&self.request.space).map_err(refuse(Control::Layer, "open the directory for layers"))?;
         let repo_fd = if mapped {
             let clone = mounts::clone_mount(repo).map_err(refuse(Control::Layer, what))?;
             self.map_or_copy(&clone, repo)?;
@@ -34,7 +34,9 @@ impl NamespaceSetup<'_> {
     }
 
     pub(super) fn overlay_sources(&self) -> Result<&OverlaySources, SetupFailure> {
-        self.overlay_sources.as_ref().ok_or_else(|| SetupFailure::internal("the repository was not taken"))
+        self.overlay_sources
+            .as_ref()
+            .ok_or_else(|| SetupFailure::internal("the mount of the repository was not cloned"))
     }
 
     pub(super) fn map_owners(&self, clone: &OwnedFd, source: &Path) -> HelperOpResult {
@@ -63,8 +65,8 @@ impl NamespaceSetup<'_> {
             // Opened again: the descriptor above names the directory below the mount.
             mounts::open_beneath(self.scratch()?.as_fd(), Path::new("repo"))
         };
-        let staged = stage(&self.overlay_sources()?.repo)
-            .map_err(refuse(Control::Layer, "put the mapped repository in place"))?;
+        let staged =
+            stage(&self.overlay_sources()?.repo).map_err(refuse(Control::Layer, "mount the mapped repository"))?;
         if let Some(tree) = &mut self.overlay_sources {
             tree.repo = staged;
         }
@@ -72,12 +74,12 @@ impl NamespaceSetup<'_> {
     }
 
     pub(super) fn make_repo_point(&mut self, at: &Path, scaffold: &[RelPath]) -> HelperOpResult {
-        let what = format_args!("make the mount point {}", at.display());
+        let what = format_args!("create the mount point {}", at.display());
         self.repo_point = Some(self.mount_point(at, MountPointKind::Directory).map_err(refuse(Control::Layer, what))?);
         if scaffold.is_empty() {
             return Ok(());
         }
-        let made = self.scaffold(scaffold).map_err(refuse(Control::Layer, "make mount points for caches"))?;
+        let made = self.scaffold(scaffold).map_err(refuse(Control::Layer, "create mount points for caches"))?;
         if let Some(tree) = &mut self.overlay_sources {
             tree.scaffold = Some(made);
         }
@@ -110,17 +112,17 @@ impl NamespaceSetup<'_> {
         layers.push(tree.repo.as_fd());
         layers.extend(tree.scaffold.as_ref().map(AsFd::as_fd));
         let overlay = create_overlay(&self.host_proc()?.descriptors, &layers, &upper, &work)
-            .map_err(refuse(control, format_args!("make an overlay over {}", repo.display())))?;
+            .map_err(refuse(control, format_args!("create an overlay over {}", repo.display())))?;
         // Overlayfs silently becomes read-only if it cannot use its work directory.
-        let state = rustix::fs::fstatvfs(&overlay).map_err(refuse(control, "look at the overlay"))?;
+        let state = rustix::fs::fstatvfs(&overlay).map_err(refuse(control, "examine the overlay"))?;
         if state.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(refused(
                 control,
                 "the kernel made the overlay read-only",
-                "the kernel's log (`dmesg`) says why; keep the state directory on a disk of this machine",
+                "the kernel's log (`dmesg`) has the reason; keep the state directory on a disk of this machine",
             ));
         }
-        let room = rustix::fs::fstatvfs(&upper).map_err(refuse(control, "look at the layer"))?;
+        let room = rustix::fs::fstatvfs(&upper).map_err(refuse(control, "examine the layer"))?;
         let room = room.f_blocks.saturating_mul(room.f_frsize);
         Ok(DetachedOverlay { mount: overlay, layers: wanted.clone(), layers_bytes: room })
     }
@@ -149,7 +151,7 @@ impl NamespaceSetup<'_> {
 
     pub(super) fn open_layer(&self, id: u32, part: &str) -> io::Result<OwnedFd> {
         let space =
-            self.overlay_sources.as_ref().ok_or_else(|| io::Error::other("the place for layers was not taken"))?;
+            self.overlay_sources.as_ref().ok_or_else(|| io::Error::other("the directory for layers was not opened"))?;
         mounts::open_beneath(space.space.as_fd(), &PathBuf::from(id.to_string()).join(part))
     }
 

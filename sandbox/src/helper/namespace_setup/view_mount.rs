@@ -25,17 +25,17 @@ pub(in crate::helper) enum SandboxView {
     None,
     /// Its server has started, and it is not mounted yet.
     Starting(ViewProcess),
-    /// It is the root. The host's root is still mounted, at a hidden path.
+    /// The view is the root. The host's root is still mounted, at a hidden path.
     Mounted(ViewProcess, OwnedFd),
-    /// It is the root, and the host's mounts are gone.
+    /// The view is the root, and the host's mounts are unmounted.
     Serving(ViewProcess),
-    /// It could not be set up, so the sandbox shows the host itself.
+    /// The view could not be set up, so the sandbox shows the host itself.
     Unavailable(NoTrace),
 }
 
 /// A part of the sandbox that is shown through the view.
 enum ViewPart {
-    /// The clone that will appear at this path.
+    /// The clone of the mount that will appear at this path.
     Clone(PathBuf),
     /// The repository.
     Tree,

@@ -85,7 +85,7 @@ impl AttemptDirs {
         let dir = open_dir_beneath(space.as_fd(), Path::new(&claim.layers.upper.to_string()))
             .map_err(refuse(control, "open the layer"))?;
         let copy = copy_tree(request, claim, (&space, &dir), owner).map_err(refuse(control, "copy the tree"))?;
-        make_scratch(&request.sandbox, &dir).map_err(internal("make the step's home"))?;
+        make_scratch(&request.sandbox, &dir).map_err(internal("create the step's home directory"))?;
         link_git(request, &paths, &dir, &copy.tree, owner)?;
         link_caches(&paths, &dir, &copy.tree, owner)?;
         let copied = copy.record_baseline().map_err(refuse(control, "open the copy of the tree"))?;
@@ -173,7 +173,7 @@ fn link_git(
     owner: Option<FileOwner>,
 ) -> Result<(), SetupFailure> {
     let cannot = || refuse::<io::Error>(Control::GitReadOnly, "copy the git directory");
-    let place = create_dir(dir, GIT, owner).map_err(internal("make a directory for git"))?;
+    let place = create_dir(dir, GIT, owner).map_err(internal("create a directory for git"))?;
     let is_dir = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode).is_dir();
     let hollow = rustix::fs::statat(tree, c".git", AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_dir);
     if !has_git_in_tree(&request.sandbox.frame) || !hollow {
@@ -210,7 +210,7 @@ fn link_caches(
             let name = std::ffi::CString::new(source.file_name().unwrap_or_default().as_encoded_bytes());
             let name =
                 name.map_err(|error| SetupFailure::internal(format_args!("a name contains a NUL byte: {error}")))?;
-            create_dir(dir, &name, owner).map_err(internal("make a directory for a cache"))?;
+            create_dir(dir, &name, owner).map_err(internal("create a directory for a cache"))?;
         }
         link_cache(at, source, tree, owner).map_err(|error| match error.raw_os_error() {
             Some(libc::ELOOP | libc::ENOTDIR) => refused(

@@ -31,7 +31,7 @@ fn set_up_command(
     resource_limits::set_limits(request.sandbox.user, go, enforcement)?;
     command_process::close_fds(enforcement)?;
     command_process::enter_workdir(&paths.tree.join(go.claim.command.workdir.as_str()), &paths.tree)?;
-    // This comes after the last file is opened.
+    // Must come after the last file is opened.
     let outside = AbstractSocketProbe::create()?;
     let wall = landlock_rules::enforce(request, &paths, enforcement);
     outside.check(enforcement)?;

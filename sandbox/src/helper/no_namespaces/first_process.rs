@@ -70,12 +70,12 @@ fn set_up_first_process(
     pid_one::close_control(&prepared.null, control).map_err(internal("close the control socket"))?;
     super::record_missing_controls(&mut prepared.enforcement, request);
     apply_shared_op(prepared, &SetupOp::JoinCgroup)?;
-    // This comes before the change of user, which removes the permission to do so.
+    // Must come before the change of user, which removes the permission to do so.
     let bounded = empty_bounding_set()?;
     become_step_user(request.sandbox.user)?;
     apply_shared_op(prepared, &SetupOp::NewKeyring)?;
     drop_capabilities(prepared, bounded)?;
-    // This comes after the last change of credentials, because each change resets the flag.
+    // Must come after the last change of credentials, because each change resets the flag.
     apply_shared_op(prepared, &SetupOp::NoNewPrivs)?;
     apply_shared_op(prepared, &SetupOp::Undumpable)?;
     let filtered = install_syscall_filter(prepared, request);
@@ -133,7 +133,7 @@ fn drop_capabilities(prepared: &mut InitState<'_>, bounded: bool) -> FirstProces
     };
     rustix::thread::clear_ambient_capability_set().map_err(refuse(control, "empty the ambient set"))?;
     rustix::thread::set_capabilities(None, none).map_err(refuse(control, "drop all capabilities"))?;
-    let left = rustix::thread::capabilities(None).map_err(refuse(control, "look at the capabilities"))?;
+    let left = rustix::thread::capabilities(None).map_err(refuse(control, "read the capabilities"))?;
     if left != none {
         return Err(refused(control, "capabilities are left", "report this with the kernel's version"));
     }
@@ -171,7 +171,7 @@ fn serve_command(
         }
     };
     watch_command(prepared, pid, LimitMonitor::for_descendants(&go.claim), go.claim.command.leaks)
-        .map_err(internal("watch over the command"))
+        .map_err(internal("monitor the command"))
 }
 
 /// Waits until the command has ended, and reaps other processes that end in the meantime.

@@ -27,7 +27,7 @@ pub(super) fn enforce(
     let control = Control::Landlock;
     let wall =
         LandlockRuleset::from_rules(&build_rules(request, paths), &paths.tree).and_then(LandlockRuleset::enforce);
-    match wall.map_err(refuse(control, "build the wall"))? {
+    match wall.map_err(refuse(control, "apply the Landlock ruleset"))? {
         LandlockResult::Enforced { mechanism } => {
             record_controls(&request.sandbox, has_truncation_right(&mechanism), enforcement);
             record_absent_git(request, enforcement);
@@ -36,7 +36,7 @@ pub(super) fn enforce(
         }
         LandlockResult::Unavailable { reason } => {
             for control in LANDLOCK_CONTROLS {
-                enforcement.record_not_enforced(control, format!("nothing but modes: {reason}"));
+                enforcement.record_not_enforced(control, format!("file modes only: {reason}"));
             }
             record_absent_git(request, enforcement);
             Err(refused(control, reason, LANDLOCK))

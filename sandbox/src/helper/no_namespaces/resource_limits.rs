@@ -24,7 +24,7 @@ pub(super) fn set_limits(
     limit_disk(disk, enforcement)?;
     limit_pids(user, pids, go, enforcement)?;
     let data = "RLIMIT_DATA of each process, and a supervisor ends the step when the sum is above (buffers of sockets, \
-                contents of pipes, locks and files on their way are not seen), bytes:";
+                data in pipes, locks and files in transit are not counted), bytes:";
     let cpu = "RLIMIT_CPU of each process, and a supervisor ends the step when the sum is above, seconds:";
     match (memory, &go.claim.held.memory) {
         (Limit::Max(_), Some(held)) => enforcement.record_enforced(Control::MemoryLimit, held),
@@ -102,7 +102,7 @@ fn count_threads(uid: u32) -> u64 {
         entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
             && entry.metadata().is_ok_and(|meta| meta.uid() == uid || is_owned_by(&entry.path(), uid))
     });
-    // A process that has ended since has none.
+    // A process that has ended since has no status file.
     own.map(|entry| std::fs::read_dir(entry.path().join("task")).map_or(0, |tasks| tasks.count() as u64)).sum()
 }
 

@@ -179,7 +179,7 @@ fn unmentioned_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Op
     Some(found.advice(format!("Read `{}`.", other.name)).about(other.name.clone()))
 }
 
-/// Reports that the query does not read the thing that the question asks for first.
+/// Reports a query that does not read the thing that the question asks for first.
 fn missing_head_entity(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Option<SemanticFinding> {
     let shape = input.shape;
     let lead = (0..question.words.len().min(4)).find(|at| LEAD_WORDS.contains(&question.word_at(*at)))?;

@@ -52,7 +52,7 @@ pub(super) fn check(
     reader.found.into_iter().map(finding).collect()
 }
 
-/// Returns the first range of a name as a whole word.
+/// Returns the range of the first occurrence of a name as a whole word.
 fn name_range(text: &str, name: &str) -> std::ops::Range<usize> {
     let is_within = |sign: Option<char>| sign.is_some_and(|sign| sign.is_alphanumeric() || sign == '_');
     let found = text.match_indices(name).find(|(at, _)| {
@@ -170,7 +170,7 @@ struct JoinGraph<'a, 'b> {
     visitor: &'a JoinVisitor<'b>,
     relations: Vec<JoinRelation>,
     links: Vec<BTreeSet<usize>>,
-    /// The relations that each operand of an OR connects on its own.
+    /// The relations that each operand of an OR connects, one set for each operand.
     alternatives: Vec<BTreeSet<usize>>,
     /// The relations that are compared with the same value, by value.
     equals: BTreeMap<String, BTreeSet<usize>>,
@@ -324,7 +324,7 @@ impl JoinGraph<'_, '_> {
         }
     }
 
-    /// Returns the sets of relations that the operands of a condition connect, each on its own.
+    /// Returns one set of connected relations for each operand of a condition.
     fn alternative_sets(&self, condition: &Expr, depth: usize) -> Vec<BTreeSet<usize>> {
         match strip_wrappers(condition) {
             Expr::BinaryOp { left, op: BinaryOperator::Or | BinaryOperator::And, right }

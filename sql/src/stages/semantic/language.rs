@@ -37,7 +37,7 @@ const FOREIGN_WORDS: &[&str] = &[
     "sabase", "sabse", "vaala", "vaale",
 ];
 
-/// Reports whether a question is in English, or too short to tell.
+/// Reports whether a question is in English, or too short for a decision.
 pub(super) fn is_english(question: &ParsedQuestion) -> bool {
     let words = || question.words.iter().filter(|word| !word.is_quoted);
     let letters = |is_wanted: fn(char) -> bool| {

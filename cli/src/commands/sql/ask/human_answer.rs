@@ -28,7 +28,7 @@ fn best_attempt(answer: &AskAnswer) -> Option<&AskAttempt> {
     answer.attempts.iter().find(|attempt| Some(attempt.number) == answer.best)
 }
 
-/// Renders an attempt that was not accepted. Each line is marked, so that it is not taken for an answer.
+/// Renders an attempt that was not accepted. Each line is marked, so that no reader mistakes the attempt for an answer.
 fn render_best(best: &AskAttempt) -> String {
     let mut text = format!("best attempt ({}, {}; do not run it):\n", best.number, best.outcome.as_str());
     for line in best.statement.as_deref().unwrap_or_default().lines() {

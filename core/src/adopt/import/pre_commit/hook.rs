@@ -69,7 +69,7 @@ struct HookManifest {
 enum FilenamePassing {
     /// As arguments, as many as fit.
     Arguments,
-    /// As arguments, at most this many per call.
+    /// As arguments; the value is the maximum number per call.
     AtMost(u32),
     /// Not at all.
     Omitted,

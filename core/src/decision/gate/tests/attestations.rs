@@ -1,4 +1,4 @@
-//! Tests the gate with our own records of runs.
+//! Tests the gate with Proctor's own records of runs.
 
 use super::*;
 

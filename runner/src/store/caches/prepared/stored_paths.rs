@@ -55,7 +55,7 @@ pub(in super::super) fn remove_path(
     Ok(true)
 }
 
-/// Removes what a killed removal has left.
+/// Removes the remains of a removal that was killed.
 pub(in super::super) fn remove_abandoned_paths(
     store: &CacheStore,
     mut remove: impl FnMut(&crate::store::directory::Directory, PathBuf, &str),

@@ -23,7 +23,7 @@ fn is_small_body(body: &SetExpr) -> bool {
     match body {
         SetExpr::Values(_) => true,
         SetExpr::Query(query) => is_small_query(query),
-        // This includes recursive common table expressions that count.
+        // Recursive common table expressions that only count are included.
         SetExpr::SetOperation { left, .. } => is_small_body(left),
         SetExpr::Select(select) => {
             let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(list, _) if list.is_empty());
