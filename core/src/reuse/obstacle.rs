@@ -27,8 +27,6 @@ pub enum ReuseObstacle {
         /// The paths.
         paths: Vec<RelPath>,
     },
-    /// The step judges SQL.
-    Sql,
     /// The steps of the run see the worktree itself, not a private copy.
     SharedTree,
     /// The step did not pass.
@@ -88,7 +86,6 @@ impl fmt::Display for ReuseObstacle {
                 let paths = paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
                 return write!(f, "a step of its skill changed {paths} of `needs_paths`");
             }
-            Self::Sql => "it judges SQL",
             Self::SharedTree => "steps see the worktree itself, not a private copy",
             Self::NotPassed => "it did not pass",
             Self::Flaky => "it passed only on a retry",
@@ -126,7 +123,6 @@ pub fn plan_obstacle(skill: &PlannedSkill, step: &PlannedStep) -> Option<ReuseOb
         (skill.determinism == Determinism::D2, ReuseObstacle::Nondeterministic),
         (step.network == Network::Allow, ReuseObstacle::Network),
         (step.read_only == ReadOnly::Off || step.fixes.is_some(), ReuseObstacle::ChangesWorktree),
-        (step.sql.is_some(), ReuseObstacle::Sql),
     ];
     let cache = skill.caches.iter().find(|cache| !skill.transparent_caches.contains(cache));
     let cache = cache.map(|path| ReuseObstacle::Cache { path: path.clone() });

@@ -21,7 +21,7 @@ use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
 use crate::step::step_runner::{
-    Execution, JudgedAttempt, StepRun, discard_layer, execute_with_files, not_started_step,
+    Execution, JudgedAttempt, StepRun, argv_with_sql_files, discard_layer, execute_with_files, not_started_step,
 };
 
 /// Runs `step` on top of `stack`, or uses a stored result. The result does not contain the caller's secrets.
@@ -162,6 +162,7 @@ pub(crate) async fn reuse_key(
     }
     let below = stack.stored_results()?;
     let (mut policy, _) = context.policy(skill, step, TreeMounts::None).ok()?;
+    policy.argv = argv_with_sql_files(context, &policy.argv, (skill, step), stack).ok()?;
     let mounted = context.mounted_directories(skill);
     // The future is large, and most runs have no cluster.
     let worker = Box::pin(worker_route(context, (skill, step), (&policy, files), (&mounted, &below))).await;

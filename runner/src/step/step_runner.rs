@@ -60,7 +60,7 @@ pub(crate) enum Execution {
 
 /// The reason why a step has no command to run.
 #[derive(Debug, thiserror::Error)]
-enum StepCommandError {
+pub(crate) enum StepCommandError {
     /// The files to check cannot be selected.
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -287,7 +287,7 @@ fn return_sandbox(
 }
 
 /// Returns the command; for a step that judges SQL, with the files that it checks as arguments.
-fn argv_with_sql_files(
+pub(crate) fn argv_with_sql_files(
     context: &RunContext,
     argv: &Argv,
     (skill, step): (&PlannedSkill, &PlannedStep),
