@@ -78,6 +78,7 @@ mod spec_directories;
 mod sql;
 mod sql_external;
 mod sql_observability;
+mod sql_reuse;
 mod sql_run;
 mod sql_steps;
 mod sql_verifiers;
@@ -148,6 +149,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         init::CASES,
         interruption::CASES,
         launcher::CASES,
+        sql_reuse::CASES,
         sql_steps::CASES,
         sql_verifiers::CASES,
         predecessor_format::CASES,
@@ -239,6 +241,7 @@ fn daemon_cases() -> Vec<&'static CaseDefinition> {
         repository_formats::CASES,
         gate::CASES,
         interruption::CASES,
+        sql_reuse::CASES,
         sql_steps::CASES,
         sql_verifiers::CASES,
         predecessor_mistakes::CASES,

@@ -71,12 +71,7 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller, screen: &mut Screen) -> Resul
     result
 }
 
-fn verify(
-    args: &RunArgs,
-    caller: &Caller,
-    reports: &mut ReportOutputs,
-    screen: &mut Screen,
-) -> Result<u8, CliError> {
+fn verify(args: &RunArgs, caller: &Caller, reports: &mut ReportOutputs, screen: &mut Screen) -> Result<u8, CliError> {
     reject_conflicting_options(args, caller)?;
     require_whole_profile(skills_wanted(args), args.changeset.as_ref(), args.rev.as_deref()).map_err(engine_error)?;
     reports.add_files(&args.reports.report, caller)?;
@@ -89,8 +84,7 @@ fn verify(
     let is_in_daemon = found.is_some();
     let work = async move {
         let backend = RunBackend::new(found, args, &operator, caller, screen)?;
-        let mut runs =
-            CommandRuns::with_backend(backend, &operator, args, (repo, Reuse::Never), reports, caller)?;
+        let mut runs = CommandRuns::with_backend(backend, &operator, args, (repo, Reuse::Never), reports, caller)?;
         runs.patch_target = target;
         let result = runs.run_all(operator, screen).await;
         runs.finish_exports(screen).await;

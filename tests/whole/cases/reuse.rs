@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use crate::environment::{Repo, TestEnvironment, fail_step, wait_for_step, waiting_command};
-use crate::needs::{CaseDefinition, DUCKDB_LIBRARY, Needs, case};
+use crate::machine;
+use crate::needs::{CaseDefinition, Needs, case};
 use crate::process::FinishedProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
-use crate::{binaries, machine};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::nothing_is_executed_while_nothing_changes", unchanged_tree_executes_nothing),
@@ -41,17 +41,6 @@ pub(super) const CASES: &[CaseDefinition] = &[
     reuse_case("reuse::recheck_that_takes_too_long_is_repeated_with_the_caches", slow_recheck_is_repeated),
     reuse_case("reuse::source_of_a_derived_file_is_an_input", source_of_derived_file_is_input),
     reuse_case("reuse::damaged_results_are_found_and_all_can_be_removed", results_are_verified_and_pruned),
-    reuse_case("reuse::sql_is_judged_again_after_a_change_of_its_inputs", sql_is_judged_after_change),
-    case("reuse::judgement_of_postgres_is_reused", judgement_of_postgres_is_reused).needs(&[
-        Needs::Sandbox,
-        Needs::Views,
-        Needs::Postgres,
-    ]),
-    case("reuse::engine_library_of_a_judgement_is_an_input", engine_library_is_input).needs(&[
-        Needs::Sandbox,
-        Needs::Views,
-        Needs::Duckdb,
-    ]),
 ];
 
 const fn reuse_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
@@ -102,7 +91,7 @@ impl<'e> ReuseRepo<'e> {
     }
 
     /// Runs a command that needs the state directory as an option.
-    fn proctor(&self, words: &[&str]) -> FinishedProcess {
+    pub(super) fn proctor(&self, words: &[&str]) -> FinishedProcess {
         let state = self.env.state_dir();
         self.repo.proctor(&[words, &["--state-dir", state.to_str().expect("UTF-8")]].concat())
     }
@@ -263,59 +252,6 @@ fn operator_disables_reuse(env: &TestEnvironment) {
     assert_eq!(reuse.executed(), ["one"]);
     let explained = reuse.explain("verify.it/one");
     assert!(explained.contains("the operator's config disables the reuse of results"), "{explained}");
-}
-
-fn sql_is_judged_after_change(env: &TestEnvironment) {
-    let reuse = sql_repository(env, "sqlite");
-    reuse.pass();
-    assert_eq!(reuse.executed(), ["it"]);
-    reuse.repo.write("README.md", "no input of the step");
-    let cached = reuse.pass();
-    assert!(cached.stderr.contains("PASS verify.it (cached)"), "{cached}");
-    reuse.repo.write("queries/b.sql", "SELECT id FROM customers");
-    reuse.pass();
-    assert_eq!(reuse.executed(), ["it"], "a new file that the step checks");
-    assert!(reuse.stdout("it").contains("queries/b.sql"));
-    reuse.pass();
-    assert_eq!(reuse.executed(), [""; 0]);
-    reuse.repo.write("db/schema.sql", "CREATE TABLE customers (id INTEGER)");
-    reuse.repo.run().exits(1);
-    assert_eq!(reuse.executed(), ["it"]);
-    assert!(reuse.stdout("it").contains("no such column: name"), "{}", reuse.stdout("it"));
-}
-
-fn judgement_of_postgres_is_reused(env: &TestEnvironment) {
-    let reuse = sql_repository(env, "postgres");
-    reuse.pass();
-    reuse.pass();
-    assert_eq!(reuse.executed(), [""; 0], "{}", reuse.explain("verify.it/it"));
-    reuse.repo.write("queries/a.sql", "SELECT nmae FROM customers");
-    reuse.repo.run().exits(1);
-    assert_eq!(reuse.executed(), ["it"]);
-}
-
-fn engine_library_is_input(env: &TestEnvironment) {
-    let library = binaries::client_program(DUCKDB_LIBRARY);
-    env.set_caller_var(proctor_core::sql::DUCKDB_VARIABLE, library.to_str().expect("UTF-8"));
-    let reuse = sql_repository(env, "duckdb");
-    reuse.pass();
-    reuse.pass();
-    assert_eq!(reuse.executed(), [""; 0], "{}", reuse.explain("verify.it/it"));
-    let inputs = reuse.proctor(&["explain", "cache", "-v", "verify.it/it"]).exits(0).stdout;
-    let is_read = |path: &std::path::Path| inputs.contains(&format!("read   {}\n", path.display()));
-    assert!(
-        is_read(&library.canonicalize().expect("exists")) && is_read(&binaries::built_program("proctor-sql")),
-        "{inputs}"
-    );
-}
-
-/// Creates a repository whose step `it` judges a query.
-fn sql_repository<'e>(env: &'e TestEnvironment, dialect: &str) -> ReuseRepo<'e> {
-    let keys = format!("dialect: {dialect}, schema: [db/schema.sql], files: [\"queries/*.sql\"]");
-    let reuse = ReuseRepo::new(env, [TestStep::sql("it", &keys)]);
-    reuse.repo.write("db/schema.sql", "CREATE TABLE customers (id INTEGER, name TEXT)");
-    reuse.repo.write("queries/a.sql", "SELECT name FROM customers");
-    reuse
 }
 
 fn unobservable_steps_are_executed(env: &TestEnvironment) {
