@@ -535,7 +535,7 @@ fn names_unusable_hook_paths(env: &TestEnvironment) {
     let install = || repo.proctor(&["hook", "install"]);
     let hook = repo.file(".git/hooks/pre-push");
     std::fs::create_dir_all(&hook).expect("made");
-    install().exits(2).prints_to_stderr(&["stands a directory", "hint:"]);
+    install().exits(2).prints_to_stderr(&["is a directory", "hint:"]);
     std::fs::remove_dir(&hook).expect("removed");
     repo.link(".git/hooks/pre-push", Path::new("nowhere"));
     install().exits(2).prints_to_stderr(&["a link without a target"]);
