@@ -149,6 +149,16 @@ impl TestEnvironment {
     pub(crate) fn finish(&self, running: RunningProcess) -> FinishedProcess {
         let finished = running.wait();
         let timeout = if finished.code.is_none() { KILL_TIMEOUT } else { Duration::ZERO };
+        self.inspect(finished, timeout)
+    }
+
+    /// Waits for a client to exit, and inspects what it left. A daemon ends a command whose client exits before it.
+    pub(crate) fn finish_client(&self, running: RunningProcess) -> FinishedProcess {
+        self.inspect(running.wait(), KILL_TIMEOUT)
+    }
+
+    /// Panics if processes of a run do not end within the timeout, or if its documents are wrong.
+    fn inspect(&self, finished: FinishedProcess, timeout: Duration) -> FinishedProcess {
         if let Err(left) = machine::wait_for_processes_to_exit(&self.marker, timeout) {
             panic!("processes {left:?} outlived their run\n{finished}");
         }

@@ -50,9 +50,9 @@ fn prints_plain_pass_alone(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     let daemon = env.start_ready_daemon();
     let program = lonely_launcher(env);
-    let exec = |words: &[&str]| env.finish(start_exec(env, &program, &repo, &env.socket_path(), words));
-    // On a busy machine a command may take longer than the launcher waits; it hands such a command over.
-    let run = (0..50).map(|_| exec(&["--", "sh", "-c", "echo out; echo err >&2"])).find(|run| run.code != Some(5));
+    let exec = |words: &[&str]| env.finish_client(start_exec(env, &program, &repo, &env.socket_path(), words));
+    // On a busy machine a command may take longer than the launcher waits; it then fails to hand the command over.
+    let run = (0..500).map(|_| exec(&["--", "sh", "-c", "echo out; echo err >&2"])).find(|run| run.code != Some(5));
     let run = run.expect("a command that the launcher prints").exits(0);
     assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("out\n", "err\n"));
     let others: [&[&str]; 5] = [
