@@ -4,6 +4,10 @@
 CARGO ?= cargo
 # Not `cargo xtask`: if cargo builds only this package, its dependencies have other features than in the tests.
 XTASK = $(or $(CARGO_TARGET_DIR),target)/debug/xtask
+LINTS = -Dwarnings
+# Makes cargo use what `cargo clippy` has checked instead of checking all packages again, as if clippy called it.
+AS_CLIPPY = RUSTC_WORKSPACE_WRAPPER="$$(rustc --print sysroot)/bin/clippy-driver" \
+	CLIPPY_ARGS=$(LINTS)__CLIPPY_HACKERY__
 # Programs of the tests. Tests that need a missing program are skipped.
 TEST_PROGRAMS = make node npm venv pytest go sqlite3 gdb strace jq zstd script chromium systemd-nspawn faketime \
 	prometheus-client postgresql mariadb-server curl groff zsh fish xmllint shellcheck bwrap mkfs.btrfs mkfs.xfs filefrag
@@ -44,11 +48,11 @@ test-long: ## run all variants and full campaigns, which a release requires; tak
 check: check-deps ## check format, lints, dependencies, schemas, repository rules (xtask tidy) and documentation
 	@scripts/need cargo cc git
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- $(LINTS)
 	@$(CARGO) build --quiet --workspace --bin xtask
 	@$(XTASK) schemas --check
 	@$(XTASK) tidy --check
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --lib --bins --examples
+	$(AS_CLIPPY) RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --lib --bins --examples
 
 check-deps: ## check licences, bans, sources and advisories of dependencies, if cargo-deny is installed
 	@scripts/need cargo

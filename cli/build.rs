@@ -5,6 +5,7 @@ use std::env;
 /// Links the programs at a fixed address. The dynamic loader would otherwise process tens of thousands of relocations at
 /// each start, which takes a millisecond and more, and their table would make the programs larger. Libraries, stack and
 /// heap still have random addresses.
+#[expect(clippy::disallowed_methods, reason = "cargo passes the target to a build script in the environment")]
 fn main() {
     println!("cargo:rerun-if-changed=../cli/build.rs");
     if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
