@@ -209,6 +209,7 @@ fn bind_statement(
     match read_tree(session, sql, &prepared, deadline)? {
         StatementTree::Tree(tree) => {
             bound.actions = match node_tree::read(&tree) {
+                Some(facts) if facts.uses_cursor => return Err(SessionError::NoCursor),
                 Some(facts) => {
                     bound.writes_in_with = facts.writes_in_with;
                     statement_actions::from_facts(&facts, content, session, deadline)?

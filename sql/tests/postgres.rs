@@ -184,6 +184,12 @@ fn rejects_with_code_and_place() {
         assert_eq!(&sql[span.start..span.end], place, "{sql}");
         assert_eq!(candidate.filter(|name| !found.candidates.iter().any(|one| one == name)), None, "{found:#?}");
     }
+    for sql in [
+        "DELETE FROM orders WHERE CURRENT OF c",
+        "WITH w AS (UPDATE orders SET paid = true WHERE CURRENT OF c) SELECT 1",
+    ] {
+        pool.assert_codes(&request(SqlPolicy::Write, sql), &[SqlCode::BindError]);
+    }
     // Every wrong name is reported at once.
     let judgement = pool.judge(&request(SqlPolicy::Read, "SELECT nmae, teir FROM customers WHERE born2 > now()"));
     assert_eq!(judgement.diagnostics.iter().filter(|found| found.code == SqlCode::UnknownColumn).count(), 3);

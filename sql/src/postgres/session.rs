@@ -33,6 +33,9 @@ pub(super) enum SessionError {
     /// The deadline passed.
     #[error("the time limit was reached")]
     TimedOut,
+    /// The statement changes the row at the position of a cursor, but statements that open cursors are refused.
+    #[error("the statement runs alone, so no cursor is open for `WHERE CURRENT OF`")]
+    NoCursor,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]
     ResultTooLarge(u64),
