@@ -725,11 +725,12 @@ class SpecProblem(TypedDict):
 class SqlAllow(TypedDict, total=False):
     """The names that a statement may use, as a restriction of the policy. An empty list allows every name."""
 
-    # Columns, as `table.column`. A table without an entry has no restriction.
+    # Columns, as `table.column` or `schema.table.column`. A table without an entry has no restriction.
     columns: list[str]
     # Functions in addition to the dialect's own list of harmless functions.
     functions: list[str]
-    # Tables and views, as `table` or `schema.table`, in any case. A view also needs its underlying tables on the list.
+    # Tables and views, as `table` or `schema.table`, in any case. A name that contains a dot is in double quotes. A
+    # view also needs its underlying tables on the list.
     tables: list[str]
 
 

@@ -29,11 +29,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy};
+use proctor_core::sql::{Dialect, SqlCode, SqlPolicy};
 use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
@@ -255,7 +256,7 @@ impl SqlEngine for DuckDb {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check(&self.content, sql, bound, allow)?;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
+use proctor_core::sql::{Dialect, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
@@ -276,7 +277,7 @@ pub trait SqlEngine {
         &mut self,
         _sql: &str,
         _bound: &BoundStatement,
-        _allow: &SqlAllow,
+        _allow: &NameLists,
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         Ok(())

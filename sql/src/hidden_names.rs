@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlDiagnostic, StatementView};
+use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StatementView};
 
-use crate::allow_lists;
-use crate::catalog::Catalog;
+use crate::allow_lists::{self, NameLists};
+use crate::catalog::{Catalog, bare_name, split_name};
 use crate::lexer;
 
 /// The replacement for a name that is off the lists.
@@ -63,7 +63,7 @@ const ORDINARY_WORDS: [&str; 30] = [
 ];
 
 /// Returns the tables and views of a catalog that the lists allow, each with its allowed columns.
-pub(crate) fn visible_catalog(catalog: &Catalog, allow: &SqlAllow) -> Catalog {
+pub(crate) fn visible_catalog(catalog: &Catalog, allow: &NameLists) -> Catalog {
     let tables = catalog.tables.iter().filter(|table| allow_lists::is_table_allowed(allow, &table.name));
     let with_columns = tables.map(|table| {
         let mut table = table.clone();
@@ -92,16 +92,18 @@ pub(crate) struct HiddenNames {
 
 impl HiddenNames {
     /// Returns the names that the lists hide; `None` if the request has no lists.
-    pub(crate) fn new(catalog: &Catalog, allow: &SqlAllow, sql: &str, dialect: Dialect) -> Option<Self> {
+    pub(crate) fn new(catalog: &Catalog, allow: &NameLists, sql: &str, dialect: Dialect) -> Option<Self> {
         if !allow_lists::has_name_lists(allow) {
             return None;
         }
-        let listed = |names: &[String]| names.iter().map(|name| bare_lowercase_name(name)).collect::<BTreeSet<_>>();
-        let mut shown = catalog_names(&visible_catalog(catalog, allow));
-        shown.extend(listed(&allow.tables));
-        shown.extend(listed(&allow.columns));
+        let bare_lowercase_name = |name: &str| bare_name(name, dialect).to_ascii_lowercase();
+        let mut shown = catalog_names(&visible_catalog(catalog, allow), dialect);
+        // The lists quote names with dots in all dialects.
+        let last_part = |name: &String| split_name(name, &['"']).pop().unwrap_or_default().to_ascii_lowercase();
+        shown.extend(allow.tables.iter().map(last_part));
+        shown.extend(allow.columns.iter().map(|entry| entry.column.to_ascii_lowercase()));
         let mentioned = lexer::possible_names(sql, dialect);
-        let mut names: BTreeSet<String> = catalog_names(catalog).difference(&shown).cloned().collect();
+        let mut names: BTreeSet<String> = catalog_names(catalog, dialect).difference(&shown).cloned().collect();
         let mut unsaid: BTreeSet<String> = names.difference(&mentioned).cloned().collect();
         // If a column is hidden and another table shows a column with the same name, only the qualified name is hidden.
         for table in &catalog.tables {
@@ -168,16 +170,12 @@ fn shows_only_columns(message: &str) -> bool {
 }
 
 /// Returns the names of tables and columns in a catalog, in lower case and without schemas.
-fn catalog_names(catalog: &Catalog) -> BTreeSet<String> {
+fn catalog_names(catalog: &Catalog, dialect: Dialect) -> BTreeSet<String> {
     let names = catalog.tables.iter().flat_map(|table| {
-        std::iter::once(bare_lowercase_name(&table.name))
+        std::iter::once(bare_name(&table.name, dialect).to_ascii_lowercase())
             .chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
     });
     names.collect()
-}
-
-fn bare_lowercase_name(name: &str) -> String {
-    name.rsplit_once('.').map_or(name, |(_, bare)| bare).to_ascii_lowercase()
 }
 
 /// Reports whether a text mentions one of the names.

@@ -24,10 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
+use proctor_core::sql::{Dialect, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
 use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
@@ -341,7 +342,7 @@ impl SqlEngine for Postgres {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check_cascades(&self.content, bound, allow)?;

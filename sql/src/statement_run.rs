@@ -7,6 +7,7 @@ use proctor_core::sql::{
     Dialect, ResultRows, SqlCode, SqlPolicy, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict, StageName, VERSION,
 };
 
+use crate::allow_lists::NameLists;
 use crate::chain::Chain;
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, ExecutionBounds, SqlEngine};
@@ -268,7 +269,12 @@ pub(crate) fn run_statements(
 /// Returns the message of an error without the names that are off the lists of the request.
 pub(crate) fn error_message(error: &RunError, request: &SqlRequest, engine: &dyn SqlEngine) -> String {
     let message = error.to_string();
-    let hidden = HiddenNames::new(engine.catalog(), &request.allow, &request.sql, request.dialect);
+    let hidden = HiddenNames::new(
+        engine.catalog(),
+        &NameLists::new(&request.allow, request.dialect),
+        &request.sql,
+        request.dialect,
+    );
     match (hidden, error) {
         (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal.code, &message),
         (Some(hidden), _) => hidden.mask_text(&message),

@@ -409,7 +409,9 @@ fn enforces_lists() {
 
 fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
     let schema = "CREATE TABLE users (id int, a text, \"A\" text); CREATE TABLE \"Users\" (id int, pin text);
-        CREATE SCHEMA main; CREATE TABLE main.users (pin text);";
+        CREATE SCHEMA main; CREATE TABLE main.users (pin text);
+        CREATE SCHEMA s; CREATE TABLE s.users (id int); CREATE TABLE \"s.users\" (id int, pin text);
+        CREATE TABLE s.\"a.b\" (id int); CREATE TABLE \"s.a\" (b int);";
     let judge = |tables: &[&str], columns: &[&str], sql: &str| {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let allow = SqlAllow { tables: owned(tables), columns: owned(columns), ..SqlAllow::default() };
@@ -420,6 +422,13 @@ fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
         (&["users"][..], &[][..], "SELECT pin FROM \"Users\""),
         (&["users"], &[], "SELECT pin FROM main.users"),
         (&["Users"], &[], "SELECT id FROM users"),
+        (&["main.users"], &[], "SELECT id FROM users"),
+        (&["s.users"], &[], "SELECT pin FROM \"s.users\""),
+        (&["s.users"], &[], "DELETE FROM \"s.users\" WHERE id = 1"),
+        (&["\"s.users\""], &[], "SELECT id FROM s.users"),
+        (&["s.users"], &[], "CREATE TABLE s.users2 (id int)"),
+        (&["s.a"], &[], "SELECT id FROM s.\"a.b\""),
+        (&["\"s.users\""], &["\"s.users\".id", "s.users.pin"], "SELECT pin FROM \"s.users\""),
         (&[], &["users.a"], "SELECT \"A\" FROM users"),
         (&[], &["users.id", "users.a"], "SELECT * FROM users"),
         (&[], &["users.a"], "INSERT INTO users (\"A\") VALUES ('x')"),
@@ -429,6 +438,12 @@ fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
     for (tables, columns, sql) in [
         (&["users"][..], &["users.a"][..], "SELECT a FROM users"),
         (&["Users"], &[], "SELECT pin FROM \"Users\""),
+        (&["public.users"], &[], "SELECT id FROM users"),
+        (&["main.users"], &[], "SELECT pin FROM main.users"),
+        (&["s.users"], &[], "SELECT id FROM s.users"),
+        (&["\"s.users\""], &["\"s.users\".id"], "SELECT id FROM \"s.users\""),
+        (&["\"s.users\""], &[], "DELETE FROM \"s.users\" WHERE id = 1"),
+        (&["s.\"a.b\""], &[], "INSERT INTO s.\"a.b\" (id) VALUES (1)"),
         (&[], &["users.ID", "users.A"], "SELECT \"A\" FROM users WHERE id = 1"),
     ] {
         assert_eq!(judge(tables, columns, sql), SqlVerdict::Ok, "{sql}");

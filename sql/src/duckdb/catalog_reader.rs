@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::internal_queries::query_texts;
 use super::plan_actions::MacroActions;
 use super::query_error::QueryError;
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment, joined_name};
 
 /// Runs an internal query and returns its rows as texts.
 pub(super) type TextQuery<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, QueryError> + 'a;
@@ -212,7 +212,7 @@ pub(super) fn read_comments(connection: &Connection) -> Result<Vec<SchemaComment
 }
 
 fn qualified_name(schema: &str, table: &str) -> String {
-    if schema.eq_ignore_ascii_case("main") { table.to_owned() } else { format!("{schema}.{table}") }
+    if schema.eq_ignore_ascii_case("main") { joined_name(&[table]) } else { joined_name(&[schema, table]) }
 }
 
 pub(super) fn quote_identifier(name: &str) -> String {

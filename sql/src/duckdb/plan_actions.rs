@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::builtin_allowlist::{self, TableFunctionAccess};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, joined_name};
 use crate::engine::Action;
 
 /// Operators that only compute rows from rows.
@@ -321,9 +321,9 @@ impl PlanReader<'_> {
     pub(super) fn catalog_name(&self, catalog: &str, schema: &str, table: &str) -> String {
         let is_home = catalog.is_empty() || catalog.eq_ignore_ascii_case(self.database_name);
         match (is_home, schema.is_empty() || schema.eq_ignore_ascii_case("main")) {
-            (true, true) => table.to_owned(),
-            (true, false) => format!("{schema}.{table}"),
-            (false, _) => format!("{catalog}.{schema}.{table}"),
+            (true, true) => joined_name(&[table]),
+            (true, false) => joined_name(&[schema, table]),
+            (false, _) => joined_name(&[catalog, schema, table]),
         }
     }
 }

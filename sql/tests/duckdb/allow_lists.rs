@@ -16,6 +16,7 @@ pub(crate) fn all() -> Vec<(&'static str, ListTest)> {
     vec![
         ("rejects_names_off_lists", rejects_names_off_lists),
         ("accepts_names_on_lists", accepts_names_on_lists),
+        ("names_with_dots_are_not_qualified_names", names_with_dots_are_not_qualified_names),
         ("rejects_unbounded_rewrites", rejects_unbounded_rewrites),
         ("findings_hide_names_off_lists", findings_hide_names_off_lists),
         ("rejects_functions_that_bind_text", rejects_functions_that_bind_text),
@@ -239,6 +240,34 @@ fn accepts_names_on_lists() -> Result<(), Failed> {
         ("CREATE VIEW x AS SELECT id FROM orders", SqlPolicy::Migrate, "orders,x", ""),
         ("CREATE TABLE x (a INTEGER REFERENCES orders(id))", SqlPolicy::Migrate, "orders,x", ""),
     ])
+}
+
+fn names_with_dots_are_not_qualified_names() -> Result<(), Failed> {
+    let schema = "CREATE SCHEMA s; CREATE TABLE s.users (id INTEGER); CREATE TABLE \"s.users\" (id INTEGER, pin INTEGER);
+        CREATE TABLE users (id INTEGER); CREATE TABLE \"main.users\" (id INTEGER); CREATE TABLE s.\"a.b\" (id INTEGER);";
+    let (ok, reject) = (SqlVerdict::Ok, SqlVerdict::Reject);
+    for (sql, policy, tables, columns, expected) in [
+        ("SELECT id FROM s.users", SqlPolicy::Read, "s.users", "", ok),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "s.users", "", reject),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "\"s.users\"", "", ok),
+        ("SELECT id FROM s.users", SqlPolicy::Read, "\"s.users\"", "", reject),
+        ("SELECT id FROM \"main.users\"", SqlPolicy::Read, "users", "", reject),
+        ("SELECT id FROM users", SqlPolicy::Read, "main.users", "", ok),
+        ("SELECT id FROM s.\"a.b\"", SqlPolicy::Read, "s.\"a.b\"", "", ok),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "\"s.users\"", "\"s.users\".id,s.users.pin", reject),
+        ("UPDATE \"s.users\" SET pin = 1 WHERE id = 1", SqlPolicy::Write, "s.users", "", reject),
+        ("INSERT INTO \"s.users\" (id) VALUES (1)", SqlPolicy::Write, "\"s.users\"", "\"s.users\".id", ok),
+        ("ALTER TABLE \"s.users\" ADD COLUMN x INTEGER DEFAULT 1", SqlPolicy::Migrate, "s.users", "", reject),
+        ("ALTER TABLE \"s.users\" ADD COLUMN x INTEGER DEFAULT 1", SqlPolicy::Migrate, "\"s.users\"", "", ok),
+        ("CREATE TABLE x (id INTEGER REFERENCES \"s.users\")", SqlPolicy::Migrate, "x,s.users", "", reject),
+    ] {
+        let request = SqlRequest { schema: vec![schema.to_owned()], ..request(sql, policy, tables, columns) };
+        let judgement = judge(&[request])?.remove(0);
+        if judgement.verdict != expected {
+            return Err(format!("{sql} ({tables}; {columns}): {:#?}", judgement.diagnostics).into());
+        }
+    }
+    Ok(())
 }
 
 fn rejects_unbounded_rewrites() -> Result<(), Failed> {
