@@ -118,6 +118,17 @@ pub struct SchemaComment {
 pub struct Catalog {
     /// The tables and views, in the order in which the engine lists them.
     pub tables: Vec<CatalogTable>,
+    /// The enum types with names, if a statement of the dialect can read their values.
+    pub enum_types: Vec<EnumType>,
+}
+
+/// An enum type with a name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnumType {
+    /// The name without its schema, as written at creation.
+    pub name: String,
+    /// The definition with all values, as in the declared types of columns.
+    pub definition: String,
 }
 
 impl Catalog {

@@ -13,6 +13,7 @@ mod cell_values;
 mod content_refresh;
 mod deadline_guard;
 mod duckdb_errors;
+mod enum_types;
 mod generated_columns;
 mod internal_queries;
 mod keyed_update;
@@ -260,6 +261,7 @@ impl SqlEngine for DuckDb {
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check(&self.content, sql, bound, allow)?;
+        self.check_enum_types(sql, bound, allow)?;
         self.check_generated_columns(sql, bound, allow)
     }
 

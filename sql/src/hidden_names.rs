@@ -11,7 +11,7 @@ use std::ops::Range;
 use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StatementView};
 
 use crate::allow_lists::{self, NameLists};
-use crate::catalog::{Catalog, bare_name, split_name};
+use crate::catalog::{Catalog, CatalogTable, EnumType, bare_name, split_name};
 use crate::lexer;
 
 /// The replacement for a name that is off the lists.
@@ -79,7 +79,11 @@ pub(crate) fn visible_catalog(catalog: &Catalog, allow: &NameLists) -> Catalog {
         });
         table
     });
-    Catalog { tables: with_columns.collect() }
+    let tables: Vec<CatalogTable> = with_columns.collect();
+    let columns = || tables.iter().flat_map(|table| &table.columns);
+    let is_shown = |one: &&EnumType| columns().any(|column| column.declared_type.contains(&one.definition));
+    let enum_types = catalog.enum_types.iter().filter(is_shown).cloned().collect();
+    Catalog { tables, enum_types }
 }
 
 /// The names of tables and columns that a judgement must not reveal.
@@ -88,6 +92,8 @@ pub(crate) struct HiddenNames {
     names: BTreeSet<String>,
     /// The subset of `names` that the text does not contain.
     unmentioned: BTreeSet<String>,
+    /// The definitions of the enum types that no listed column has.
+    enum_definitions: Vec<String>,
 }
 
 impl HiddenNames {
@@ -97,7 +103,9 @@ impl HiddenNames {
             return None;
         }
         let bare_lowercase_name = |name: &str| bare_name(name, dialect).to_ascii_lowercase();
-        let mut shown = catalog_names(&visible_catalog(catalog, allow), dialect);
+        let visible = visible_catalog(catalog, allow);
+        let mut shown = catalog_names(&visible, dialect);
+        let enum_types = catalog.enum_types.iter().filter(|one| !visible.enum_types.contains(one));
         // The lists quote names with dots in all dialects.
         let last_part = |name: &String| split_name(name, &['"']).pop().unwrap_or_default().to_ascii_lowercase();
         shown.extend(allow.tables.iter().map(last_part));
@@ -120,7 +128,8 @@ impl HiddenNames {
                 names.insert(pair);
             }
         }
-        Some(Self { names, unmentioned: unsaid })
+        let enum_definitions = enum_types.map(|one| one.definition.clone()).collect();
+        Some(Self { names, unmentioned: unsaid, enum_definitions })
     }
 
     /// Removes hidden names from a finding.
@@ -154,7 +163,10 @@ impl HiddenNames {
 
     pub(crate) fn mask_text(&self, text: &str) -> String {
         let mut masked = text.to_owned();
-        for place in find_mentions(&self.unmentioned, text).into_iter().rev() {
+        for definition in &self.enum_definitions {
+            masked = masked.replace(definition, &format!("ENUM({MASK})"));
+        }
+        for place in find_mentions(&self.unmentioned, &masked.clone()).into_iter().rev() {
             masked.replace_range(place, MASK);
         }
         masked
@@ -175,7 +187,7 @@ fn catalog_names(catalog: &Catalog, dialect: Dialect) -> BTreeSet<String> {
         std::iter::once(bare_name(&table.name, dialect).to_ascii_lowercase())
             .chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
     });
-    names.collect()
+    names.chain(catalog.enum_types.iter().map(|one| one.name.to_ascii_lowercase())).collect()
 }
 
 /// Reports whether a text mentions one of the names.

@@ -100,7 +100,7 @@ fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &NameLi
 }
 
 /// Returns the statement, and the definitions of the views and macros that it uses directly or indirectly.
-fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, EngineRefusal> {
+pub(super) fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, EngineRefusal> {
     let failed = |error: QueryError| duckdb_errors::ParsedError::from_error(&error, "").to_refusal("");
     let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for query in [VIEWS_QUERY, catalog_reader::MACROS_QUERY] {

@@ -407,7 +407,7 @@ mod tests {
 
     fn plan_and_tree_actions(plan: &Value) -> Vec<Action> {
         let view = CatalogTable { name: "v".to_owned(), is_view: true, ..CatalogTable::default() };
-        let (catalog, known) = (Catalog { tables: vec![view] }, ["query".to_owned()].into());
+        let (catalog, known) = (Catalog { tables: vec![view], ..Catalog::default() }, ["query".to_owned()].into());
         let macro_actions = [Action::Call("current_setting".to_owned())].into();
         let (functions, macros) =
             (["upper".to_owned()].into(), MacroActions::from([("told".to_owned(), macro_actions)]));
@@ -465,7 +465,10 @@ mod tests {
         assert!(plan_and_tree_actions(&from("v")).contains(&view));
         assert!(plan_and_tree_actions(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
         let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});
-        let catalog = Catalog { tables: vec![CatalogTable { name: "v".to_owned(), ..CatalogTable::default() }] };
+        let catalog = Catalog {
+            tables: vec![CatalogTable { name: "v".to_owned(), ..CatalogTable::default() }],
+            ..Catalog::default()
+        };
         let (none, macros) = (BTreeSet::new(), MacroActions::new());
         let reader = PlanReader {
             catalog: &catalog,
