@@ -183,7 +183,7 @@ impl Sqlite {
             let done = self.connection.execute_batch(text);
             if let Err(error) = done {
                 let refusal = sqlite_errors::refusal_from_error(&error, text, self.observer.interrupt_reason());
-                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+                let message = sqlite_errors::schema_message(number + 1, &refusal.message);
                 return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
             }
         }

@@ -50,6 +50,26 @@ fn returns_rows_of_the_schema_and_no_scratch_rows() {
 }
 
 #[test]
+fn schema_fills_virtual_tables() {
+    for (schema, sql) in [
+        ("CREATE VIRTUAL TABLE n USING fts3(body); INSERT INTO n VALUES ('x y')", "SELECT 1 FROM n WHERE n MATCH 'x'"),
+        ("CREATE VIRTUAL TABLE n USING fts4(body); INSERT INTO n VALUES ('x y')", "SELECT 1 FROM n WHERE n MATCH 'x'"),
+        ("CREATE VIRTUAL TABLE n USING fts5(body); INSERT INTO n VALUES ('x y')", "SELECT 1 FROM n WHERE n MATCH 'x'"),
+        (
+            "CREATE VIRTUAL TABLE r USING rtree(id, a, b); INSERT INTO r VALUES (1, 2, 3)",
+            "SELECT id FROM r WHERE a > 1",
+        ),
+        ("CREATE VIRTUAL TABLE r USING rtree_i32(id, a, b); INSERT INTO r VALUES (1, 2, 3)", "SELECT id FROM r"),
+    ] {
+        assert_eq!(json!(result(request(schema, sql)).rows), json!([[1]]), "{schema}");
+    }
+    let dump = "PRAGMA writable_schema = ON; INSERT INTO sqlite_master (type, name, tbl_name, rootpage, sql)
+        VALUES ('table', 'n', 'n', 0, 'CREATE VIRTUAL TABLE n USING fts4(body)')";
+    let refused = format!("{:?}", run(request(dump, "SELECT 1")));
+    assert!(refused.contains("may not be modified; dumps with virtual tables"), "{refused}");
+}
+
+#[test]
 fn limits_rows_and_bytes() {
     let limits = SqlResourceLimits { rows: 2, ..SqlResourceLimits::default() };
     let two = result(SqlRequest { limits, ..request(SHOP, "SELECT id FROM orders ORDER BY id") });
