@@ -12,20 +12,18 @@ use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StatementView};
 
 use crate::allow_lists::{self, NameLists};
 use crate::catalog::{Catalog, CatalogTable, EnumType, bare_name, split_name};
+use crate::engine::EngineRefusal;
 use crate::lexer;
+use crate::stages::run::GENERATED_ROWS_PREFIX;
 
 /// The replacement for a name that is off the lists.
 const MASK: &str = "…";
 /// The message about a broken constraint whose own message could show something that is off the lists.
 const BROKEN_CONSTRAINT: &str = "a constraint or a trigger of the schema refuses the rows";
-/// Parts of the messages about broken constraints that name only columns.
-const COLUMN_CONSTRAINT_PHRASES: [&str; 5] = [
-    "not null constraint failed: ",
-    "unique constraint failed: ",
-    "violates not-null constraint",
-    "cannot be null",
-    "doesn't have a default value",
-];
+/// The message about an error that a trigger or a function of the schema raises with a text of its own.
+const RAISED_ERROR: &str = "a trigger or a function of the schema raises an error";
+/// The beginnings of the engines' codes for such errors: of PostgreSQL and of MySQL.
+const RAISED_ERROR_CODES: [&str; 2] = ["P0001", "1644"];
 /// Characters that mark an adjacent word as a name.
 const NAME_MARKS: [char; 4] = ['`', '"', '\'', '.'];
 /// Words that messages contain regardless of the schema.
@@ -92,6 +90,8 @@ pub(crate) struct HiddenNames {
     names: BTreeSet<String>,
     /// The subset of `names` that the text does not contain.
     unmentioned: BTreeSet<String>,
+    /// Every column, as `table.column` in lower case.
+    columns: BTreeSet<String>,
     /// The definitions of the enum types that no listed column has.
     enum_definitions: Vec<String>,
 }
@@ -129,13 +129,14 @@ impl HiddenNames {
             }
         }
         let enum_definitions = enum_types.map(|one| one.definition.clone()).collect();
-        Some(Self { names, unmentioned: unsaid, enum_definitions })
+        let columns = qualified_columns(catalog, dialect);
+        Some(Self { names, unmentioned: unsaid, columns, enum_definitions })
     }
 
     /// Removes hidden names from a finding.
     pub(crate) fn mask_diagnostic(&self, found: &mut SqlDiagnostic) {
-        if found.code == SqlCode::ConstraintBroken && !shows_only_columns(&found.message) {
-            found.message = BROKEN_CONSTRAINT.to_owned();
+        if let Some(message) = self.replaced_message(found.code, found.engine_code.as_deref(), &found.message) {
+            found.message = message.to_owned();
             found.subject = None;
             found.engine_code =
                 found.engine_code.take().and_then(|code| code.split_once(": ").map(|(code, _)| code.to_owned()));
@@ -154,10 +155,19 @@ impl HiddenNames {
     }
 
     /// Returns the message of a refusal without hidden names.
-    pub(crate) fn mask_refusal(&self, code: SqlCode, message: &str) -> String {
+    pub(crate) fn mask_refusal(&self, refusal: &EngineRefusal, message: &str) -> String {
+        let replaced = self.replaced_message(refusal.code, refusal.engine_code.as_deref(), &refusal.message);
+        replaced.map_or_else(|| self.mask_text(message), str::to_owned)
+    }
+
+    /// Returns the replacement for a message that may contain a text of the schema.
+    fn replaced_message(&self, code: SqlCode, engine_code: Option<&str>, message: &str) -> Option<&'static str> {
+        let is_raised =
+            RAISED_ERROR_CODES.iter().any(|raised| engine_code.is_some_and(|code| code.starts_with(raised)));
         match code {
-            SqlCode::ConstraintBroken if !shows_only_columns(message) => BROKEN_CONSTRAINT.to_owned(),
-            _ => self.mask_text(message),
+            SqlCode::ConstraintBroken if !shows_only_columns(&self.columns, message) => Some(BROKEN_CONSTRAINT),
+            _ if is_raised => Some(RAISED_ERROR),
+            _ => None,
         }
     }
 
@@ -173,12 +183,38 @@ impl HiddenNames {
     }
 }
 
-/// Reports whether the message about a broken constraint names columns only. Other messages contain names of constraints
-/// and indexes, expressions, texts of triggers, or values of rows.
-fn shows_only_columns(message: &str) -> bool {
-    let lower = message.to_ascii_lowercase();
-    let is_of_columns = COLUMN_CONSTRAINT_PHRASES.iter().any(|phrase| lower.contains(phrase));
-    is_of_columns && !lower.contains("constraint failed: index ")
+/// Reports whether the message about a broken constraint is one of the engine that names only columns. Other messages
+/// contain names of constraints and indexes, expressions, texts of triggers, or values of rows.
+fn shows_only_columns(columns: &BTreeSet<String>, message: &str) -> bool {
+    let message = message.strip_prefix(GENERATED_ROWS_PREFIX).unwrap_or(message);
+    let is_column = |name: &str| columns.contains(&name.to_ascii_lowercase());
+    let is_bare_column = |name: &str| {
+        let end = format!(".{}", name.to_ascii_lowercase());
+        columns.iter().any(|column| column.ends_with(&end))
+    };
+    if let Some(names) =
+        ["NOT NULL constraint failed: ", "UNIQUE constraint failed: "].iter().find_map(|of| message.strip_prefix(of))
+    {
+        return names.split(", ").all(is_column);
+    }
+    let between = |head: &str, tail: &str| message.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail));
+    if let Some(names) = between("null value in column \"", "\" violates not-null constraint") {
+        return names
+            .split_once("\" of relation \"")
+            .is_some_and(|(column, table)| is_column(&format!("{table}.{column}")));
+    }
+    let name = between("Column '", "' cannot be null").or_else(|| between("Field '", "' doesn't have a default value"));
+    name.is_some_and(is_bare_column)
+}
+
+/// Returns the columns of a catalog as `table.column`, in lower case and without schemas.
+fn qualified_columns(catalog: &Catalog, dialect: Dialect) -> BTreeSet<String> {
+    let of_table = |table: &CatalogTable| {
+        let name = bare_name(&table.name, dialect);
+        let columns = table.columns.iter().map(|column| format!("{name}.{}", column.name).to_ascii_lowercase());
+        columns.collect::<Vec<_>>()
+    };
+    catalog.tables.iter().flat_map(of_table).collect()
 }
 
 /// Returns the names of tables and columns in a catalog, in lower case and without schemas.
@@ -231,19 +267,27 @@ mod tests {
 
     #[test]
     fn recognizes_messages_about_columns_only() {
+        let columns: BTreeSet<String> = ["t.a", "t.b"].into_iter().map(str::to_owned).collect();
         for (message, expected) in [
             ("UNIQUE constraint failed: t.a, t.b", true),
-            ("NOT NULL constraint failed: t.a", true),
+            ("NOT NULL constraint failed: T.a", true),
+            ("it failed on rows generated from the schema: NOT NULL constraint failed: t.a", true),
             ("null value in column \"a\" of relation \"t\" violates not-null constraint", true),
             ("Column 'a' cannot be null", true),
+            ("Field 'b' doesn't have a default value", true),
             ("UNIQUE constraint failed: index 'by_tax_number'", false),
             ("CHECK constraint failed: tax_number <> 7", false),
             ("Duplicate entry 'x-7' for key 'a'", false),
             ("Duplicate key \"a: x, b: 7\" violates unique constraint", false),
             ("duplicate key value violates unique constraint \"t_a_tax_number_key\"", false),
             ("locked by the tax office", false),
+            // The texts of triggers can resemble messages of the engine.
+            ("the tax number cannot be null", false),
+            ("Column 'a' of the tax office cannot be null", false),
+            ("UNIQUE constraint failed: t.a, tax number", false),
+            ("NOT NULL constraint failed: the tax number", false),
         ] {
-            assert_eq!(shows_only_columns(message), expected, "{message}");
+            assert_eq!(shows_only_columns(&columns, message), expected, "{message}");
         }
     }
 

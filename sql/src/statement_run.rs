@@ -276,7 +276,7 @@ pub(crate) fn error_message(error: &RunError, request: &SqlRequest, engine: &dyn
         request.dialect,
     );
     match (hidden, error) {
-        (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal.code, &message),
+        (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal, &message),
         (Some(hidden), _) => hidden.mask_text(&message),
         (None, _) => message,
     }

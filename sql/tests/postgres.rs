@@ -364,6 +364,7 @@ fn enforces_lists() {
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
     names_that_differ_only_by_case_are_distinct(&pool);
+    raised_texts_are_hidden(&pool);
     // A refused statement leaves nothing that refuses the next one.
     for sql in ["SELECT name FROM customers", "SELECT id FROM orders", "SELECT id FROM orders WHERE id = $1"] {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
@@ -404,6 +405,31 @@ fn enforces_lists() {
         let judgement = pool.judge(&with_lists(policy, tables, "", sql));
         let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::TableRefused);
         assert!(found.is_some() && judgement.verdict == SqlVerdict::Reject, "{sql}: {judgement:#?}");
+    }
+}
+
+fn raised_texts_are_hidden(pool: &Pool) {
+    for raise in [
+        "EXCEPTION 'hidden text'",
+        "EXCEPTION 'hidden text' USING ERRCODE = '22012'",
+        "not_null_violation USING MESSAGE = 'the hidden number violates not-null constraint'",
+    ] {
+        let schema = format!(
+            "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (2, 2);
+            CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE {raise}; END $$;
+            CREATE TRIGGER l BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION loud();"
+        );
+        let owned = |name: &str| vec![name.to_owned()];
+        let judge = |tables| {
+            let allow = SqlAllow { tables, functions: owned("loud"), ..SqlAllow::default() };
+            let sql = "UPDATE t SET n = 3 WHERE id = 1";
+            pool.judge(&SqlRequest { allow, schema: vec![schema.clone()], ..request(SqlPolicy::Write, sql) })
+        };
+        for (tables, is_shown) in [(owned("t"), false), (Vec::new(), true)] {
+            let judgement = judge(tables);
+            let shown = serde_json::to_string(&judgement.diagnostics).expect("JSON") + &judgement.feedback;
+            assert_eq!(shown.contains("hidden"), is_shown, "{raise}: {judgement:#?}");
+        }
     }
 }
 

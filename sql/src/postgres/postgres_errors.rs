@@ -14,6 +14,10 @@ use crate::lexer::{self, SqlTokenKind};
 /// The SQLSTATE of a cursor that does not exist.
 const INVALID_CURSOR_NAME: &str = "34000";
 
+/// The SQLSTATE of an error that a function raises, and the routine of PL/pgSQL that reports it.
+const RAISED_EXCEPTION: &str = "P0001";
+const RAISE_ROUTINE: &str = "exec_stmt_raise";
+
 /// Returns one sentence about an error.
 pub(super) fn describe(error: &SessionError) -> String {
     match error {
@@ -68,10 +72,19 @@ fn reported_refusal(reported: &DbError, sql: &str) -> EngineRefusal {
     EngineRefusal {
         code,
         message,
-        engine_code: Some(reported.code().code().to_owned()),
+        engine_code: Some(engine_code(reported)),
         range: at.and_then(|at| name_range(sql, at)),
         subject,
         candidates: reported.hint().map(suggested_columns).unwrap_or_default(),
+    }
+}
+
+/// Returns the SQLSTATE of an error. If `RAISE` reports an error with another SQLSTATE than its own, both are returned.
+fn engine_code(reported: &DbError) -> String {
+    let state = reported.code().code();
+    match reported.routine() == Some(RAISE_ROUTINE) && state != RAISED_EXCEPTION {
+        true => format!("{RAISED_EXCEPTION} ({state})"),
+        false => state.to_owned(),
     }
 }
 

@@ -18,6 +18,9 @@ use crate::stages::statement_tree::find_writes;
 use crate::stages::tree_walk::walk;
 use crate::stages::{rewrite_extent, safety, statement_binding};
 
+/// The beginning of a message about a failure that depends on generated rows.
+pub(crate) const GENERATED_ROWS_PREFIX: &str = "it failed on rows generated from the schema: ";
+
 /// The stage `run`.
 pub(super) struct RunStage;
 
@@ -195,7 +198,7 @@ fn report_failure(case: &mut ChainContext<'_>, index: usize, bound: &BoundStatem
     if is_of_data && is_literal_conversion(case, &refusal, found.span) {
         found.stage = StageName::Bind;
     } else if is_of_data && depends_on_data(bound) && execution_ground(case) == Ground::Scratch {
-        let message = format!("it failed on rows generated from the schema: {}", found.message);
+        let message = format!("{GENERATED_ROWS_PREFIX}{}", found.message);
         let warning = SqlDiagnostic::warning(StageName::Run, refusal.code, message, 40);
         found = SqlDiagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
     }
