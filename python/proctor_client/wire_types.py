@@ -1017,11 +1017,7 @@ class SqlRequest(_SqlRequestRequired, total=False):
     stages: Optional[list[StageName]]
 
 
-class SqlResult(TypedDict):
-    """The result of a statement."""
-
-    # The number of rows that a write changed.
-    changed: int
+class _SqlResultRequired(TypedDict):
     # The columns.
     columns: list[SqlColumn]
     # True if the effects were kept.
@@ -1031,6 +1027,14 @@ class SqlResult(TypedDict):
     rows: list[list[Any]]
     # True if the result has more rows than the limits permit.
     truncated: bool
+
+
+class SqlResult(_SqlResultRequired, total=False):
+    """The result of a statement."""
+
+    # The number of rows that a write changed itself, without those that triggers and foreign keys changed. Absent if
+    # the engine does not report it.
+    changed: Optional[int]
 
 
 class SqlRetry(TypedDict):

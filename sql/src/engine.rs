@@ -213,6 +213,8 @@ pub struct StatementOutcome {
     pub truncated: bool,
     /// The number of rows that the statement itself changed.
     pub changed: u64,
+    /// True if the engine does not report the number of changed rows.
+    pub is_change_count_unknown: bool,
     /// True if the columns that the engine reports do not belong to rows of the statement, but to its own report about
     /// the statement, such as the number of changed rows.
     pub is_report: bool,

@@ -97,11 +97,14 @@ fn returns_typed_rows() {
     let write = "INSERT INTO customers (name) VALUES ('Ann'), ('Bo') RETURNING name";
     for _ in 0..2 {
         let written = pool.rows(SqlRequest { limits, ..request(SqlPolicy::Write, write) });
-        assert_eq!((json!(written.rows), written.changed, written.truncated), (json!([["Ann"], ["Bo"]]), 2, false));
+        assert_eq!(
+            (json!(written.rows), written.changed, written.truncated),
+            (json!([["Ann"], ["Bo"]]), Some(2), false)
+        );
         assert_eq!(pool.rows(request(SqlPolicy::Read, "SELECT name FROM customers")).rows.len(), 0, "it is undone");
     }
     let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
-    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, Some(2)));
 }
 
 fn describes_schema() {
@@ -288,8 +291,26 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
         pool.assert_codes(&request(SqlPolicy::Write, sql), &[]);
     }
     let moved = "WITH i AS (INSERT INTO big VALUES (91), (92), (93) RETURNING n) SELECT count(*) FROM i";
-    assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, 3);
-    assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, 0);
+    assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, Some(3));
+    assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, Some(0));
+    let schema = "CREATE TABLE log (n int); CREATE TABLE a (id int PRIMARY KEY);
+        CREATE TABLE b (a int REFERENCES a ON DELETE CASCADE); CREATE TABLE plain (id int REFERENCES a);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (1); RETURN NEW; END $$;
+        CREATE TRIGGER noted AFTER INSERT ON b FOR EACH ROW EXECUTE FUNCTION note();
+        CREATE TABLE parts (id int) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF parts DEFAULT;
+        INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (1), (1);";
+    for (sql, changed) in [
+        ("WITH i AS (INSERT INTO plain VALUES (1), (2) RETURNING id) SELECT 1", Some(2)),
+        ("INSERT INTO b VALUES (1)", Some(1)),
+        ("WITH i AS (INSERT INTO b VALUES (1) RETURNING a) SELECT 1", None),
+        ("DELETE FROM a WHERE id = 1", Some(1)),
+        ("WITH d AS (DELETE FROM a WHERE id = 1 RETURNING id) SELECT id FROM d", None),
+        ("WITH i AS (INSERT INTO parts VALUES (1) RETURNING id) SELECT 1", None),
+    ] {
+        let allow = SqlAllow { functions: vec!["note".to_owned()], ..SqlAllow::default() };
+        let request = SqlRequest { allow, schema: vec![schema.to_owned()], ..request(SqlPolicy::Write, sql) };
+        assert_eq!(pool.rows(request).changed, changed, "{sql}");
+    }
 }
 
 fn judges_migrations() {

@@ -155,7 +155,11 @@ fn build_execution(
     written: Option<String>,
     before: u64,
 ) -> SqlExecution {
-    let touched = written.map(|table| Touched { table, rows: ran.changed, of: before.max(ran.changed) });
+    let touched = written.filter(|_| !ran.is_change_count_unknown).map(|table| Touched {
+        table,
+        rows: ran.changed,
+        of: before.max(ran.changed),
+    });
     SqlExecution {
         ground: execution_ground(case),
         columns: bound.columns,
