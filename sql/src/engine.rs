@@ -233,6 +233,8 @@ pub struct ExecutionBounds<'a> {
     pub continues_past_row_limit: bool,
 }
 
+/// The beginning of a message about a failure that depends on generated rows.
+pub(crate) const GENERATED_ROWS_PREFIX: &str = "it failed on rows generated from the schema: ";
 /// The message of an engine for a statement that ends too early.
 pub(crate) const INCOMPLETE_STATEMENT: &str = "the statement is incomplete";
 

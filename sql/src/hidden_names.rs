@@ -12,9 +12,8 @@ use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StatementView};
 
 use crate::allow_lists::{self, NameLists};
 use crate::catalog::{Catalog, CatalogTable, EnumType, bare_name, split_name};
-use crate::engine::EngineRefusal;
+use crate::engine::{EngineRefusal, GENERATED_ROWS_PREFIX};
 use crate::lexer;
-use crate::stages::run::GENERATED_ROWS_PREFIX;
 
 /// The replacement for a name that is off the lists.
 const MASK: &str = "…";

@@ -150,7 +150,8 @@ fn has_global_rules(repository: &Repository) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::File;
+    use std::io::Write as _;
     use std::path::Path;
     use std::time::{Duration, SystemTime};
 
@@ -163,10 +164,11 @@ mod tests {
     fn finds_edit_with_same_size_and_time() {
         let dir = tempfile::tempdir().expect("a directory");
         let repository = Repository::init(dir.path()).expect("a repository");
-        let long_ago = SystemTime::now() - Duration::from_secs(1_000_000);
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let write = |name: &str, text: &str| {
-            fs::write(dir.path().join(name), text).expect("writes");
-            let file = File::options().write(true).open(dir.path().join(name)).expect("opens");
+            let opened = File::options().write(true).create(true).truncate(true).open(dir.path().join(name));
+            let mut file = opened.expect("a file");
+            file.write_all(text.as_bytes()).expect("writes");
             file.set_modified(long_ago).expect("sets the time");
         };
         let mut index = repository.index().expect("an index");

@@ -223,7 +223,7 @@ impl DuckDb {
                 // The default of the new column is a query.
                 let default = self.classify(&format!("SELECT (\n{}\n)", added.default));
                 let default = default.map_err(|refusal| EngineRefusal { range: None, ..refusal })?;
-                let parts = split_name(&added.table, &['"']);
+                let parts = split_name(added.table, &['"']);
                 let name = match parts.as_slice() {
                     [table] => self.plan_reader().catalog_name("", "", table),
                     [schema, table] => self.plan_reader().catalog_name("", schema, table),

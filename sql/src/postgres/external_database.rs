@@ -127,10 +127,10 @@ fn may_write_in_with(sql: &str) -> bool {
             (SqlTokenKind::Whitespace | SqlTokenKind::Comment, _) => continue,
             (_, "(") => depth += 1,
             (_, ")") => depth = depth.saturating_sub(1),
-            (SqlTokenKind::Word, word) if depth > 0 && is_after_bracket => {
-                if WRITES.iter().any(|write| word.eq_ignore_ascii_case(write)) {
-                    return true;
-                }
+            (SqlTokenKind::Word, word)
+                if depth > 0 && is_after_bracket && WRITES.iter().any(|write| word.eq_ignore_ascii_case(write)) =>
+            {
+                return true;
             }
             _ => {}
         }

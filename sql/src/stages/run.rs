@@ -10,16 +10,14 @@ use sqlparser::ast::{Expr, Visitor};
 
 use crate::catalog::CatalogTable;
 use crate::engine::{
-    Action, BoundStatement, EngineRefusal, ExecutionBounds, StatementKind, StatementOutcome, is_limit_code,
+    Action, BoundStatement, EngineRefusal, ExecutionBounds, GENERATED_ROWS_PREFIX, StatementKind, StatementOutcome,
+    is_limit_code,
 };
 use crate::scratch_rows;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
 use crate::stages::statement_tree::find_writes;
 use crate::stages::tree_walk::walk;
 use crate::stages::{rewrite_extent, safety, statement_binding};
-
-/// The beginning of a message about a failure that depends on generated rows.
-pub(crate) const GENERATED_ROWS_PREFIX: &str = "it failed on rows generated from the schema: ";
 
 /// The stage `run`.
 pub(super) struct RunStage;
