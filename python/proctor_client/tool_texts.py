@@ -127,9 +127,11 @@ def rows_text(answer: SqlRunAnswer) -> str:
 
 
 def rows_headline(result: SqlResult) -> str:
-    if result["changed"]:
+    changed = result.get("changed")
+    if changed != 0:
         kept = "kept" if result["committed"] else "rolled back"
-        return f"OK: the statement changed {result['changed']} rows; the change was {kept}."
+        number = "an unknown number of" if changed is None else changed
+        return f"OK: the statement changed {number} rows; the change was {kept}."
     more = ", and there are more" if result["truncated"] else ""
     return f"OK: {len(result['rows'])} rows{more}."
 

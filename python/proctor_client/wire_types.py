@@ -725,11 +725,12 @@ class SpecProblem(TypedDict):
 class SqlAllow(TypedDict, total=False):
     """The names that a statement may use, as a restriction of the policy. An empty list allows every name."""
 
-    # Columns, as `table.column`. A table without an entry has no restriction.
+    # Columns, as `table.column` or `schema.table.column`. A table without an entry has no restriction.
     columns: list[str]
     # Functions in addition to the dialect's own list of harmless functions.
     functions: list[str]
-    # Tables and views, as `table` or `schema.table`, in any case. A view also needs its underlying tables on the list.
+    # Tables and views, as `table` or `schema.table`, in any case. A name that contains a dot is in double quotes. A
+    # view also needs its underlying tables on the list.
     tables: list[str]
 
 
@@ -1016,11 +1017,7 @@ class SqlRequest(_SqlRequestRequired, total=False):
     stages: Optional[list[StageName]]
 
 
-class SqlResult(TypedDict):
-    """The result of a statement."""
-
-    # The number of rows that a write changed.
-    changed: int
+class _SqlResultRequired(TypedDict):
     # The columns.
     columns: list[SqlColumn]
     # True if the effects were kept.
@@ -1030,6 +1027,14 @@ class SqlResult(TypedDict):
     rows: list[list[Any]]
     # True if the result has more rows than the limits permit.
     truncated: bool
+
+
+class SqlResult(_SqlResultRequired, total=False):
+    """The result of a statement."""
+
+    # The number of rows that a write changed itself, without those that triggers and foreign keys changed. Absent if
+    # the engine does not report it.
+    changed: Optional[int]
 
 
 class SqlRetry(TypedDict):

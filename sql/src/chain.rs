@@ -10,6 +10,7 @@ use proctor_core::sql::{
 use proctor_core::text::canonical;
 use proctor_core::text::digest::Sha256Hex;
 
+use crate::allow_lists::NameLists;
 use crate::engine::SqlEngine;
 use crate::hidden_names::HiddenNames;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, Statement};
@@ -59,6 +60,7 @@ impl Chain {
         let (dialect, version) = (engine.dialect(), engine.version());
         let mut case = ChainContext {
             request,
+            lists: NameLists::new(&request.allow, request.dialect),
             lines: SqlLineIndex::new(&request.sql),
             engine,
             statements: Vec::new(),
@@ -176,7 +178,7 @@ fn finish_judgement(
     let shown = case.statements.iter().take(MAX_STATEMENTS);
     let mut statements: Vec<StatementView> = shown.map(|statement| statement_view(case, statement)).collect();
     let mut diagnostics = std::mem::take(&mut case.diagnostics);
-    if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &request.allow, &request.sql, request.dialect) {
+    if let Some(hidden) = HiddenNames::new(case.engine.catalog(), &case.lists, &request.sql, request.dialect) {
         diagnostics.iter_mut().for_each(|found| hidden.mask_diagnostic(found));
         statements.iter_mut().for_each(|view| hidden.mask_view(view));
     }

@@ -13,6 +13,7 @@ mod cell_values;
 mod content_refresh;
 mod deadline_guard;
 mod duckdb_errors;
+mod enum_types;
 mod generated_columns;
 mod internal_queries;
 mod keyed_update;
@@ -29,11 +30,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy};
+use proctor_core::sql::{Dialect, SqlCode, SqlPolicy};
 use proctor_duckdb::api_constants::StatementType;
 use proctor_duckdb::{Connection, PreparedStatement, Rows};
 use serde_json::Value;
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::lexer;
@@ -255,10 +257,11 @@ impl SqlEngine for DuckDb {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check(&self.content, sql, bound, allow)?;
+        self.check_enum_types(sql, bound, allow)?;
         self.check_generated_columns(sql, bound, allow)
     }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
+use proctor_core::sql::{Dialect, SqlCode, SqlColumn, SqlPolicy, SqlResourceLimits};
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::row_buffer::RowBuffer;
 use crate::scratch_value::ScratchValue;
@@ -212,6 +213,8 @@ pub struct StatementOutcome {
     pub truncated: bool,
     /// The number of rows that the statement itself changed.
     pub changed: u64,
+    /// True if the engine does not report the number of changed rows.
+    pub is_change_count_unknown: bool,
     /// True if the columns that the engine reports do not belong to rows of the statement, but to its own report about
     /// the statement, such as the number of changed rows.
     pub is_report: bool,
@@ -230,6 +233,8 @@ pub struct ExecutionBounds<'a> {
     pub continues_past_row_limit: bool,
 }
 
+/// The beginning of a message about a failure that depends on generated rows.
+pub(crate) const GENERATED_ROWS_PREFIX: &str = "it failed on rows generated from the schema: ";
 /// The message of an engine for a statement that ends too early.
 pub(crate) const INCOMPLETE_STATEMENT: &str = "the statement is incomplete";
 
@@ -276,7 +281,7 @@ pub trait SqlEngine {
         &mut self,
         _sql: &str,
         _bound: &BoundStatement,
-        _allow: &SqlAllow,
+        _allow: &NameLists,
         _on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         Ok(())

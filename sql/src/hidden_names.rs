@@ -8,24 +8,21 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlDiagnostic, StatementView};
+use proctor_core::sql::{Dialect, SqlCode, SqlDiagnostic, StatementView};
 
-use crate::allow_lists;
-use crate::catalog::Catalog;
+use crate::allow_lists::{self, NameLists};
+use crate::catalog::{Catalog, CatalogTable, EnumType, bare_name, split_name};
+use crate::engine::{EngineRefusal, GENERATED_ROWS_PREFIX};
 use crate::lexer;
 
 /// The replacement for a name that is off the lists.
 const MASK: &str = "…";
 /// The message about a broken constraint whose own message could show something that is off the lists.
 const BROKEN_CONSTRAINT: &str = "a constraint or a trigger of the schema refuses the rows";
-/// Parts of the messages about broken constraints that name only columns.
-const COLUMN_CONSTRAINT_PHRASES: [&str; 5] = [
-    "not null constraint failed: ",
-    "unique constraint failed: ",
-    "violates not-null constraint",
-    "cannot be null",
-    "doesn't have a default value",
-];
+/// The message about an error that a trigger or a function of the schema raises with a text of its own.
+const RAISED_ERROR: &str = "a trigger or a function of the schema raises an error";
+/// The beginnings of the engines' codes for such errors: of PostgreSQL and of MySQL.
+const RAISED_ERROR_CODES: [&str; 2] = ["P0001", "1644"];
 /// Characters that mark an adjacent word as a name.
 const NAME_MARKS: [char; 4] = ['`', '"', '\'', '.'];
 /// Words that messages contain regardless of the schema.
@@ -63,7 +60,7 @@ const ORDINARY_WORDS: [&str; 30] = [
 ];
 
 /// Returns the tables and views of a catalog that the lists allow, each with its allowed columns.
-pub(crate) fn visible_catalog(catalog: &Catalog, allow: &SqlAllow) -> Catalog {
+pub(crate) fn visible_catalog(catalog: &Catalog, allow: &NameLists) -> Catalog {
     let tables = catalog.tables.iter().filter(|table| allow_lists::is_table_allowed(allow, &table.name));
     let with_columns = tables.map(|table| {
         let mut table = table.clone();
@@ -79,7 +76,11 @@ pub(crate) fn visible_catalog(catalog: &Catalog, allow: &SqlAllow) -> Catalog {
         });
         table
     });
-    Catalog { tables: with_columns.collect() }
+    let tables: Vec<CatalogTable> = with_columns.collect();
+    let columns = || tables.iter().flat_map(|table| &table.columns);
+    let is_shown = |one: &&EnumType| columns().any(|column| column.declared_type.contains(&one.definition));
+    let enum_types = catalog.enum_types.iter().filter(is_shown).cloned().collect();
+    Catalog { tables, enum_types }
 }
 
 /// The names of tables and columns that a judgement must not reveal.
@@ -88,20 +89,28 @@ pub(crate) struct HiddenNames {
     names: BTreeSet<String>,
     /// The subset of `names` that the text does not contain.
     unmentioned: BTreeSet<String>,
+    /// Every column, as `table.column` in lower case.
+    columns: BTreeSet<String>,
+    /// The definitions of the enum types that no listed column has.
+    enum_definitions: Vec<String>,
 }
 
 impl HiddenNames {
     /// Returns the names that the lists hide; `None` if the request has no lists.
-    pub(crate) fn new(catalog: &Catalog, allow: &SqlAllow, sql: &str, dialect: Dialect) -> Option<Self> {
+    pub(crate) fn new(catalog: &Catalog, allow: &NameLists, sql: &str, dialect: Dialect) -> Option<Self> {
         if !allow_lists::has_name_lists(allow) {
             return None;
         }
-        let listed = |names: &[String]| names.iter().map(|name| bare_lowercase_name(name)).collect::<BTreeSet<_>>();
-        let mut shown = catalog_names(&visible_catalog(catalog, allow));
-        shown.extend(listed(&allow.tables));
-        shown.extend(listed(&allow.columns));
+        let bare_lowercase_name = |name: &str| bare_name(name, dialect).to_ascii_lowercase();
+        let visible = visible_catalog(catalog, allow);
+        let mut shown = catalog_names(&visible, dialect);
+        let enum_types = catalog.enum_types.iter().filter(|one| !visible.enum_types.contains(one));
+        // The lists quote names with dots in all dialects.
+        let last_part = |name: &String| split_name(name, &['"']).pop().unwrap_or_default().to_ascii_lowercase();
+        shown.extend(allow.tables.iter().map(last_part));
+        shown.extend(allow.columns.iter().map(|entry| entry.column.to_ascii_lowercase()));
         let mentioned = lexer::possible_names(sql, dialect);
-        let mut names: BTreeSet<String> = catalog_names(catalog).difference(&shown).cloned().collect();
+        let mut names: BTreeSet<String> = catalog_names(catalog, dialect).difference(&shown).cloned().collect();
         let mut unsaid: BTreeSet<String> = names.difference(&mentioned).cloned().collect();
         // If a column is hidden and another table shows a column with the same name, only the qualified name is hidden.
         for table in &catalog.tables {
@@ -118,13 +127,15 @@ impl HiddenNames {
                 names.insert(pair);
             }
         }
-        Some(Self { names, unmentioned: unsaid })
+        let enum_definitions = enum_types.map(|one| one.definition.clone()).collect();
+        let columns = qualified_columns(catalog, dialect);
+        Some(Self { names, unmentioned: unsaid, columns, enum_definitions })
     }
 
     /// Removes hidden names from a finding.
     pub(crate) fn mask_diagnostic(&self, found: &mut SqlDiagnostic) {
-        if found.code == SqlCode::ConstraintBroken && !shows_only_columns(&found.message) {
-            found.message = BROKEN_CONSTRAINT.to_owned();
+        if let Some(message) = self.replaced_message(found.code, found.engine_code.as_deref(), &found.message) {
+            found.message = message.to_owned();
             found.subject = None;
             found.engine_code =
                 found.engine_code.take().and_then(|code| code.split_once(": ").map(|(code, _)| code.to_owned()));
@@ -143,41 +154,75 @@ impl HiddenNames {
     }
 
     /// Returns the message of a refusal without hidden names.
-    pub(crate) fn mask_refusal(&self, code: SqlCode, message: &str) -> String {
+    pub(crate) fn mask_refusal(&self, refusal: &EngineRefusal, message: &str) -> String {
+        let replaced = self.replaced_message(refusal.code, refusal.engine_code.as_deref(), &refusal.message);
+        replaced.map_or_else(|| self.mask_text(message), str::to_owned)
+    }
+
+    /// Returns the replacement for a message that may contain a text of the schema.
+    fn replaced_message(&self, code: SqlCode, engine_code: Option<&str>, message: &str) -> Option<&'static str> {
+        let is_raised =
+            RAISED_ERROR_CODES.iter().any(|raised| engine_code.is_some_and(|code| code.starts_with(raised)));
         match code {
-            SqlCode::ConstraintBroken if !shows_only_columns(message) => BROKEN_CONSTRAINT.to_owned(),
-            _ => self.mask_text(message),
+            SqlCode::ConstraintBroken if !shows_only_columns(&self.columns, message) => Some(BROKEN_CONSTRAINT),
+            _ if is_raised => Some(RAISED_ERROR),
+            _ => None,
         }
     }
 
     pub(crate) fn mask_text(&self, text: &str) -> String {
         let mut masked = text.to_owned();
-        for place in find_mentions(&self.unmentioned, text).into_iter().rev() {
+        for definition in &self.enum_definitions {
+            masked = masked.replace(definition, &format!("ENUM({MASK})"));
+        }
+        for place in find_mentions(&self.unmentioned, &masked.clone()).into_iter().rev() {
             masked.replace_range(place, MASK);
         }
         masked
     }
 }
 
-/// Reports whether the message about a broken constraint names columns only. Other messages contain names of constraints
-/// and indexes, expressions, texts of triggers, or values of rows.
-fn shows_only_columns(message: &str) -> bool {
-    let lower = message.to_ascii_lowercase();
-    let is_of_columns = COLUMN_CONSTRAINT_PHRASES.iter().any(|phrase| lower.contains(phrase));
-    is_of_columns && !lower.contains("constraint failed: index ")
+/// Reports whether the message about a broken constraint is one of the engine that names only columns. Other messages
+/// contain names of constraints and indexes, expressions, texts of triggers, or values of rows.
+fn shows_only_columns(columns: &BTreeSet<String>, message: &str) -> bool {
+    let message = message.strip_prefix(GENERATED_ROWS_PREFIX).unwrap_or(message);
+    let is_column = |name: &str| columns.contains(&name.to_ascii_lowercase());
+    let is_bare_column = |name: &str| {
+        let end = format!(".{}", name.to_ascii_lowercase());
+        columns.iter().any(|column| column.ends_with(&end))
+    };
+    if let Some(names) =
+        ["NOT NULL constraint failed: ", "UNIQUE constraint failed: "].iter().find_map(|of| message.strip_prefix(of))
+    {
+        return names.split(", ").all(is_column);
+    }
+    let between = |head: &str, tail: &str| message.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail));
+    if let Some(names) = between("null value in column \"", "\" violates not-null constraint") {
+        return names
+            .split_once("\" of relation \"")
+            .is_some_and(|(column, table)| is_column(&format!("{table}.{column}")));
+    }
+    let name = between("Column '", "' cannot be null").or_else(|| between("Field '", "' doesn't have a default value"));
+    name.is_some_and(is_bare_column)
+}
+
+/// Returns the columns of a catalog as `table.column`, in lower case and without schemas.
+fn qualified_columns(catalog: &Catalog, dialect: Dialect) -> BTreeSet<String> {
+    let of_table = |table: &CatalogTable| {
+        let name = bare_name(&table.name, dialect);
+        let columns = table.columns.iter().map(|column| format!("{name}.{}", column.name).to_ascii_lowercase());
+        columns.collect::<Vec<_>>()
+    };
+    catalog.tables.iter().flat_map(of_table).collect()
 }
 
 /// Returns the names of tables and columns in a catalog, in lower case and without schemas.
-fn catalog_names(catalog: &Catalog) -> BTreeSet<String> {
+fn catalog_names(catalog: &Catalog, dialect: Dialect) -> BTreeSet<String> {
     let names = catalog.tables.iter().flat_map(|table| {
-        std::iter::once(bare_lowercase_name(&table.name))
+        std::iter::once(bare_name(&table.name, dialect).to_ascii_lowercase())
             .chain(table.columns.iter().map(|column| column.name.to_ascii_lowercase()))
     });
-    names.collect()
-}
-
-fn bare_lowercase_name(name: &str) -> String {
-    name.rsplit_once('.').map_or(name, |(_, bare)| bare).to_ascii_lowercase()
+    names.chain(catalog.enum_types.iter().map(|one| one.name.to_ascii_lowercase())).collect()
 }
 
 /// Reports whether a text mentions one of the names.
@@ -221,19 +266,27 @@ mod tests {
 
     #[test]
     fn recognizes_messages_about_columns_only() {
+        let columns: BTreeSet<String> = ["t.a", "t.b"].into_iter().map(str::to_owned).collect();
         for (message, expected) in [
             ("UNIQUE constraint failed: t.a, t.b", true),
-            ("NOT NULL constraint failed: t.a", true),
+            ("NOT NULL constraint failed: T.a", true),
+            ("it failed on rows generated from the schema: NOT NULL constraint failed: t.a", true),
             ("null value in column \"a\" of relation \"t\" violates not-null constraint", true),
             ("Column 'a' cannot be null", true),
+            ("Field 'b' doesn't have a default value", true),
             ("UNIQUE constraint failed: index 'by_tax_number'", false),
             ("CHECK constraint failed: tax_number <> 7", false),
             ("Duplicate entry 'x-7' for key 'a'", false),
             ("Duplicate key \"a: x, b: 7\" violates unique constraint", false),
             ("duplicate key value violates unique constraint \"t_a_tax_number_key\"", false),
             ("locked by the tax office", false),
+            // The texts of triggers can resemble messages of the engine.
+            ("the tax number cannot be null", false),
+            ("Column 'a' of the tax office cannot be null", false),
+            ("UNIQUE constraint failed: t.a, tax number", false),
+            ("NOT NULL constraint failed: the tax number", false),
         ] {
-            assert_eq!(shows_only_columns(message), expected, "{message}");
+            assert_eq!(shows_only_columns(&columns, message), expected, "{message}");
         }
     }
 

@@ -48,6 +48,7 @@ mod worker_files;
 pub mod worker_pool;
 mod worker_request;
 
+pub use allow_lists::NameLists;
 pub use chain::{Chain, judge};
 pub use engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 pub use proctor_duckdb::{find as find_duckdb, library_candidates as duckdb_places};

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy, SqlRequest};
+use proctor_core::sql::{Dialect, SqlCode, SqlPolicy, SqlRequest};
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome};
 use crate::provisioner::{Provisioned, Provisioner};
@@ -299,7 +300,7 @@ impl SqlEngine for Mysql {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check_cascades(&self.content, bound, allow)?;

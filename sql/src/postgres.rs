@@ -24,10 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
+use proctor_core::sql::{Dialect, SqlCode, SqlColumn, SqlPolicy, SqlRequest};
 use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementKind, StatementOutcome,
@@ -209,6 +210,7 @@ fn bind_statement(
     match read_tree(session, sql, &prepared, deadline)? {
         StatementTree::Tree(tree) => {
             bound.actions = match node_tree::read(&tree) {
+                Some(facts) if facts.uses_cursor => return Err(SessionError::NoCursor),
                 Some(facts) => {
                     bound.writes_in_with = facts.writes_in_with;
                     statement_actions::from_facts(&facts, content, session, deadline)?
@@ -340,7 +342,7 @@ impl SqlEngine for Postgres {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         list_checks::check_cascades(&self.content, bound, allow)?;

@@ -11,7 +11,8 @@ use proctor_core::sql::{
 };
 use serde_json::Value;
 
-use crate::catalog::{CatalogTable, SchemaComment};
+use crate::allow_lists::NameLists;
+use crate::catalog::{self, CatalogTable, SchemaComment};
 use crate::engine::{EngineRefusal, SqlEngine};
 use crate::hidden_names::{self, HiddenNames};
 use crate::{personal_data, statement_run};
@@ -36,13 +37,14 @@ pub(crate) fn describe(
     engine: &mut dyn SqlEngine,
     deadline: Instant,
 ) -> Result<DescribedSchema, EngineRefusal> {
-    let visible = hidden_names::visible_catalog(engine.catalog(), &request.allow);
+    let lists = NameLists::new(&request.allow, request.dialect);
+    let visible = hidden_names::visible_catalog(engine.catalog(), &lists);
     if visible.tables.len() > MAX_TABLES {
         let message = format!("the schema has {} tables; list at most {MAX_TABLES} of them", visible.tables.len());
         return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
     }
     let comments = engine.comments(deadline)?;
-    let hidden = HiddenNames::new(engine.catalog(), &request.allow, "", request.dialect);
+    let hidden = HiddenNames::new(engine.catalog(), &lists, "", request.dialect);
     let masked = |text: &str| hidden.as_ref().map_or_else(|| text.to_owned(), |hidden| hidden.mask_text(text));
     let mut tables = Vec::new();
     for table in &visible.tables {
@@ -92,12 +94,12 @@ fn described_table(
 fn add_samples(table: &mut DescribedTable, request: &SchemaRequest, engine: &mut dyn SqlEngine, deadline: Instant) {
     let all: Vec<usize> = (0..table.columns.len()).collect();
     match sampled_rows(table, &all, request, engine, deadline) {
-        Some(rows) => set_samples(table, &all, &rows, request.samples),
+        Some(rows) => set_samples(table, &all, &rows, request),
         // One column may depend on names that are off the lists.
         None => {
             for column in all {
                 if let Some(rows) = sampled_rows(table, &[column], request, engine, deadline) {
-                    set_samples(table, &[column], &rows, request.samples);
+                    set_samples(table, &[column], &rows, request);
                 }
             }
         }
@@ -132,10 +134,10 @@ fn sampled_rows(
 }
 
 /// Sets the samples of some columns from rows of these columns.
-fn set_samples(table: &mut DescribedTable, columns: &[usize], rows: &[Vec<Value>], wanted: u32) {
-    let wanted = usize::try_from(wanted.min(MAX_SAMPLES)).unwrap_or(0);
+fn set_samples(table: &mut DescribedTable, columns: &[usize], rows: &[Vec<Value>], request: &SchemaRequest) {
+    let wanted = usize::try_from(request.samples.min(MAX_SAMPLES)).unwrap_or(0);
     for (place, at) in columns.iter().enumerate() {
-        let name = table.name.rsplit_once('.').map_or(table.name.as_str(), |(_, name)| name).to_owned();
+        let name = catalog::bare_name(&table.name, request.dialect);
         let column = &mut table.columns[*at];
         let values: Vec<&Value> =
             rows.iter().filter_map(|row| row.get(place)).filter(|value| is_shown(value)).collect();

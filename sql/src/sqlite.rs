@@ -24,11 +24,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlColumn, SqlPolicy, SqlRequest, SqlResourceLimits};
+use proctor_core::sql::{Dialect, SqlCode, SqlColumn, SqlPolicy, SqlRequest, SqlResourceLimits};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 
+use crate::allow_lists::NameLists;
 use crate::catalog::{Catalog, CatalogTable, SchemaComment};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, StatementOutcome};
 use crate::lexer::{self, SqlTokenKind};
@@ -182,7 +183,7 @@ impl Sqlite {
             let done = self.connection.execute_batch(text);
             if let Err(error) = done {
                 let refusal = sqlite_errors::refusal_from_error(&error, text, self.observer.interrupt_reason());
-                let message = format!("the schema (part {}) cannot be set up: {}", number + 1, refusal.message);
+                let message = sqlite_errors::schema_message(number + 1, &refusal.message);
                 return Err(EngineRefusal { code: SqlCode::SchemaBroken, message, range: None, ..refusal });
             }
         }
@@ -427,7 +428,7 @@ impl SqlEngine for Sqlite {
         &mut self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
         on: ExecutionBounds<'_>,
     ) -> Result<(), EngineRefusal> {
         let mut restricted = match self.restricted.take() {

@@ -10,9 +10,10 @@ use proctor_core::sql::{
 use sqlparser::ast;
 
 use crate::advice::advise;
+use crate::allow_lists::{self, NameLists};
 use crate::catalog::Catalog;
 use crate::engine::{BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine, is_limit_code};
-use crate::{allow_lists, hidden_names};
+use crate::hidden_names;
 
 /// One statement of the text.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ impl Statement {
 pub struct ChainContext<'a> {
     /// The request.
     pub request: &'a SqlRequest,
+    /// The lists of tables and columns of the request.
+    pub lists: NameLists,
     /// The line index of the text.
     pub lines: SqlLineIndex,
     /// The engine.
@@ -127,8 +130,8 @@ impl ChainContext<'_> {
     /// Returns the part of the catalog that findings may describe according to the lists of the request.
     pub(crate) fn visible_catalog(&self) -> Cow<'_, Catalog> {
         let catalog = self.engine.catalog();
-        match allow_lists::has_name_lists(&self.request.allow) {
-            true => Cow::Owned(hidden_names::visible_catalog(catalog, &self.request.allow)),
+        match allow_lists::has_name_lists(&self.lists) {
+            true => Cow::Owned(hidden_names::visible_catalog(catalog, &self.lists)),
             false => Cow::Borrowed(catalog),
         }
     }

@@ -7,10 +7,12 @@ use proctor_core::sql::{
     Dialect, ResultRows, SqlCode, SqlPolicy, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict, StageName, VERSION,
 };
 
+use crate::allow_lists::NameLists;
 use crate::chain::Chain;
 use crate::duckdb::DuckDb;
 use crate::engine::{EngineRefusal, ExecutionBounds, SqlEngine};
 use crate::engine_sources::EngineSources;
+use crate::external::external_run;
 use crate::hidden_names::HiddenNames;
 use crate::row_buffer::RowBuffer;
 use crate::sqlite::Sqlite;
@@ -182,7 +184,7 @@ fn commit_in(begun: Instant, request: &SqlRequest, database: &mut dyn CommitData
     }
     let deadline = begun + request.limits.wall_time();
     let kept = run_undone(request, &statements, judge, deadline)
-        .and_then(|judged| run_kept(request, &statements, database, deadline, judged.changed));
+        .and_then(|judged| run_kept(request, &statements, database, deadline, judged.changed.unwrap_or_default()));
     match kept {
         Ok(result) => answer.result = Some(result),
         Err(error) => answer.error = Some(error_message(&error, request, database.judge())),
@@ -200,8 +202,10 @@ fn run_kept(
 ) -> Result<ResultRows, RunError> {
     let engine = database.begin_kept()?;
     let done = run_statements(request, statements, engine, deadline).and_then(|result| {
-        if result.changed > judged {
-            return Err(RunError::MoreRows { changed: result.changed, judged });
+        // An unknown number could be any.
+        let changed = result.changed.unwrap_or(u64::MAX);
+        if changed > judged {
+            return Err(RunError::MoreRows { changed, judged });
         }
         // A caller that gets no answer in time must not find the effects later.
         if Instant::now() > deadline {
@@ -239,7 +243,7 @@ pub(crate) fn run_statements(
     deadline: Instant,
 ) -> Result<ResultRows, RunError> {
     let on = ExecutionBounds { limits: &request.limits, deadline, continues_past_row_limit: false };
-    let mut result = ResultRows::default();
+    let mut result = ResultRows { changed: Some(0), ..ResultRows::default() };
     for statement in statements {
         let text = &request.sql[statement.range.clone()];
         let bound = engine.bind(text, on)?;
@@ -253,7 +257,7 @@ pub(crate) fn run_statements(
         }
         let mut rows = RowBuffer::new(&request.limits);
         let ran = engine.run_into(text, &bound, request.policy, on, Some(&mut rows))?;
-        result.changed += if bound.is_explain { 0 } else { ran.changed };
+        result.changed = external_run::add_changed(result.changed, &ran, bound.is_explain);
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
         result.columns = match ran.is_report {
@@ -268,9 +272,14 @@ pub(crate) fn run_statements(
 /// Returns the message of an error without the names that are off the lists of the request.
 pub(crate) fn error_message(error: &RunError, request: &SqlRequest, engine: &dyn SqlEngine) -> String {
     let message = error.to_string();
-    let hidden = HiddenNames::new(engine.catalog(), &request.allow, &request.sql, request.dialect);
+    let hidden = HiddenNames::new(
+        engine.catalog(),
+        &NameLists::new(&request.allow, request.dialect),
+        &request.sql,
+        request.dialect,
+    );
     match (hidden, error) {
-        (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal.code, &message),
+        (Some(hidden), RunError::Engine(refusal)) => hidden.mask_refusal(refusal, &message),
         (Some(hidden), _) => hidden.mask_text(&message),
         (None, _) => message,
     }

@@ -155,12 +155,21 @@ fn failures_hide_values_and_names_off_lists() {
             CONSTRAINT hidden_rule CHECK (length(name) < 9));
         CREATE UNIQUE INDEX hidden_index ON people (lower(name));
         CREATE TRIGGER hidden_trigger BEFORE DELETE ON people BEGIN SELECT RAISE(ABORT, 'hidden text'); END;
+        CREATE TRIGGER hidden_null BEFORE UPDATE ON people WHEN NEW.name = 'a'
+            BEGIN SELECT RAISE(ABORT, 'the hidden number cannot be null'); END;
+        CREATE TRIGGER hidden_table BEFORE UPDATE ON people WHEN NEW.name = 'b'
+            BEGIN SELECT RAISE(ABORT, 'no such table: hidden'); END;
+        CREATE TRIGGER hidden_unique BEFORE UPDATE ON people WHEN NEW.name = 'c'
+            BEGIN SELECT RAISE(FAIL, 'UNIQUE constraint failed: people.name, hidden number'); END;
         INSERT INTO people (id, name) VALUES (1, 'Ann');";
     for sql in [
         "INSERT INTO people (id, name) VALUES (2, 'ann')",
         "INSERT INTO people (id, name) VALUES (2, 'much too long')",
         "INSERT INTO people (id, name) VALUES (2, 'hidden' || '-7')",
         "DELETE FROM people WHERE id = 1",
+        "UPDATE people SET name = 'a' WHERE id = 1",
+        "UPDATE people SET name = 'b' WHERE id = 1",
+        "UPDATE people SET name = 'c' WHERE id = 1",
         "EXPLAIN INSERT INTO people (id, name) VALUES (2, 'x')",
     ] {
         let (allow, schema) = (allow("", "people.id,people.name"), vec![schema.to_owned()]);

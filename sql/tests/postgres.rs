@@ -97,11 +97,14 @@ fn returns_typed_rows() {
     let write = "INSERT INTO customers (name) VALUES ('Ann'), ('Bo') RETURNING name";
     for _ in 0..2 {
         let written = pool.rows(SqlRequest { limits, ..request(SqlPolicy::Write, write) });
-        assert_eq!((json!(written.rows), written.changed, written.truncated), (json!([["Ann"], ["Bo"]]), 2, false));
+        assert_eq!(
+            (json!(written.rows), written.changed, written.truncated),
+            (json!([["Ann"], ["Bo"]]), Some(2), false)
+        );
         assert_eq!(pool.rows(request(SqlPolicy::Read, "SELECT name FROM customers")).rows.len(), 0, "it is undone");
     }
     let plain = pool.rows(request(SqlPolicy::Write, "DELETE FROM big WHERE n < 3"));
-    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, 2));
+    assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, Some(2)));
 }
 
 fn describes_schema() {
@@ -183,6 +186,12 @@ fn rejects_with_code_and_place() {
         let span = found.span.expect("a place");
         assert_eq!(&sql[span.start..span.end], place, "{sql}");
         assert_eq!(candidate.filter(|name| !found.candidates.iter().any(|one| one == name)), None, "{found:#?}");
+    }
+    for sql in [
+        "DELETE FROM orders WHERE CURRENT OF c",
+        "WITH w AS (UPDATE orders SET paid = true WHERE CURRENT OF c) SELECT 1",
+    ] {
+        pool.assert_codes(&request(SqlPolicy::Write, sql), &[SqlCode::BindError]);
     }
     // Every wrong name is reported at once.
     let judgement = pool.judge(&request(SqlPolicy::Read, "SELECT nmae, teir FROM customers WHERE born2 > now()"));
@@ -282,8 +291,26 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
         pool.assert_codes(&request(SqlPolicy::Write, sql), &[]);
     }
     let moved = "WITH i AS (INSERT INTO big VALUES (91), (92), (93) RETURNING n) SELECT count(*) FROM i";
-    assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, 3);
-    assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, 0);
+    assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, Some(3));
+    assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, Some(0));
+    let schema = "CREATE TABLE log (n int); CREATE TABLE a (id int PRIMARY KEY);
+        CREATE TABLE b (a int REFERENCES a ON DELETE CASCADE); CREATE TABLE plain (id int REFERENCES a);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (1); RETURN NEW; END $$;
+        CREATE TRIGGER noted AFTER INSERT ON b FOR EACH ROW EXECUTE FUNCTION note();
+        CREATE TABLE parts (id int) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF parts DEFAULT;
+        INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (1), (1);";
+    for (sql, changed) in [
+        ("WITH i AS (INSERT INTO plain VALUES (1), (2) RETURNING id) SELECT 1", Some(2)),
+        ("INSERT INTO b VALUES (1)", Some(1)),
+        ("WITH i AS (INSERT INTO b VALUES (1) RETURNING a) SELECT 1", None),
+        ("DELETE FROM a WHERE id = 1", Some(1)),
+        ("WITH d AS (DELETE FROM a WHERE id = 1 RETURNING id) SELECT id FROM d", None),
+        ("WITH i AS (INSERT INTO parts VALUES (1) RETURNING id) SELECT 1", None),
+    ] {
+        let allow = SqlAllow { functions: vec!["note".to_owned()], ..SqlAllow::default() };
+        let request = SqlRequest { allow, schema: vec![schema.to_owned()], ..request(SqlPolicy::Write, sql) };
+        assert_eq!(pool.rows(request).changed, changed, "{sql}");
+    }
 }
 
 fn judges_migrations() {
@@ -358,6 +385,7 @@ fn enforces_lists() {
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
     names_that_differ_only_by_case_are_distinct(&pool);
+    raised_texts_are_hidden(&pool);
     // A refused statement leaves nothing that refuses the next one.
     for sql in ["SELECT name FROM customers", "SELECT id FROM orders", "SELECT id FROM orders WHERE id = $1"] {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
@@ -401,9 +429,36 @@ fn enforces_lists() {
     }
 }
 
+fn raised_texts_are_hidden(pool: &Pool) {
+    for raise in [
+        "EXCEPTION 'hidden text'",
+        "EXCEPTION 'hidden text' USING ERRCODE = '22012'",
+        "not_null_violation USING MESSAGE = 'the hidden number violates not-null constraint'",
+    ] {
+        let schema = format!(
+            "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (2, 2);
+            CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE {raise}; END $$;
+            CREATE TRIGGER l BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION loud();"
+        );
+        let owned = |name: &str| vec![name.to_owned()];
+        let judge = |tables| {
+            let allow = SqlAllow { tables, functions: owned("loud"), ..SqlAllow::default() };
+            let sql = "UPDATE t SET n = 3 WHERE id = 1";
+            pool.judge(&SqlRequest { allow, schema: vec![schema.clone()], ..request(SqlPolicy::Write, sql) })
+        };
+        for (tables, is_shown) in [(owned("t"), false), (Vec::new(), true)] {
+            let judgement = judge(tables);
+            let shown = serde_json::to_string(&judgement.diagnostics).expect("JSON") + &judgement.feedback;
+            assert_eq!(shown.contains("hidden"), is_shown, "{raise}: {judgement:#?}");
+        }
+    }
+}
+
 fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
     let schema = "CREATE TABLE users (id int, a text, \"A\" text); CREATE TABLE \"Users\" (id int, pin text);
-        CREATE SCHEMA main; CREATE TABLE main.users (pin text);";
+        CREATE SCHEMA main; CREATE TABLE main.users (pin text);
+        CREATE SCHEMA s; CREATE TABLE s.users (id int); CREATE TABLE \"s.users\" (id int, pin text);
+        CREATE TABLE s.\"a.b\" (id int); CREATE TABLE \"s.a\" (b int);";
     let judge = |tables: &[&str], columns: &[&str], sql: &str| {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let allow = SqlAllow { tables: owned(tables), columns: owned(columns), ..SqlAllow::default() };
@@ -414,6 +469,13 @@ fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
         (&["users"][..], &[][..], "SELECT pin FROM \"Users\""),
         (&["users"], &[], "SELECT pin FROM main.users"),
         (&["Users"], &[], "SELECT id FROM users"),
+        (&["main.users"], &[], "SELECT id FROM users"),
+        (&["s.users"], &[], "SELECT pin FROM \"s.users\""),
+        (&["s.users"], &[], "DELETE FROM \"s.users\" WHERE id = 1"),
+        (&["\"s.users\""], &[], "SELECT id FROM s.users"),
+        (&["s.users"], &[], "CREATE TABLE s.users2 (id int)"),
+        (&["s.a"], &[], "SELECT id FROM s.\"a.b\""),
+        (&["\"s.users\""], &["\"s.users\".id", "s.users.pin"], "SELECT pin FROM \"s.users\""),
         (&[], &["users.a"], "SELECT \"A\" FROM users"),
         (&[], &["users.id", "users.a"], "SELECT * FROM users"),
         (&[], &["users.a"], "INSERT INTO users (\"A\") VALUES ('x')"),
@@ -423,6 +485,12 @@ fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
     for (tables, columns, sql) in [
         (&["users"][..], &["users.a"][..], "SELECT a FROM users"),
         (&["Users"], &[], "SELECT pin FROM \"Users\""),
+        (&["public.users"], &[], "SELECT id FROM users"),
+        (&["main.users"], &[], "SELECT pin FROM main.users"),
+        (&["s.users"], &[], "SELECT id FROM s.users"),
+        (&["\"s.users\""], &["\"s.users\".id"], "SELECT id FROM \"s.users\""),
+        (&["\"s.users\""], &[], "DELETE FROM \"s.users\" WHERE id = 1"),
+        (&["s.\"a.b\""], &[], "INSERT INTO s.\"a.b\" (id) VALUES (1)"),
         (&[], &["users.ID", "users.A"], "SELECT \"A\" FROM users WHERE id = 1"),
     ] {
         assert_eq!(judge(tables, columns, sql), SqlVerdict::Ok, "{sql}");

@@ -385,5 +385,5 @@ fn xml_attribute(text: &str) -> String {
 /// Formats text for XML 1.0: escapes characters that it cannot represent, and replaces tabs by spaces, because tabs
 /// would be lost.
 fn xml_text(text: &str) -> String {
-    neutralize_lines(text).replace('\u{fffe}', "\\u{fffe}").replace('\u{ffff}', "\\u{ffff}").replace('\t', "    ")
+    neutralize_lines(text).replace('\t', "    ")
 }

@@ -44,8 +44,10 @@ pub struct ResultRows {
     pub rows: Vec<Vec<Value>>,
     /// True if the result has more rows than the limits permit.
     pub truncated: bool,
-    /// The number of rows that a write changed.
-    pub changed: u64,
+    /// The number of rows that a write changed itself, without those that triggers and foreign keys changed. Absent if
+    /// the engine does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<u64>,
     /// True if the effects were kept.
     pub committed: bool,
 }

@@ -70,11 +70,11 @@ pub struct SqlResourceLimits {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "SqlAllow")]
 pub struct SqlAllow {
-    /// Tables and views, as `table` or `schema.table`, in any case. A view also needs its underlying tables on the
-    /// list.
+    /// Tables and views, as `table` or `schema.table`, in any case. A name that contains a dot is in double quotes. A
+    /// view also needs its underlying tables on the list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<String>,
-    /// Columns, as `table.column`. A table without an entry has no restriction.
+    /// Columns, as `table.column` or `schema.table.column`. A table without an entry has no restriction.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
     /// Functions in addition to the dialect's own list of harmless functions.

@@ -74,7 +74,9 @@ impl TracedAnswer for SqlRunAnswer {
         attributes.add_judgement(&self.judgement);
         if let Some(result) = &self.result {
             attributes.push_number("proctor.sql.rows", result.rows.len() as u64);
-            attributes.push_number("proctor.sql.changed_rows", result.changed);
+            if let Some(changed) = result.changed {
+                attributes.push_number("proctor.sql.changed_rows", changed);
+            }
             attributes.push_flag("proctor.sql.truncated", result.truncated);
             attributes.push_flag("proctor.sql.committed", result.committed);
         }

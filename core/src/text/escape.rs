@@ -1,7 +1,7 @@
 //! Makes untrusted text safe for messages.
 
 /// Makes output of a step safe for terminals and JSON: valid UTF-8, with control characters except newline and tab as
-/// `\xNN`, and bidirectional controls as `\u{NNNN}`.
+/// `\xNN`, and bidirectional controls and noncharacters as `\u{NNNN}`.
 pub fn escape_output(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,12 +1,14 @@
 //! Makes text from repositories and steps safe to display: on a terminal, in the log of a CI system, in a document.
 
-/// Returns whether a character can control a terminal, change the direction of text, or break a line invisibly.
+/// Returns whether a character can control a terminal, change the direction of text, break a line invisibly, or is no
+/// character at all, so that documents must not contain it.
 /// Newline and tab count as well; callers that allow them test for them first.
 pub fn affects_display(c: char) -> bool {
     c.is_control() || is_format_control(c)
 }
 
-/// Returns whether a character is a bidirectional control, a line or paragraph separator, or a byte order mark.
+/// Returns whether a character is a bidirectional control, a line or paragraph separator, a byte order mark, or one of
+/// Unicode's noncharacters: U+FDD0 to U+FDEF, and the last two of each plane.
 fn is_format_control(c: char) -> bool {
     matches!(
         c,
@@ -16,7 +18,8 @@ fn is_format_control(c: char) -> bool {
             | '\u{2028}'..='\u{202e}'
             | '\u{2066}'..='\u{206f}'
             | '\u{feff}'
-    )
+            | '\u{fdd0}'..='\u{fdef}'
+    ) || u32::from(c) & 0xfffe == 0xfffe
 }
 
 /// Replaces format controls by visible escapes (`\u{202e}`). Control characters are kept, so colour sequences survive.
@@ -42,7 +45,11 @@ pub fn escape_json_for_display(json: &str) -> String {
         match c {
             // Outside of strings these are white space; in strings, the serializer has escaped them.
             '\n' | '\t' | '\r' => text.push(c),
-            c if affects_display(c) => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if affects_display(c) => {
+                let mut units = [0; 2];
+                let escapes = c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}"));
+                text.extend(escapes);
+            }
             c => text.push(c),
         }
     }
@@ -118,7 +125,18 @@ mod tests {
     #[test]
     fn escapes_format_controls_and_keeps_colours() {
         assert_eq!(escape_format_controls("a\u{202e}b\u{61c}\x1b[1m"), "a\\u{202e}b\\u{061c}\x1b[1m");
+        assert_eq!(
+            escape_format_controls("\u{fffe}\u{fdef}\u{10ffff}\u{fffd}"),
+            "\\u{fffe}\\u{fdef}\\u{10ffff}\u{fffd}"
+        );
         assert!(matches!(escape_format_controls("plain"), std::borrow::Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn escapes_noncharacters_in_json_as_surrogates() {
+        let inert = escape_json_for_display("\"\u{ffff}\u{1fffe}\"");
+        assert_eq!(inert, r#""\uffff\ud83f\udffe""#);
+        assert_eq!(serde_json::from_str::<String>(&inert).expect("JSON"), "\u{ffff}\u{1fffe}");
     }
 
     proptest! {

@@ -29,8 +29,9 @@ pub(super) struct SqlRowsAnswer {
     pub(super) row_count: usize,
     /// True if rows are missing here, because of the limits or the size of this answer.
     pub(super) truncated: bool,
-    /// Number of rows that a write changed.
-    pub(super) changed: u64,
+    /// Number of rows that a write changed itself, without those that triggers changed. Absent if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) changed: Option<u64>,
     /// True if the effects were kept.
     pub(super) committed: bool,
     /// Reason why a statement whose verdict is `ok` has no rows.
@@ -102,7 +103,7 @@ fn draft_rows(answer: &SqlRunAnswer, rows: &UntrustedText, budget: usize) -> Ans
         rows: marked.clone(),
         row_count,
         truncated: is_cut || result.is_some_and(|result| result.truncated),
-        changed: result.map_or(0, |result| result.changed),
+        changed: result.map_or(Some(0), |result| result.changed),
         committed: result.is_some_and(|result| result.committed),
         error,
         engine: judgement.audit.engine.clone(),
@@ -118,9 +119,11 @@ fn draft_rows(answer: &SqlRunAnswer, rows: &UntrustedText, budget: usize) -> Ans
 fn summary(value: &SqlRowsAnswer) -> String {
     let more = if value.truncated { "; more rows are not shown" } else { "" };
     let effects = match (value.changed, value.committed) {
-        (0, false) => String::new(),
-        (changed, false) => format!(" It changed {changed} rows, which was undone."),
-        (changed, true) => format!(" It changed {changed} rows, and the effects were kept."),
+        (Some(0), false) => String::new(),
+        (Some(changed), false) => format!(" It changed {changed} rows, which was undone."),
+        (Some(changed), true) => format!(" It changed {changed} rows, and the effects were kept."),
+        (None, false) => " It changed an unknown number of rows, which was undone.".to_owned(),
+        (None, true) => " It changed an unknown number of rows, and the effects were kept.".to_owned(),
     };
     format!("The result has {} rows{more}.{effects}", value.row_count)
 }
@@ -191,7 +194,7 @@ mod tests {
     #[test]
     fn summary_names_the_effects() {
         let columns = vec![SqlColumn { name: "a".to_owned(), kind: None }];
-        let result = ResultRows { columns, rows: vec![vec![json!(1)]], changed: 2, ..ResultRows::default() };
+        let result = ResultRows { columns, rows: vec![vec![json!(1)]], changed: Some(2), ..ResultRows::default() };
         let value = |result: ResultRows| SqlRowsAnswer {
             verdict: SqlVerdict::Ok,
             reason: String::new(),

@@ -1,4 +1,5 @@
-//! Reports changes of a worktree as they happen, for the files that git does not ignore.
+//! Reports changes of a worktree as they happen, for the files that git does not ignore, and changes of the ignore rules
+//! outside of the tree.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use proctor_core::model::drift::is_evidence_path;
 use proctor_git::files::paths;
 use proctor_git::helper::GitHelper;
+use proctor_git::ignore::external_rules::ExternalRules;
 use proctor_snapshot::is_staging_path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -34,8 +36,9 @@ const EVENTS: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE)
-    .union(WatchFlags::ONLYDIR)
-    .union(WatchFlags::DONT_FOLLOW);
+    .union(WatchFlags::ONLYDIR);
+/// The entries of a git directory that affect its ignore rules.
+const GIT_DIR_ENTRIES: [&str; 3] = ["config", "info", "info/exclude"];
 
 /// A worktree whose changes are reported.
 pub struct WorktreeWatch {
@@ -44,6 +47,10 @@ pub struct WorktreeWatch {
     events: AsyncFd<OwnedFd>,
     /// The watched directories by watch descriptor, relative to the worktree.
     directories: HashMap<i32, Vec<u8>>,
+    /// The names that affect the ignore rules outside of the tree, by the watch descriptors of their directories.
+    rule_names: HashMap<i32, BTreeSet<Vec<u8>>>,
+    /// The ignore rules outside of the tree.
+    external_rules: Vec<ExternalRules>,
 }
 
 /// Changes of a worktree that happened together.
@@ -53,6 +60,31 @@ pub struct WorktreeChanges {
     pub paths: BTreeSet<Vec<u8>>,
     /// True if the kernel dropped events, so that any path may have changed.
     pub is_incomplete: bool,
+    /// The names of the ignore rules outside of the tree that have changed, such as `info/exclude`.
+    pub external_rules: BTreeSet<String>,
+}
+
+impl WorktreeChanges {
+    /// Returns whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && !self.is_incomplete && self.external_rules.is_empty()
+    }
+}
+
+/// What the events of a group mean for the watched directories.
+#[derive(Debug, Clone, Copy, Default)]
+struct EventEffects {
+    /// A directory was created or moved.
+    has_new_directory: bool,
+    /// A file that affects the ignore rules outside of the tree was changed.
+    may_change_rules: bool,
+}
+
+impl std::ops::BitOrAssign for EventEffects {
+    fn bitor_assign(&mut self, other: Self) {
+        self.has_new_directory |= other.has_new_directory;
+        self.may_change_rules |= other.may_change_rules;
+    }
 }
 
 impl WorktreeWatch {
@@ -63,44 +95,51 @@ impl WorktreeWatch {
     pub(crate) fn start(helper: GitHelper, repo: &Path) -> Result<Self, EngineError> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(watch_error)?;
         let events = register(events).map_err(EngineError::Watch)?;
-        let mut watch = Self { helper, repo: repo.to_path_buf(), events, directories: HashMap::new() };
+        let mut watch = Self {
+            helper,
+            repo: repo.to_path_buf(),
+            events,
+            directories: HashMap::new(),
+            rule_names: HashMap::new(),
+            external_rules: Vec::new(),
+        };
         watch.add_directories()?;
         Ok(watch)
     }
 
-    /// Waits for the next changes of files that git does not ignore. Changes in quick succession are reported together.
+    /// Waits for the next changes of files that git does not ignore, or of ignore rules outside of the tree. Changes in quick succession are reported together.
     ///
     /// # Errors
     /// The events cannot be read, or git cannot determine which files are ignored.
     pub async fn next_changes(&mut self) -> Result<WorktreeChanges, EngineError> {
         loop {
             let mut changes = WorktreeChanges::default();
-            let mut has_new_directory = self.read_events(&mut changes).await?;
+            let mut effects = self.read_events(&mut changes).await?;
             let end = Instant::now() + MAX_GROUP_TIME;
             loop {
                 let quiet = (Instant::now() + QUIET_TIME).min(end);
                 match timeout_at(quiet, self.read_events(&mut changes)).await {
-                    Ok(read) => has_new_directory |= read?,
+                    Ok(read) => effects |= read?,
                     Err(_) => break,
                 }
             }
-            if has_new_directory || changes.is_incomplete {
-                self.add_directories()?;
+            if effects.has_new_directory || effects.may_change_rules || changes.is_incomplete {
+                changes.external_rules = self.add_directories()?;
             }
             self.remove_ignored(&mut changes)?;
-            if changes.is_incomplete || !changes.paths.is_empty() {
+            if !changes.is_empty() {
                 return Ok(changes);
             }
         }
     }
 
-    /// Waits for events and adds them. Returns whether a directory was created or moved.
-    async fn read_events(&self, changes: &mut WorktreeChanges) -> Result<bool, EngineError> {
+    /// Waits for events and adds them.
+    async fn read_events(&self, changes: &mut WorktreeChanges) -> Result<EventEffects, EngineError> {
         loop {
             let mut ready = self.events.readable().await.map_err(EngineError::Watch)?;
             let mut space = vec![MaybeUninit::uninit(); BUFFER_BYTES];
             let mut reader = Reader::new(self.events.get_ref(), &mut space);
-            let (mut any, mut has_new_directory) = (false, false);
+            let (mut any, mut effects) = (false, EventEffects::default());
             loop {
                 let event = match reader.next() {
                     Ok(event) => event,
@@ -110,34 +149,53 @@ impl WorktreeWatch {
                 };
                 any = true;
                 changes.is_incomplete |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
-                has_new_directory |= event.events().contains(ReadFlags::ISDIR)
+                effects.has_new_directory |= event.events().contains(ReadFlags::ISDIR)
                     && event.events().intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
                 let name = event.file_name().map(|name| name.to_bytes());
+                let rules = self.rule_names.get(&event.wd());
+                effects.may_change_rules |=
+                    rules.is_some_and(|rules| name.is_none_or(|name| rules.iter().any(|rule| rule == name)));
                 if let (Some(directory), Some(name)) = (self.directories.get(&event.wd()), name) {
                     changes.paths.insert(paths::join(directory, name));
                 }
             }
             ready.clear_ready();
             if any {
-                return Ok(has_new_directory);
+                return Ok(effects);
             }
         }
     }
 
-    /// Watches the directories that git does not ignore now.
-    fn add_directories(&mut self) -> Result<(), EngineError> {
+    /// Watches the directories that git does not ignore now, and those of the ignore rules outside of the tree. Returns
+    /// the names of these rules that have changed.
+    fn add_directories(&mut self) -> Result<BTreeSet<String>, EngineError> {
         let listing = self.helper.list(&self.repo, &mut |_| {})?;
         let top = std::iter::once(Vec::new());
-        for directory in top.chain(listing.directories.into_iter().map(|directory| directory.path.0)) {
+        let directories = listing.directories.iter().map(|directory| directory.path.0.clone());
+        for directory in top.chain(directories) {
             let path = self.repo.join(OsStr::from_bytes(&directory));
-            match inotify::add_watch(self.events.get_ref(), &path, EVENTS) {
-                Ok(descriptor) => drop(self.directories.insert(descriptor, directory)),
-                // The directory was removed or replaced in the meantime.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
-                Err(error) => return Err(watch_error(error)),
+            if let Some(descriptor) = self.add_watch(&path, EVENTS.union(WatchFlags::DONT_FOLLOW))? {
+                self.directories.insert(descriptor, directory);
             }
         }
-        Ok(())
+        for file in rule_files(&listing.git_dir, &listing.common_dir, &listing.external_rules) {
+            let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { continue };
+            if let Some(descriptor) = self.add_watch(directory, EVENTS)? {
+                self.rule_names.entry(descriptor).or_default().insert(name.as_bytes().to_vec());
+            }
+        }
+        let changed = changed_rules(&self.external_rules, &listing.external_rules);
+        self.external_rules = listing.external_rules;
+        Ok(changed)
+    }
+
+    /// Watches a directory; returns `None` if it was removed or replaced in the meantime.
+    fn add_watch(&self, path: &Path, events: WatchFlags) -> Result<Option<i32>, EngineError> {
+        match inotify::add_watch(self.events.get_ref(), path, events) {
+            Ok(descriptor) => Ok(Some(descriptor)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
+            Err(error) => Err(watch_error(error)),
+        }
     }
 
     /// Removes ignored files, git's own files, and the documents and temporary files that Proctor writes.
@@ -152,6 +210,23 @@ impl WorktreeWatch {
     }
 }
 
+/// Returns the files whose changes can change the ignore rules outside of the tree. A link and its target both count.
+fn rule_files(git_dir: &Path, common_dir: &Path, rules: &[ExternalRules]) -> BTreeSet<PathBuf> {
+    let own = GIT_DIR_ENTRIES.iter().map(|name| common_dir.join(name)).chain([git_dir.join("config.worktree")]);
+    let files: BTreeSet<PathBuf> = own.chain(rules.iter().map(|rules| rules.file.clone())).collect();
+    let targets: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+    files.into_iter().chain(targets).collect()
+}
+
+/// Returns the names of the rules that were added, changed or removed.
+fn changed_rules(before: &[ExternalRules], now: &[ExternalRules]) -> BTreeSet<String> {
+    let only = |these: &[ExternalRules], others: &[ExternalRules]| {
+        let differing = these.iter().filter(|rules| !others.contains(rules));
+        differing.map(|rules| rules.name.clone()).collect::<Vec<_>>()
+    };
+    only(before, now).into_iter().chain(only(now, before)).collect()
+}
+
 /// Registers the queue of events with the runtime.
 #[expect(deprecated, reason = "deprecated for types that may change their descriptor; an owned one does not")]
 fn register(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -160,4 +235,25 @@ fn register(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 fn watch_error(error: Errno) -> EngineError {
     EngineError::Watch(io::Error::from(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use proctor_core::text::digest::Sha256Hex;
+
+    use super::*;
+
+    #[test]
+    fn names_changed_rules() {
+        let rules = |name: &str, text: &str| ExternalRules {
+            name: name.to_owned(),
+            file: PathBuf::from(name),
+            rules_sha256: Sha256Hex::digest(text.as_bytes()),
+        };
+        let before = [rules("info/exclude", "a"), rules("core.excludesFile", "a"), rules("same", "a")];
+        let now = [rules("info/exclude", "b"), rules("same", "a"), rules("core.ignoreCase", "a")];
+        let expected = ["core.excludesFile", "core.ignoreCase", "info/exclude"].map(str::to_owned);
+        assert_eq!(changed_rules(&before, &now), BTreeSet::from(expected));
+        assert!(changed_rules(&now, &now).is_empty());
+    }
 }

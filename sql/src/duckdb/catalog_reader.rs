@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::internal_queries::query_texts;
 use super::plan_actions::MacroActions;
 use super::query_error::QueryError;
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, EnumType, ForeignKey, SchemaComment, joined_name};
 
 /// Runs an internal query and returns its rows as texts.
 pub(super) type TextQuery<'a> = dyn FnMut(&str) -> Result<Vec<Vec<Option<String>>>, QueryError> + 'a;
@@ -32,6 +32,10 @@ const CONSTRAINTS_ORDER: &str = " ORDER BY table_oid, constraint_index";
 const FUNCTIONS_QUERY: &str = "
     SELECT DISTINCT lower(function_name), CAST(function_type IN ('table', 'table_macro') AS VARCHAR)
     FROM duckdb_functions() WHERE function_type <> 'pragma' AND (internal OR function_type <> 'table_macro')";
+
+const ENUM_TYPES_QUERY: &str = "
+    SELECT type_name, CAST(to_json(labels) AS VARCHAR) FROM duckdb_types()
+    WHERE NOT internal AND database_name = current_database() AND labels IS NOT NULL ORDER BY ALL";
 
 /// The content of a database.
 #[derive(Debug, Default)]
@@ -90,6 +94,7 @@ impl DatabaseContent {
             _ => {
                 self.catalog = Catalog::default();
                 self.quoted_names.clear();
+                self.catalog.enum_types = run_query(ENUM_TYPES_QUERY)?.into_iter().filter_map(enum_type).collect();
                 (String::new(), String::new())
             }
         };
@@ -188,6 +193,14 @@ pub(super) fn generated_columns(plan: &Value) -> BTreeSet<String> {
     computed.filter_map(|column| column["name"].as_str()).map(str::to_owned).collect()
 }
 
+/// Converts a row of [`ENUM_TYPES_QUERY`].
+fn enum_type(row: Vec<Option<String>>) -> Option<EnumType> {
+    let [name, labels] = <[Option<String>; 2]>::try_from(row).ok()?;
+    let quoted = |label: &String| format!("'{}'", label.replace('\'', "''"));
+    let labels = parse_names(&labels?).iter().map(quoted).collect::<Vec<_>>().join(", ");
+    Some(EnumType { name: name?, definition: format!("ENUM({labels})") })
+}
+
 fn parse_names(json: &str) -> Vec<String> {
     serde_json::from_str(json).unwrap_or_default()
 }
@@ -212,7 +225,7 @@ pub(super) fn read_comments(connection: &Connection) -> Result<Vec<SchemaComment
 }
 
 fn qualified_name(schema: &str, table: &str) -> String {
-    if schema.eq_ignore_ascii_case("main") { table.to_owned() } else { format!("{schema}.{table}") }
+    if schema.eq_ignore_ascii_case("main") { joined_name(&[table]) } else { joined_name(&[schema, table]) }
 }
 
 pub(super) fn quote_identifier(name: &str) -> String {

@@ -61,7 +61,7 @@ impl DuckDb {
     /// Updates the catalog after a statement that changed the schema.
     pub(super) fn update_content(&mut self, bound: &BoundStatement) -> Result<(), EngineRefusal> {
         for (what, name) in bound.schema_changes() {
-            let is_plain = !name.contains('.');
+            let is_plain = !name.contains(['.', '"']);
             let part = match what {
                 "create index" | "create sequence" | "create type" | "create schema" => continue,
                 "create macro" | "create table macro" | "drop macro" | "drop macro table" => ContentPart::Functions,

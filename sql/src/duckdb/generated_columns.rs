@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode};
+use proctor_core::sql::{Dialect, SqlCode};
 
 use super::internal_queries::{query_prepared_text, query_texts};
 use super::list_checks::{bare_name, refusal_about, significant_tokens};
 use super::query_error::QueryError;
 use super::{DuckDb, catalog_reader, duckdb_errors, special_statements};
-use crate::allow_lists;
+use crate::allow_lists::{self, NameLists};
 use crate::catalog::CatalogTable;
 use crate::engine::{Action, BoundStatement, EngineRefusal};
 use crate::lexer::{self, SqlTokenKind};
@@ -50,7 +50,7 @@ impl DuckDb {
         &self,
         sql: &str,
         bound: &BoundStatement,
-        allow: &SqlAllow,
+        allow: &NameLists,
     ) -> Result<(), EngineRefusal> {
         let hidden = hidden_columns(self, bound, allow);
         if hidden.is_empty() {
@@ -80,7 +80,7 @@ impl DuckDb {
     }
 }
 
-fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &SqlAllow) -> Vec<HiddenGeneratedColumn<'a>> {
+fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &NameLists) -> Vec<HiddenGeneratedColumn<'a>> {
     let read: BTreeSet<&str> = bound
         .actions
         .iter()
@@ -100,7 +100,7 @@ fn hidden_columns<'a>(engine: &'a DuckDb, bound: &BoundStatement, allow: &SqlAll
 }
 
 /// Returns the statement, and the definitions of the views and macros that it uses directly or indirectly.
-fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, EngineRefusal> {
+pub(super) fn reachable_texts(engine: &DuckDb, sql: &str) -> Result<Vec<String>, EngineRefusal> {
     let failed = |error: QueryError| duckdb_errors::ParsedError::from_error(&error, "").to_refusal("");
     let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for query in [VIEWS_QUERY, catalog_reader::MACROS_QUERY] {
@@ -151,7 +151,7 @@ fn may_use_unnamed_columns(sql: &str, table: &CatalogTable) -> bool {
         if is_special || word(at).starts_with('#') {
             return true;
         }
-        if !lexer::unquote(word(at)).eq_ignore_ascii_case(bare_name(&table.name)) {
+        if !lexer::unquote(word(at)).eq_ignore_ascii_case(&bare_name(&table.name)) {
             return false;
         }
         let alias = if is(at + 1, "as") { at + 2 } else { at + 1 };

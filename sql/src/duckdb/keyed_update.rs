@@ -22,8 +22,8 @@ pub(super) fn drop_copied_columns(sql: &str, plan: &Value, macros: &MacroActions
         _ => None,
     });
     let names = lexer::possible_names(sql, Dialect::Duckdb);
-    let Some(target) = target.filter(|target| uses_named_columns_only(sql, bare_name(target))) else { return };
-    if count_scans(plan, bare_name(&target)) != 1 || names.iter().any(|name| macros.contains_key(name)) {
+    let Some(target) = target.filter(|target| uses_named_columns_only(sql, &bare_name(target))) else { return };
+    if count_scans(plan, &bare_name(&target)) != 1 || names.iter().any(|name| macros.contains_key(name)) {
         return;
     }
     actions.retain(|action| match action {

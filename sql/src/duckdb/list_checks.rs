@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode};
+use proctor_core::sql::{Dialect, SqlCode};
 
 use super::catalog_reader::DatabaseContent;
-use crate::allow_lists;
-use crate::catalog::CatalogTable;
+use crate::allow_lists::{self, NameLists};
+use crate::catalog::{self, CatalogTable, joined_name};
 use crate::engine::{Action, BoundStatement, EngineRefusal};
 use crate::lexer::{self, SqlTokenKind};
 
@@ -15,7 +15,7 @@ pub(super) fn check(
     content: &DatabaseContent,
     sql: &str,
     bound: &BoundStatement,
-    allow: &SqlAllow,
+    allow: &NameLists,
 ) -> Result<(), EngineRefusal> {
     check_views(content, sql, allow)?;
     check_schema_changes(sql, bound, allow)?;
@@ -23,7 +23,7 @@ pub(super) fn check(
 }
 
 /// Checks the views that a text names. A plan shows them expanded, and a write has no tree that names them.
-fn check_views(content: &DatabaseContent, sql: &str, allow: &SqlAllow) -> Result<(), EngineRefusal> {
+fn check_views(content: &DatabaseContent, sql: &str, allow: &NameLists) -> Result<(), EngineRefusal> {
     let names = lexer::possible_names(sql, Dialect::Duckdb);
     let is_named = |view: &&CatalogTable| names.contains(&bare_name(&view.name).to_ascii_lowercase());
     for view in content.catalog.tables.iter().filter(|table| table.is_view).filter(is_named) {
@@ -44,7 +44,7 @@ fn check_views(content: &DatabaseContent, sql: &str, allow: &SqlAllow) -> Result
 
 /// Checks the names that a change of the schema refers to: tables that foreign keys refer to, new names of tables, and
 /// indexes, whose table DuckDB does not report.
-fn check_schema_changes(sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> Result<(), EngineRefusal> {
+fn check_schema_changes(sql: &str, bound: &BoundStatement, allow: &NameLists) -> Result<(), EngineRefusal> {
     if bound.schema_changes().next().is_none() {
         return Ok(());
     }
@@ -59,7 +59,11 @@ fn check_schema_changes(sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> 
         }
         let first = if is_key { at + 1 } else { at + 2 };
         let parts = (first..).step_by(2).take_while(|at| *at == first || word(at - 1) == ".");
-        let name = parts.map(|at| lexer::unquote(word(at))).collect::<Vec<_>>().join(".");
+        let mut parts: Vec<String> = parts.map(|at| lexer::unquote(word(at))).collect();
+        if parts.len() > 1 && parts[0].eq_ignore_ascii_case("main") {
+            parts.remove(0);
+        }
+        let name = joined_name(&parts);
         if !allow_lists::is_table_allowed(allow, &name) {
             let message = format!("it refers to `{name}`, which is not on the list");
             return Err(refusal_about(SqlCode::TableRefused, message, &name));
@@ -84,7 +88,7 @@ fn check_returning(
     content: &DatabaseContent,
     sql: &str,
     bound: &BoundStatement,
-    allow: &SqlAllow,
+    allow: &NameLists,
 ) -> Result<(), EngineRefusal> {
     let written = bound.actions.iter().filter_map(|action| match action {
         Action::Insert(table) | Action::Delete(table) | Action::Update { table, .. } => content.catalog.table(table),
@@ -102,7 +106,7 @@ fn check_returning(
         let name = lexer::unquote(word(at));
         let is_column = table.column(&name).is_some() && allow_lists::is_column_allowed(allow, &table.name, &name);
         let is_table =
-            name.eq_ignore_ascii_case(bare_name(&table.name)) && solid.get(at + 1).is_some() && word(at + 1) == ".";
+            name.eq_ignore_ascii_case(&bare_name(&table.name)) && solid.get(at + 1).is_some() && word(at + 1) == ".";
         if !is_column && !is_table && !matches!(word(at), "," | "." | ";") {
             let message = format!("`RETURNING` may only name columns of `{}` that are on the list", table.name);
             return Err(refusal_about(SqlCode::ColumnRefused, message, &table.name));
@@ -112,13 +116,13 @@ fn check_returning(
 }
 
 /// Returns the columns of a table that are off the list.
-fn hidden_columns<'a>(table: &'a CatalogTable, allow: &'a SqlAllow) -> impl Iterator<Item = &'a str> {
+fn hidden_columns<'a>(table: &'a CatalogTable, allow: &'a NameLists) -> impl Iterator<Item = &'a str> {
     let names = table.columns.iter().map(|column| column.name.as_str());
     names.filter(|column| !allow_lists::is_column_allowed(allow, &table.name, column))
 }
 
-pub(super) fn bare_name(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(_, bare)| bare)
+pub(super) fn bare_name(name: &str) -> String {
+    catalog::bare_name(name, Dialect::Duckdb)
 }
 
 pub(super) fn refusal_about(code: SqlCode, message: String, name: &str) -> EngineRefusal {

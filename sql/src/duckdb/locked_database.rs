@@ -13,7 +13,7 @@ use super::duckdb_errors::ParsedError;
 use super::internal_queries::execute;
 use super::schema_parts::apply_schema;
 use super::{DuckDb, catalog_reader};
-use crate::catalog::CatalogTable;
+use crate::catalog::{CatalogTable, split_name};
 use crate::engine::{EngineRefusal, SqlEngine as _};
 
 /// The name of a database in memory.
@@ -163,13 +163,10 @@ fn copy_rows(copy: &DuckDb) -> Result<(), EngineRefusal> {
             let names = table.columns.iter().filter(|column| !column.is_generated);
             let names =
                 names.map(|column| catalog_reader::quote_identifier(&column.name)).collect::<Vec<_>>().join(", ");
-            let (schema, name) = table
-                .name
-                .split_once('.')
-                .filter(|_| copy.content.quoted_names.contains_key(&table.name))
-                .unwrap_or(("main", table.name.as_str()));
-            let table =
-                format!("{}.{}", catalog_reader::quote_identifier(schema), catalog_reader::quote_identifier(name));
+            let parts = split_name(&table.name, &['"']);
+            let default = ["main".to_owned()];
+            let parts = default[..usize::from(parts.len() == 1)].iter().chain(&parts);
+            let table = parts.map(|part| catalog_reader::quote_identifier(part)).collect::<Vec<_>>().join(".");
             let insert =
                 format!("INSERT INTO {IN_MEMORY}.{table} ({names}) SELECT {names} FROM {SOURCE_DATABASE}.{table}");
             execute(&copy.connection, &insert).map_err(|error| failed = error.to_string()).is_err()

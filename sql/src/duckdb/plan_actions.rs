@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::builtin_allowlist::{self, TableFunctionAccess};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, joined_name};
 use crate::engine::Action;
 
 /// Operators that only compute rows from rows.
@@ -321,9 +321,9 @@ impl PlanReader<'_> {
     pub(super) fn catalog_name(&self, catalog: &str, schema: &str, table: &str) -> String {
         let is_home = catalog.is_empty() || catalog.eq_ignore_ascii_case(self.database_name);
         match (is_home, schema.is_empty() || schema.eq_ignore_ascii_case("main")) {
-            (true, true) => table.to_owned(),
-            (true, false) => format!("{schema}.{table}"),
-            (false, _) => format!("{catalog}.{schema}.{table}"),
+            (true, true) => joined_name(&[table]),
+            (true, false) => joined_name(&[schema, table]),
+            (false, _) => joined_name(&[catalog, schema, table]),
         }
     }
 }
@@ -407,7 +407,7 @@ mod tests {
 
     fn plan_and_tree_actions(plan: &Value) -> Vec<Action> {
         let view = CatalogTable { name: "v".to_owned(), is_view: true, ..CatalogTable::default() };
-        let (catalog, known) = (Catalog { tables: vec![view] }, ["query".to_owned()].into());
+        let (catalog, known) = (Catalog { tables: vec![view], ..Catalog::default() }, ["query".to_owned()].into());
         let macro_actions = [Action::Call("current_setting".to_owned())].into();
         let (functions, macros) =
             (["upper".to_owned()].into(), MacroActions::from([("told".to_owned(), macro_actions)]));
@@ -465,7 +465,10 @@ mod tests {
         assert!(plan_and_tree_actions(&from("v")).contains(&view));
         assert!(plan_and_tree_actions(&from("x.csv")).contains(&Action::File("`x.csv`".to_owned())));
         let own = json!({"cte_map": {"map": [{"key": "v"}]}, "from_table": from("v")});
-        let catalog = Catalog { tables: vec![CatalogTable { name: "v".to_owned(), ..CatalogTable::default() }] };
+        let catalog = Catalog {
+            tables: vec![CatalogTable { name: "v".to_owned(), ..CatalogTable::default() }],
+            ..Catalog::default()
+        };
         let (none, macros) = (BTreeSet::new(), MacroActions::new());
         let reader = PlanReader {
             catalog: &catalog,

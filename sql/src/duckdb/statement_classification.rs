@@ -11,8 +11,8 @@ use super::{
     DuckDb, DuckDbJsonResult, UNTYPED_PARAMETER, builtin_allowlist, is_wrapper_step, keyed_update, plan_actions,
     query_json, special_statements,
 };
+use crate::catalog::{joined_name, split_name};
 use crate::engine::{Action, BoundStatement, EngineRefusal};
-use crate::lexer;
 
 /// The error if no type of a parameter fits.
 const UNKNOWN_PARAMETER_TYPE: &str =
@@ -223,11 +223,11 @@ impl DuckDb {
                 // The default of the new column is a query.
                 let default = self.classify(&format!("SELECT (\n{}\n)", added.default));
                 let default = default.map_err(|refusal| EngineRefusal { range: None, ..refusal })?;
-                let parts: Vec<String> = added.table.split('.').map(lexer::unquote).collect();
+                let parts = split_name(added.table, &['"']);
                 let name = match parts.as_slice() {
                     [table] => self.plan_reader().catalog_name("", "", table),
                     [schema, table] => self.plan_reader().catalog_name("", schema, table),
-                    other => other.join("."),
+                    other => joined_name(other),
                 };
                 let alter = Action::Schema { operation: "alter table".to_owned(), name };
                 let filled = default.actions.into_iter().filter(|action| !plan_actions::is_sequence_call(action));

@@ -1,6 +1,6 @@
 //! Describes statements that run on an external server, and how they end.
 
-use crate::engine::EngineRefusal;
+use crate::engine::{EngineRefusal, StatementOutcome};
 
 /// A statement to run, with what its judgement found out.
 pub(crate) struct JudgedStatement<'a> {
@@ -40,6 +40,16 @@ pub(crate) enum RunFailure {
 impl From<EngineRefusal> for RunFailure {
     fn from(refusal: EngineRefusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+/// Returns the number of rows that statements changed, including one more statement. The server also counts the rows
+/// that a query returns.
+pub(crate) fn add_changed(before: Option<u64>, ran: &StatementOutcome, is_readonly: bool) -> Option<u64> {
+    match (is_readonly, ran.is_change_count_unknown) {
+        (true, _) => before,
+        (false, true) => None,
+        (false, false) => before.map(|before| before + ran.changed),
     }
 }
 

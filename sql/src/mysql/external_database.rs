@@ -50,7 +50,7 @@ pub(crate) fn run(
     }
     let begin = session.flavor().begin(end == TransactionEnd::ReadOnly);
     session.execute_batch(begin, deadline).map_err(internal)?;
-    let mut result = ResultRows::default();
+    let mut result = ResultRows { changed: Some(0), ..ResultRows::default() };
     let mut has_kept_definitions = false;
     for statement in statements {
         let refused = |error| {
@@ -64,7 +64,7 @@ pub(crate) fn run(
             .map_err(refused)?;
         has_kept_definitions |= statement.is_definition;
         // The driver also counts the rows that a query returns.
-        result.changed += if statement.is_readonly { 0 } else { ran.changed };
+        result.changed = external_run::add_changed(result.changed, &ran, statement.is_readonly);
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
         result.columns = if prepared.columns.is_empty() { ran.columns } else { prepared.columns };

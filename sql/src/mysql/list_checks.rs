@@ -1,17 +1,17 @@
 //! Checks lists of tables and columns a second time: the server prepares the statement for a user who has privileges
 //! on the lists alone. The rows that foreign keys change are checked too.
 
-use proctor_core::sql::{SqlAllow, SqlCode};
+use proctor_core::sql::SqlCode;
 
 use super::catalog_reader::{DatabaseContent, quote_identifier};
 use super::mysql_errors::{self, MissingPrivilege};
 use super::session::SessionError;
 use super::statement_form;
-use crate::allow_lists;
+use crate::allow_lists::{self, NameLists};
 use crate::engine::{Action, BoundStatement, EngineRefusal, StatementKind};
 
 /// Returns the privileges that lists allow, with the tables that they are for.
-pub(super) fn listed_privileges(content: &DatabaseContent, allow: &SqlAllow) -> Vec<(String, String)> {
+pub(super) fn listed_privileges(content: &DatabaseContent, allow: &NameLists) -> Vec<(String, String)> {
     let mut privileges = Vec::new();
     for table in content.catalog.tables.iter().filter(|table| allow_lists::is_table_allowed(allow, &table.name)) {
         let Some(listed) = allow_lists::allowed_columns(allow, &table.name) else {
@@ -61,7 +61,7 @@ pub(super) fn refusal(error: &SessionError, sql: &str, database: &str) -> Engine
 pub(super) fn check_cascades(
     content: &DatabaseContent,
     bound: &BoundStatement,
-    allow: &SqlAllow,
+    allow: &NameLists,
 ) -> Result<(), EngineRefusal> {
     let mut reached: Vec<(&str, bool)> = Vec::new();
     for action in &bound.actions {
@@ -101,7 +101,7 @@ pub(super) fn check_cascades(
 ///
 /// # Errors
 /// Such a table is not on the list.
-pub(super) fn check_definition(sql: &str, bound: &BoundStatement, allow: &SqlAllow) -> Result<(), EngineRefusal> {
+pub(super) fn check_definition(sql: &str, bound: &BoundStatement, allow: &NameLists) -> Result<(), EngineRefusal> {
     if bound.kind() != StatementKind::Schema {
         return Ok(());
     }

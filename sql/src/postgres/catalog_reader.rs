@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::builtin_allowlist;
 use super::node_tree::{self, StatementFacts};
 use super::session::{Session, SessionError};
-use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment};
+use crate::catalog::{Catalog, CatalogColumn, CatalogTable, ForeignKey, SchemaComment, joined_name};
 
 /// The condition for objects of the schema. Temporary objects belong to the judgement itself.
 const OWN_SCHEMAS: &str = "n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') \
@@ -372,10 +372,8 @@ fn fields<const N: usize>(row: &[Option<String>]) -> [&str; N] {
 /// Returns the name of a relation; outside of `public` with its schema.
 pub(super) fn qualified_name(schema: &str, name: &str) -> String {
     match schema {
-        "public" => name.to_owned(),
-        // A list of tables treats `main` as the default schema, which it is in the other engines.
-        "main" => format!("\"main\".{name}"),
-        _ => format!("{schema}.{name}"),
+        "public" => joined_name(&[name]),
+        _ => joined_name(&[schema, name]),
     }
 }
 

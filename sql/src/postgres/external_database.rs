@@ -19,8 +19,9 @@ use super::{postgres_errors, result_columns};
 use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
 use crate::external::external_run::{self, JudgedStatement, RunFailure, TransactionEnd};
 use crate::external::trusted_roots;
+use crate::lexer::{self, SqlTokenKind};
 use crate::row_buffer::RowBuffer;
-use crate::{lexer, server_files};
+use crate::server_files;
 
 /// The options of `pg_dump`. Owners and privileges name roles that the worker's server does not have.
 const DUMP_OPTIONS: &[&str] = &[
@@ -95,21 +96,47 @@ fn run_in(
     let begin = if end == TransactionEnd::ReadOnly { "BEGIN READ ONLY" } else { "BEGIN READ WRITE" };
     session.begin_with(begin, deadline).map_err(internal)?;
     session.execute_batch(&transaction_settings(&path, deadline), deadline).map_err(internal)?;
-    let mut result = ResultRows::default();
+    let mut result = ResultRows { changed: Some(0), ..ResultRows::default() };
     for statement in statements {
         let refused = |error: SessionError| RunFailure::Refused(postgres_errors::to_refusal(&error, statement.sql));
         let prepared = session.prepare(statement.sql, deadline).map_err(refused)?;
         let types: Vec<Type> = prepared.columns().iter().map(|column| column.type_().clone()).collect();
         let mut rows = RowBuffer::new(&request.limits);
-        let count = if statement.may_stop_early { RowCount::Unchanged } else { RowCount::Reported };
+        let count = match statement.may_stop_early {
+            true => RowCount::Unchanged,
+            false if !statement.is_readonly && may_write_in_with(statement.sql) => RowCount::FromStatistics,
+            false => RowCount::Reported,
+        };
         let ran = session.run_into(statement.sql, &types, count, deadline, &mut rows).map_err(refused)?;
         // The server also counts the rows that a query returns.
-        result.changed += if statement.is_readonly { 0 } else { ran.changed };
+        result.changed = external_run::add_changed(result.changed, &ran, statement.is_readonly);
         result.truncated = rows.is_truncated();
         result.rows = rows.into_rows();
         result.columns = result_columns(&prepared);
     }
     Ok(result)
+}
+
+/// Reports whether a common table expression may change rows: a word such as INSERT follows a bracket within brackets.
+fn may_write_in_with(sql: &str) -> bool {
+    const WRITES: [&str; 4] = ["insert", "update", "delete", "merge"];
+    let (mut depth, mut is_after_bracket) = (0_usize, false);
+    for (kind, range) in lexer::tokenize(sql, Dialect::Postgres) {
+        let text = &sql[range];
+        match (kind, text) {
+            (SqlTokenKind::Whitespace | SqlTokenKind::Comment, _) => continue,
+            (_, "(") => depth += 1,
+            (_, ")") => depth = depth.saturating_sub(1),
+            (SqlTokenKind::Word, word)
+                if depth > 0 && is_after_bracket && WRITES.iter().any(|write| word.eq_ignore_ascii_case(write)) =>
+            {
+                return true;
+            }
+            _ => {}
+        }
+        is_after_bracket = matches!(text, "(" | ")");
+    }
+    false
 }
 
 fn commit(session: &mut Session) -> Result<(), RunFailure> {
@@ -286,6 +313,24 @@ mod tests {
             CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$ SELECT 'CREATE POLICY; x' $$;\n\
             CREATE MATERIALIZED VIEW m AS\n SELECT 1 AS a\n  WITH DATA;\n";
         assert_eq!(portable_schema(dump), expected);
+    }
+
+    #[test]
+    fn finds_writes_in_common_table_expressions() {
+        for sql in [
+            "WITH d AS (DELETE FROM t RETURNING *) SELECT 1",
+            "WITH d AS MATERIALIZED ( /* x */ insert INTO t VALUES (1)) UPDATE t SET a = 1",
+            "WITH d AS (WITH e AS (SELECT 1) UPDATE t SET a = 1) SELECT 1",
+        ] {
+            assert!(may_write_in_with(sql), "{sql}");
+        }
+        for sql in [
+            "WITH d AS (SELECT 1) UPDATE t SET a = (SELECT 1 FROM t FOR UPDATE)",
+            "INSERT INTO t (a) VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2",
+            "DELETE FROM t WHERE a IN (SELECT '(DELETE')",
+        ] {
+            assert!(!may_write_in_with(sql), "{sql}");
+        }
     }
 
     #[test]

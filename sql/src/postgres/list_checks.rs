@@ -3,13 +3,14 @@
 
 use std::time::Instant;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode};
+use proctor_core::sql::{Dialect, SqlCode};
 
 use super::catalog_reader::{DatabaseContent, RelationKind, quote_identifier};
 use super::postgres_errors;
 use super::server::LISTED_ROLE;
 use super::session::{Session, SessionError};
-use crate::allow_lists;
+use crate::allow_lists::{self, NameLists};
+use crate::catalog::split_name;
 use crate::engine::{Action, BoundStatement, EngineRefusal, StatementKind};
 use crate::lexer;
 
@@ -25,7 +26,7 @@ pub(super) fn check_privileges(
     content: &DatabaseContent,
     sql: &str,
     parameters: usize,
-    allow: &SqlAllow,
+    allow: &NameLists,
     deadline: Instant,
 ) -> Result<(), SessionError> {
     let mut grants = Vec::new();
@@ -62,8 +63,10 @@ pub(super) fn check_privileges(
             }
         }
     }
-    for schema in content.quoted_names.values().filter_map(|quoted| quoted.split_once("\".\"")) {
-        grants.push(format!("GRANT USAGE ON SCHEMA {}\" TO {LISTED_ROLE}", schema.0));
+    for name in content.quoted_names.keys() {
+        if let [schema, _] = split_name(name, &['"']).as_slice() {
+            grants.push(format!("GRANT USAGE ON SCHEMA {} TO {LISTED_ROLE}", quote_identifier(schema)));
+        }
     }
     // A rollback does not undo PREPARE, so that an earlier check may have left its statement.
     let left = "SELECT name FROM pg_catalog.pg_prepared_statements WHERE name = 'proctor_listed'";
@@ -98,7 +101,7 @@ pub(super) fn refusal(error: &SessionError, sql: &str) -> EngineRefusal {
 pub(super) fn check_cascades(
     content: &DatabaseContent,
     bound: &BoundStatement,
-    allow: &SqlAllow,
+    allow: &NameLists,
 ) -> Result<(), EngineRefusal> {
     let name_of = |oid: u32| content.relations.get(&oid).map_or("", |relation| relation.name.as_str());
     let is_changed = |table: &str, deletes: bool| {
@@ -154,7 +157,7 @@ pub(super) fn check_definition(
     content: &DatabaseContent,
     sql: &str,
     bound: &BoundStatement,
-    allow: &SqlAllow,
+    allow: &NameLists,
 ) -> Result<(), EngineRefusal> {
     if bound.kind() != StatementKind::Schema {
         return Ok(());
@@ -162,7 +165,7 @@ pub(super) fn check_definition(
     let words = lexer::possible_names(sql, Dialect::Postgres);
     for relation in content.relations.values().filter(|relation| relation.kind != RelationKind::Sequence) {
         // A table outside of `public` is named with its schema.
-        let is_named = relation.name.to_ascii_lowercase().split('.').all(|part| words.contains(part));
+        let is_named = split_name(&relation.name.to_ascii_lowercase(), &['"']).iter().all(|part| words.contains(part));
         if is_named && !allow_lists::is_table_allowed(allow, &relation.name) {
             let message = format!("the definition contains the name `{}`, which is not on the list", relation.name);
             return Err(EngineRefusal {

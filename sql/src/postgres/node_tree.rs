@@ -25,6 +25,8 @@ pub(super) struct StatementFacts {
     pub(super) locks_rows: bool,
     /// True if a common table expression changes rows.
     pub(super) writes_in_with: bool,
+    /// True if a filter is the position of a cursor (`WHERE CURRENT OF c`).
+    pub(super) uses_cursor: bool,
 }
 
 /// One use of a table or a view.
@@ -94,6 +96,7 @@ pub(super) fn read(text: &str) -> Option<StatementFacts> {
             Token::NodeStart(name) => {
                 has_query |= name == "QUERY";
                 facts.locks_rows |= name == "ROWMARKCLAUSE";
+                facts.uses_cursor |= name == "CURRENTOFEXPR";
                 open.push(OpenNode { name, ..OpenNode::default() });
             }
             Token::NodeEnd => close_node(open.pop()?, &mut facts),
@@ -226,6 +229,13 @@ mod tests {
         assert_eq!(facts.types, BTreeSet::from([23, 2205, 16386]));
         assert!(!facts.is_recursive && !facts.locks_rows && facts.writes_in_with);
         assert_eq!([8, 7, 6].map(column_number), [1, 0, -1]);
+    }
+
+    #[test]
+    fn finds_cursors() {
+        let tree = "({QUERY :commandType 4 :jointree {FROMEXPR :quals {CURRENTOFEXPR :cvarno 1 :cursor_name c}}})";
+        assert!(read(tree).expect("a tree").uses_cursor);
+        assert!(!read(TREE).expect("a tree").uses_cursor);
     }
 
     #[test]

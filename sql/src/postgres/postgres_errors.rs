@@ -11,6 +11,13 @@ use super::session::SessionError;
 use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 
+/// The SQLSTATE of a cursor that does not exist.
+const INVALID_CURSOR_NAME: &str = "34000";
+
+/// The SQLSTATE of an error that a function raises, and the routine of PL/pgSQL that reports it.
+const RAISED_EXCEPTION: &str = "P0001";
+const RAISE_ROUTINE: &str = "exec_stmt_raise";
+
 /// Returns one sentence about an error.
 pub(super) fn describe(error: &SessionError) -> String {
     match error {
@@ -26,6 +33,11 @@ pub(super) fn to_refusal(error: &SessionError, sql: &str) -> EngineRefusal {
     match error {
         SessionError::TimedOut => EngineRefusal::new(SqlCode::TimeLimit, "it did not end in time"),
         SessionError::ResultTooLarge(_) => EngineRefusal::new(SqlCode::ResultLimit, error.to_string()),
+        SessionError::NoCursor => EngineRefusal {
+            engine_code: Some(INVALID_CURSOR_NAME.to_owned()),
+            range: current_of_range(sql),
+            ..EngineRefusal::new(SqlCode::BindError, error.to_string())
+        },
         SessionError::Runtime(_) | SessionError::Trust(_) => {
             EngineRefusal::new(SqlCode::EngineFailed, error.to_string())
         }
@@ -60,10 +72,19 @@ fn reported_refusal(reported: &DbError, sql: &str) -> EngineRefusal {
     EngineRefusal {
         code,
         message,
-        engine_code: Some(reported.code().code().to_owned()),
+        engine_code: Some(engine_code(reported)),
         range: at.and_then(|at| name_range(sql, at)),
         subject,
         candidates: reported.hint().map(suggested_columns).unwrap_or_default(),
+    }
+}
+
+/// Returns the SQLSTATE of an error. If `RAISE` reports an error with another SQLSTATE than its own, both are returned.
+fn engine_code(reported: &DbError) -> String {
+    let state = reported.code().code();
+    match reported.routine() == Some(RAISE_ROUTINE) && state != RAISED_EXCEPTION {
+        true => format!("{RAISED_EXCEPTION} ({state})"),
+        false => state.to_owned(),
     }
 }
 
@@ -153,6 +174,15 @@ fn name_range(sql: &str, at: usize) -> Option<Range<usize>> {
     Some(last)
 }
 
+/// Returns the range of the first `CURRENT OF c`.
+fn current_of_range(sql: &str) -> Option<Range<usize>> {
+    let mut tokens = lexer::tokenize(sql, Dialect::Postgres);
+    tokens.retain(|(kind, _)| !matches!(kind, SqlTokenKind::Whitespace | SqlTokenKind::Comment));
+    let is_word = |range: &Range<usize>, word: &str| sql[range.clone()].eq_ignore_ascii_case(word);
+    let found = tokens.windows(3).find(|three| is_word(&three[0].1, "current") && is_word(&three[1].1, "of"))?;
+    Some(found[0].1.start..found[2].1.end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +217,14 @@ mod tests {
         let sql = "SELECT é, o.\"x y\" , b FROM t";
         let at = |number| character_offset(sql, number).and_then(|at| name_range(sql, at)).map(|range| &sql[range]);
         assert_eq!([at(8), at(11), at(21), at(500)], [Some("é"), Some("\"x y\""), Some("b"), None]);
+    }
+
+    #[test]
+    fn locates_positions_of_cursors() {
+        let sql = "DELETE FROM t WHERE CURRENT /* x */ OF \"a b\" RETURNING *";
+        let refusal = to_refusal(&SessionError::NoCursor, sql);
+        assert_eq!(refusal.range.map(|range| &sql[range]), Some("CURRENT /* x */ OF \"a b\""));
+        assert_eq!(refusal.code, SqlCode::BindError);
     }
 
     #[test]

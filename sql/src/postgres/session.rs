@@ -33,6 +33,9 @@ pub(super) enum SessionError {
     /// The deadline passed.
     #[error("the time limit was reached")]
     TimedOut,
+    /// The statement changes the row at the position of a cursor, but statements that open cursors are refused.
+    #[error("the statement runs alone, so no cursor is open for `WHERE CURRENT OF`")]
+    NoCursor,
     /// The result is larger than the limit in bytes.
     #[error("the result has more than {0} bytes")]
     ResultTooLarge(u64),
@@ -60,8 +63,8 @@ pub(super) enum RowCount {
     Unchanged,
     /// The server reports the number at the end of the statement.
     Reported,
-    /// The statistics of the transaction contain the number. At the end of a statement, the server does not report the
-    /// rows that its common table expressions change.
+    /// The statistics of the transaction contain the number, unless triggers or foreign keys can change rows too. At the
+    /// end of a statement, the server does not report the rows that its common table expressions change.
     FromStatistics,
 }
 
@@ -98,6 +101,26 @@ impl ToSql for Null {
     }
 
     tokio_postgres::types::to_sql_checked!();
+}
+
+/// The changed rows of a table, as the statistics of a session contain them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TableChanges {
+    /// The object id; 0 if the server keeps no statistics.
+    table: u32,
+    rows: u64,
+    /// True if a statement that changes the table changes no other rows: the table has no triggers, no foreign keys that
+    /// change rows, and no rules, and it is no partition, between which rows move by two changes.
+    is_exact: bool,
+}
+
+/// Returns the number of rows that a statement changed; `None` if the statistics may contain more than these rows.
+fn rows_changed_between(before: &[TableChanges], after: &[TableChanges]) -> Option<u64> {
+    let rows_before = |of: u32| before.iter().find(|known| known.table == of).map_or(0, |known| known.rows);
+    let is_known = after.iter().all(|one| one.table != 0);
+    let grown = || after.iter().filter(|one| one.rows > rows_before(one.table));
+    let is_exact = is_known && grown().all(|one| one.is_exact);
+    is_exact.then(|| grown().map(|one| one.rows - rows_before(one.table)).sum())
 }
 
 impl Session {
@@ -295,18 +318,33 @@ impl Session {
         if count != RowCount::FromStatistics {
             return self.run_until(deadline, statement);
         }
-        let before = self.rows_changed_in_transaction(deadline)?;
+        let before = self.table_changes(deadline)?;
         let outcome = self.run_until(deadline, statement)?;
-        let changed = self.rows_changed_in_transaction(deadline)?.saturating_sub(before);
-        Ok(StatementOutcome { changed, ..outcome })
+        let changed = rows_changed_between(&before, &self.table_changes(deadline)?);
+        Ok(StatementOutcome {
+            changed: changed.unwrap_or_default(),
+            is_change_count_unknown: changed.is_none(),
+            ..outcome
+        })
     }
 
-    fn rows_changed_in_transaction(&self, deadline: Instant) -> Result<u64, SessionError> {
-        const QUERY: &str = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint \
-            FROM pg_catalog.pg_stat_xact_user_tables";
-        let number: i64 =
-            self.run_until(deadline, async { Ok(self.client.query_one(QUERY, &[]).await?.try_get(0)?) })?;
-        Ok(number.unsigned_abs())
+    /// Returns the tables of which the statistics of the session contain changed rows.
+    fn table_changes(&self, deadline: Instant) -> Result<Vec<TableChanges>, SessionError> {
+        const QUERY: &str = "SELECT c.oid, s.n_tup_ins + s.n_tup_upd + s.n_tup_del,
+                pg_catalog.current_setting('track_counts')::boolean AND NOT (
+                    c.relispartition OR c.relhasrules OR EXISTS (
+                        SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+                        WHERE t.tgrelid = c.oid
+                            AND (NOT t.tgisinternal OR p.proname ~ '^RI_FKey_(cascade|setnull|setdefault)_')))
+            FROM pg_catalog.pg_stat_xact_user_tables s JOIN pg_catalog.pg_class c ON c.oid = s.relid
+            WHERE s.n_tup_ins + s.n_tup_upd + s.n_tup_del > 0
+            UNION ALL SELECT 0::oid, 1, false WHERE NOT pg_catalog.current_setting('track_counts')::boolean";
+        let rows = self.run_until(deadline, async { Ok(self.client.query(QUERY, &[]).await?) })?;
+        let changes = rows.iter().map(|row| {
+            let rows: i64 = row.try_get(1)?;
+            Ok(TableChanges { table: row.try_get(0)?, rows: rows.unsigned_abs(), is_exact: row.try_get(2)? })
+        });
+        changes.collect()
     }
 
     /// Does some work in a savepoint; outside of a transaction, in a new one. Undoes the effects if the work fails or if
@@ -363,5 +401,20 @@ impl Session {
             Some(tls) => token.cancel_query(tls).await,
             None => token.cancel_query(NoTls).await,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_only_rows_that_the_statement_changed() {
+        let of = |table, rows, is_exact| TableChanges { table, rows, is_exact };
+        let before = [of(1, 2, true), of(2, 5, false)];
+        assert_eq!(rows_changed_between(&before, &[of(1, 4, true), of(2, 5, false), of(3, 1, true)]), Some(3));
+        assert_eq!(rows_changed_between(&before, &[of(1, 4, true), of(2, 6, false)]), None, "table 2 has triggers");
+        assert_eq!(rows_changed_between(&before, &before), Some(0));
+        assert_eq!(rows_changed_between(&[of(0, 1, false)], &[of(0, 1, false)]), None, "there are no statistics");
     }
 }

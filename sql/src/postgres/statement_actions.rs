@@ -13,6 +13,7 @@ use super::node_tree::{
     ACL_DELETE, ACL_INSERT, ACL_SELECT, ACL_UPDATE, RelationUse, StatementFacts, WHOLE_ROW, column_number,
 };
 use super::session::{Session, SessionError};
+use crate::catalog::joined_name;
 use crate::engine::Action;
 use crate::lexer::{self, SqlTokenKind};
 
@@ -336,8 +337,10 @@ fn changed_names(sql: &str) -> Vec<String> {
             parts.push(identifier(text(at + 2)));
             at += 2;
         }
-        let name = parts.join(".");
-        names.push(name.strip_prefix("public.").unwrap_or(&name).to_owned());
+        if parts.len() > 1 && parts[0] == "public" {
+            parts.remove(0);
+        }
+        names.push(joined_name(&parts));
         if !is_list || text(at + 1) != "," {
             break;
         }

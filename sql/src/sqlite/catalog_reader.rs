@@ -13,7 +13,7 @@ pub(super) fn read_catalog(connection: &Connection) -> rusqlite::Result<Catalog>
     let names: Vec<(String, bool)> =
         listed.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
     let tables = names.into_iter().map(|(name, is_view)| read_table(connection, name, is_view));
-    Ok(Catalog { tables: tables.collect::<rusqlite::Result<_>>()? })
+    Ok(Catalog { tables: tables.collect::<rusqlite::Result<_>>()?, ..Catalog::default() })
 }
 
 /// Reads one table or view.

@@ -14,7 +14,7 @@ mod unreported_uses;
 
 use std::collections::BTreeSet;
 
-use proctor_core::sql::{Dialect, SqlAllow, SqlCode, SqlPolicy};
+use proctor_core::sql::{Dialect, SqlCode, SqlPolicy};
 use rusqlite::Connection;
 
 use super::schema_definitions::{
@@ -23,7 +23,7 @@ use super::schema_definitions::{
 use super::statement_observer::StatementOrigin;
 use super::statement_program::Instruction;
 use super::{Sqlite, builtin_allowlist, sqlite_errors};
-use crate::allow_lists;
+use crate::allow_lists::{self, NameLists};
 use crate::engine::{Action, BoundStatement, EngineRefusal, ExecutionBounds, SqlEngine as _, is_limit_code};
 use crate::lexer::{self, SqlTokenKind};
 use schema_reader::{ForeignKeyCascade, SchemaEntry, read_cascades, read_entries, read_shadow_tables, read_tables};
@@ -34,7 +34,7 @@ const HIDDEN_COLUMN_PREFIX: &str = "proctor_off_list_";
 
 /// Copies of an engine's schema that contain only what the lists of a request allow.
 pub(super) struct RestrictedSchema {
-    allow: SqlAllow,
+    allow: NameLists,
     /// A copy with the tables and views on the list.
     listed_copy: Sqlite,
     /// The same copy with hidden columns renamed; `None` if no column is hidden.
@@ -67,7 +67,7 @@ impl RestrictedSchema {
     /// Copies the part of an engine's schema that the lists allow.
     pub(super) fn from_schema(
         source: &Sqlite,
-        allow: &SqlAllow,
+        allow: &NameLists,
         on: ExecutionBounds<'_>,
     ) -> Result<Self, EngineRefusal> {
         source.observer.begin_statement(StatementOrigin::Internal, u64::MAX, on.deadline);
@@ -107,7 +107,7 @@ impl RestrictedSchema {
     }
 
     /// Reports whether the copies were made for these lists.
-    pub(super) fn is_for_lists(&self, allow: &SqlAllow) -> bool {
+    pub(super) fn is_for_lists(&self, allow: &NameLists) -> bool {
         self.allow == *allow
     }
 
@@ -383,7 +383,7 @@ fn observe_uses(
     sql: &str,
     bound: &BoundStatement,
     probes: &[String],
-    allow: &SqlAllow,
+    allow: &NameLists,
     on: ExecutionBounds<'_>,
 ) -> Result<CopyUse, EngineRefusal> {
     let mut used = CopyUse {
@@ -405,7 +405,7 @@ fn apply_change(
     engine: &mut Sqlite,
     sql: &str,
     probes: &[String],
-    allow: &SqlAllow,
+    allow: &NameLists,
     on: ExecutionBounds<'_>,
     used: &mut CopyUse,
 ) -> Result<(), EngineRefusal> {
@@ -424,7 +424,7 @@ fn apply_change(
 fn copy_schema(
     source: &Sqlite,
     entries: &[&SchemaEntry],
-    allow: &SqlAllow,
+    allow: &NameLists,
     on: ExecutionBounds<'_>,
     hidden: &[HiddenColumn],
 ) -> Result<Sqlite, EngineRefusal> {
@@ -486,7 +486,7 @@ fn copy_schema(
 }
 
 /// Returns the columns that are off the list, including generated columns that are computed from them.
-fn hidden_columns(source: &Sqlite, allow: &SqlAllow, entries: &[SchemaEntry]) -> Vec<HiddenColumn> {
+fn hidden_columns(source: &Sqlite, allow: &NameLists, entries: &[SchemaEntry]) -> Vec<HiddenColumn> {
     let mut found: Vec<(String, String)> = Vec::new();
     for table in &source.catalog.tables {
         if allow_lists::allowed_columns(allow, &table.name).is_none()
@@ -516,8 +516,8 @@ fn hidden_columns(source: &Sqlite, allow: &SqlAllow, entries: &[SchemaEntry]) ->
 }
 
 /// Returns the first name in a text that belongs to an internal table, a pragma or a shadow table.
-fn internal_name(sql: &str, engine: &Sqlite, allow: &SqlAllow, shadows: &BTreeSet<String>) -> Option<String> {
-    let is_listed = |name: &str| allow_lists::contains_name(&allow.tables, name);
+fn internal_name(sql: &str, engine: &Sqlite, allow: &NameLists, shadows: &BTreeSet<String>) -> Option<String> {
+    let is_listed = |name: &str| allow_lists::contains_object(allow, name);
     let is_module = |name: &str| {
         engine.modules.contains(name)
             && !builtin_allowlist::is_pure_table(name)
@@ -548,7 +548,7 @@ fn rename_virtual_columns(sql: &str, hidden: &[&HiddenColumn]) -> String {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use proctor_core::sql::{SqlRequest, SqlResourceLimits};
+    use proctor_core::sql::{SqlAllow, SqlRequest, SqlResourceLimits};
 
     use super::*;
 
@@ -565,6 +565,7 @@ mod tests {
         let late = until(Instant::now().checked_sub(Duration::from_secs(1)).expect("an instant"));
         let allow =
             SqlAllow { columns: (0..200).map(|number| format!("t{number}.a")).collect(), ..SqlAllow::default() };
+        let allow = NameLists::new(&allow, Dialect::Sqlite);
         let bound = engine.bind(sql, in_time).expect("binds");
         let refusal = engine.check_lists(sql, &bound, &allow, late).expect_err("the deadline passed");
         assert_eq!(refusal.code, SqlCode::TimeLimit, "{refusal:?}");

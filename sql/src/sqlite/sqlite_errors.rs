@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use proctor_core::sql::{Dialect, SqlCode};
-use rusqlite::{Error, ErrorCode};
+use rusqlite::{Error, ErrorCode, ffi};
 
 use super::statement_observer::StatementInterrupt;
 use crate::engine::{EngineRefusal, INCOMPLETE_STATEMENT};
@@ -80,6 +80,10 @@ fn parse_message(message: &str, error: rusqlite::ffi::Error) -> EngineRefusal {
         refusal.subject = Some(subject.to_owned());
         refusal
     };
+    if error.extended_code == ffi::SQLITE_CONSTRAINT_TRIGGER {
+        // The text of `RAISE`, which can resemble any message.
+        return of(Code::ConstraintBroken, message.to_owned());
+    }
     let after_prefix = |head: &str| message.strip_prefix(head);
     if let Some(rest) = after_prefix("no such column: ") {
         // `no such column: "x" - should this be a string literal in single-quotes?`
@@ -182,4 +186,16 @@ fn subject_range(refusal: &EngineRefusal, offset: Option<usize>, sql: &str) -> O
         next += 2;
     }
     Some(first.start..end)
+}
+
+/// Returns the message about a part of a schema that cannot be set up.
+pub(super) fn schema_message(part: usize, reason: &str) -> String {
+    let hint = match reason.ends_with(" may not be modified") {
+        true => {
+            "; dumps with virtual tables change the tables behind them: create the virtual table and insert the rows \
+            into it, or judge against the database file"
+        }
+        false => "",
+    };
+    format!("the schema (part {part}) cannot be set up: {reason}{hint}")
 }

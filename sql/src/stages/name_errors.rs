@@ -463,7 +463,7 @@ fn with_candidates(
     }
     // A name can be right and still be missing in its place, as in USING.
     found.candidates.retain(|candidate| candidate != name);
-    if refusal.code == SqlCode::UnknownColumn && allow_lists::has_name_lists(&case.request.allow) {
+    if refusal.code == SqlCode::UnknownColumn && allow_lists::has_name_lists(&case.lists) {
         // An engine suggests columns of any table in scope.
         let named = mentioned_tables(case, catalog, text);
         found.candidates.retain(|name| named.iter().any(|table| table.column(split_qualifier(name).1).is_some()));

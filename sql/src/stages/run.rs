@@ -10,7 +10,8 @@ use sqlparser::ast::{Expr, Visitor};
 
 use crate::catalog::CatalogTable;
 use crate::engine::{
-    Action, BoundStatement, EngineRefusal, ExecutionBounds, StatementKind, StatementOutcome, is_limit_code,
+    Action, BoundStatement, EngineRefusal, ExecutionBounds, GENERATED_ROWS_PREFIX, StatementKind, StatementOutcome,
+    is_limit_code,
 };
 use crate::scratch_rows;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
@@ -152,7 +153,11 @@ fn build_execution(
     written: Option<String>,
     before: u64,
 ) -> SqlExecution {
-    let touched = written.map(|table| Touched { table, rows: ran.changed, of: before.max(ran.changed) });
+    let touched = written.filter(|_| !ran.is_change_count_unknown).map(|table| Touched {
+        table,
+        rows: ran.changed,
+        of: before.max(ran.changed),
+    });
     SqlExecution {
         ground: execution_ground(case),
         columns: bound.columns,
@@ -195,7 +200,7 @@ fn report_failure(case: &mut ChainContext<'_>, index: usize, bound: &BoundStatem
     if is_of_data && is_literal_conversion(case, &refusal, found.span) {
         found.stage = StageName::Bind;
     } else if is_of_data && depends_on_data(bound) && execution_ground(case) == Ground::Scratch {
-        let message = format!("it failed on rows generated from the schema: {}", found.message);
+        let message = format!("{GENERATED_ROWS_PREFIX}{}", found.message);
         let warning = SqlDiagnostic::warning(StageName::Run, refusal.code, message, 40);
         found = SqlDiagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
     }

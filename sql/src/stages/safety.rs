@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use proctor_core::sql::{Dialect, SqlBatch, SqlCode, SqlDiagnostic, SqlPolicy, SqlSpan, StageName};
+use proctor_core::sql::{SqlBatch, SqlCode, SqlDiagnostic, SqlPolicy, SqlSpan, StageName};
 use sqlparser::ast::{self, AssignmentTarget, Expr, FromTable, SetExpr};
 
 use crate::allow_lists;
@@ -173,12 +173,12 @@ fn check_changed_object(case: &ChainContext<'_>, what: &str, name: &str, span: S
     if ["trigger", "index", "sequence"].iter().any(|kind| what.contains(kind)) {
         return None;
     }
-    (!allow_lists::is_table_allowed(&case.request.allow, name)).then(|| table_refusal(name, span))
+    (!allow_lists::is_table_allowed(&case.lists, name)).then(|| table_refusal(name, span))
 }
 
 /// Checks a read of metadata against the lists. They allow it only for one table, all of whose columns may be used.
 fn check_metadata(case: &ChainContext<'_>, source: &str, table: Option<&str>, span: SqlSpan) -> Option<SqlDiagnostic> {
-    let allow = &case.request.allow;
+    let allow = &case.lists;
     // A view shows the columns of its tables.
     let is_table = |name: &str| case.engine.catalog().table(name).is_some_and(|table| !table.is_view);
     let is_whole = |table: &str| {
@@ -197,12 +197,12 @@ fn check_metadata(case: &ChainContext<'_>, source: &str, table: Option<&str>, sp
 /// Checks the columns of inserted rows against the list of columns. Engines do not report these columns, so the
 /// statement must name them.
 fn check_inserted_columns(case: &ChainContext<'_>, index: usize, table: &str, span: SqlSpan) -> Option<SqlDiagnostic> {
-    let allow = &case.request.allow;
+    let allow = &case.lists;
     let listed = allow_lists::allowed_columns(allow, table)?;
     let inserts = case.statements[index].tree.as_ref().map(find_inserts).unwrap_or_default();
     let is_into_table = |insert: &&ast::Insert| {
         let dialect = case.request.dialect;
-        matches!(&insert.table, ast::TableObject::TableName(name) if is_same_table(&name.to_string(), table, dialect))
+        matches!(&insert.table, ast::TableObject::TableName(name) if allow_lists::is_name_of_table(&name.to_string(), table, dialect))
     };
     let names = inserts.into_iter().filter(is_into_table).map(inserted_columns).collect::<Option<Vec<_>>>();
     let message = match names.filter(|names| !names.is_empty()) {
@@ -232,17 +232,6 @@ fn inserted_columns(insert: &ast::Insert) -> Option<Vec<String>> {
     is_named.then(|| names.iter().map(|name| lexer::unquote(name)).collect())
 }
 
-/// Reports whether a name in the text is that of a table.
-fn is_same_table(written: &str, table: &str, dialect: Dialect) -> bool {
-    let parts: Vec<String> = written.split('.').map(lexer::unquote).collect();
-    let parts: &[String] = match &parts[..] {
-        [schema, rest @ ..] if dialect == Dialect::Postgres && schema == "public" && !rest.is_empty() => rest,
-        all => all,
-    };
-    let written = parts.join(".");
-    allow_lists::strip_main_schema(&written).eq_ignore_ascii_case(allow_lists::strip_main_schema(table))
-}
-
 /// Checks the function calls in the body of a view or trigger against the list of functions. SQLite resolves the body
 /// only when it is first used.
 fn check_body_calls(case: &ChainContext<'_>, index: usize, what: &str, span: SqlSpan) -> Vec<SqlDiagnostic> {
@@ -270,14 +259,10 @@ fn check_table_or_column(
     column: Option<&str>,
     span: SqlSpan,
 ) -> Option<SqlDiagnostic> {
-    let allow = &case.request.allow;
+    let allow = &case.lists;
     let is_of_schema = case.engine.catalog().table(table).is_some();
     let is_ours = case.engine.is_harmless_table(table);
-    if is_ours
-        && !is_of_schema
-        && allow_lists::has_name_lists(allow)
-        && !allow_lists::contains_name(&allow.tables, table)
-    {
+    if is_ours && !is_of_schema && allow_lists::has_name_lists(allow) && !allow_lists::contains_object(allow, table) {
         let is_pure = case.engine.is_pure_table(table);
         return if is_pure { None } else { check_metadata(case, &format!("`{table}`"), None, span) };
     }

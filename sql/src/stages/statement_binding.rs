@@ -66,10 +66,10 @@ fn bind_statement(case: &mut ChainContext<'_>, index: usize, is_migration: bool)
     let text = case.statement_text(&case.statements[index]).to_owned();
     let prepared = case.engine.bind(&text, execution_bounds(&bounds));
     if let Ok(bound) = &prepared
-        && allow_lists::has_name_lists(&case.request.allow)
+        && allow_lists::has_name_lists(&case.lists)
         && is_kind_allowed(bound.kind(), case.request.policy)
     {
-        let checked = case.engine.check_lists(&text, bound, &case.request.allow, execution_bounds(&bounds));
+        let checked = case.engine.check_lists(&text, bound, &case.lists, execution_bounds(&bounds));
         case.statements[index].off_list_refusal = checked.err();
     }
     match &prepared {

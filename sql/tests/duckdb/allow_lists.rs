@@ -16,6 +16,8 @@ pub(crate) fn all() -> Vec<(&'static str, ListTest)> {
     vec![
         ("rejects_names_off_lists", rejects_names_off_lists),
         ("accepts_names_on_lists", accepts_names_on_lists),
+        ("enum_types_off_lists_show_no_values", enum_types_off_lists_show_no_values),
+        ("names_with_dots_are_not_qualified_names", names_with_dots_are_not_qualified_names),
         ("rejects_unbounded_rewrites", rejects_unbounded_rewrites),
         ("findings_hide_names_off_lists", findings_hide_names_off_lists),
         ("rejects_functions_that_bind_text", rejects_functions_that_bind_text),
@@ -239,6 +241,76 @@ fn accepts_names_on_lists() -> Result<(), Failed> {
         ("CREATE VIEW x AS SELECT id FROM orders", SqlPolicy::Migrate, "orders,x", ""),
         ("CREATE TABLE x (a INTEGER REFERENCES orders(id))", SqlPolicy::Migrate, "orders,x", ""),
     ])
+}
+
+fn enum_types_off_lists_show_no_values() -> Result<(), Failed> {
+    let schema = "CREATE TYPE mood AS ENUM ('fine', 'peeved'); CREATE TYPE size AS ENUM ('s', 'm');
+        CREATE TABLE diary (id INTEGER, m mood); CREATE TABLE shirts (id INTEGER, size size, mood VARCHAR);
+        CREATE MACRO moods() AS enum_range(NULL::mood); CREATE MACRO sizes() AS enum_range(NULL::size);";
+    let judged = |sql: &str, tables: &str, columns: &str| {
+        let policy = if sql.starts_with("INSERT") { SqlPolicy::Write } else { SqlPolicy::Read };
+        let request = SqlRequest { schema: vec![schema.to_owned()], ..request(sql, policy, tables, columns) };
+        judge(&[request]).map(|mut judgements| judgements.remove(0))
+    };
+    for (sql, tables, columns) in [
+        ("SELECT enum_range(NULL::mood)", "shirts", ""),
+        ("SELECT enum_last(CAST(NULL AS main.\"Mood\"))", "shirts", ""),
+        ("SELECT enum_code('fine'::mood)", "shirts", ""),
+        ("SELECT enum_range_boundary(NULL, 'fine'::mood)", "shirts", ""),
+        ("SELECT typeof(NULL::mood), id FROM shirts", "shirts", ""),
+        ("DESCRIBE SELECT NULL::mood AS m", "shirts", ""),
+        ("SELECT typeof(json_transform('\"fine\"', '\"mood\"'))", "shirts", ""),
+        ("SELECT CAST(0 AS mood)", "shirts", ""),
+        ("SELECT moods()", "shirts", ""),
+        ("SELECT enum_first(NULL::size)", "", "shirts.id"),
+        ("INSERT INTO shirts (id, mood) SELECT 1, typeof(NULL::mood)", "shirts", ""),
+    ] {
+        let judgement = judged(sql, tables, columns)?;
+        let shown = serde_json::to_string(&judgement).expect("JSON");
+        if judgement.verdict != SqlVerdict::Reject || shown.contains("peeved") || shown.contains("'m'") {
+            return Err(format!("{sql}: {judgement:#?}").into());
+        }
+    }
+    for (sql, tables) in [
+        ("SELECT enum_range(NULL::mood), moods()", ""),
+        ("SELECT enum_range(NULL::size), sizes(), typeof(size) FROM shirts", "shirts"),
+        ("SELECT mood, count(mood) FROM shirts WHERE mood = 'x' GROUP BY mood", "shirts"),
+        ("INSERT INTO shirts (id, size, mood) VALUES (1, 'm', 'x')", "shirts"),
+    ] {
+        let judgement = judged(sql, tables, "")?;
+        if judgement.verdict != SqlVerdict::Ok {
+            return Err(format!("{sql}: {:#?}", judgement.diagnostics).into());
+        }
+    }
+    Ok(())
+}
+
+fn names_with_dots_are_not_qualified_names() -> Result<(), Failed> {
+    let schema = "CREATE SCHEMA s; CREATE TABLE s.users (id INTEGER); CREATE TABLE \"s.users\" (id INTEGER, pin INTEGER);
+        CREATE TABLE users (id INTEGER); CREATE TABLE \"main.users\" (id INTEGER); CREATE TABLE s.\"a.b\" (id INTEGER);";
+    let (ok, reject) = (SqlVerdict::Ok, SqlVerdict::Reject);
+    for (sql, policy, tables, columns, expected) in [
+        ("SELECT id FROM s.users", SqlPolicy::Read, "s.users", "", ok),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "s.users", "", reject),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "\"s.users\"", "", ok),
+        ("SELECT id FROM s.users", SqlPolicy::Read, "\"s.users\"", "", reject),
+        ("SELECT id FROM \"main.users\"", SqlPolicy::Read, "users", "", reject),
+        ("SELECT id FROM users", SqlPolicy::Read, "main.users", "", ok),
+        ("SELECT id FROM s.\"a.b\"", SqlPolicy::Read, "s.\"a.b\"", "", ok),
+        ("SELECT pin FROM \"s.users\"", SqlPolicy::Read, "\"s.users\"", "\"s.users\".id,s.users.pin", reject),
+        ("UPDATE \"s.users\" SET pin = 1 WHERE id = 1", SqlPolicy::Write, "s.users", "", reject),
+        ("INSERT INTO \"s.users\" (id) VALUES (1)", SqlPolicy::Write, "\"s.users\"", "\"s.users\".id", ok),
+        ("ALTER TABLE \"s.users\" ADD COLUMN x INTEGER DEFAULT 1", SqlPolicy::Migrate, "s.users", "", reject),
+        ("ALTER TABLE \"s.users\" ADD COLUMN x INTEGER DEFAULT 1", SqlPolicy::Migrate, "\"s.users\"", "", ok),
+        ("CREATE TABLE x (id INTEGER REFERENCES \"s.users\")", SqlPolicy::Migrate, "x,s.users", "", reject),
+    ] {
+        let request = SqlRequest { schema: vec![schema.to_owned()], ..request(sql, policy, tables, columns) };
+        let judgement = judge(&[request])?.remove(0);
+        if judgement.verdict != expected {
+            return Err(format!("{sql} ({tables}; {columns}): {:#?}", judgement.diagnostics).into());
+        }
+    }
+    Ok(())
 }
 
 fn rejects_unbounded_rewrites() -> Result<(), Failed> {

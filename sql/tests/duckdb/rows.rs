@@ -157,10 +157,10 @@ fn undoes_writes_after_their_rows() -> Result<(), Failed> {
         request(schema, SqlPolicy::Write, "SELECT count(*) FROM t WHERE b <> 'new'"),
         request(schema, SqlPolicy::Migrate, "CREATE TABLE u (a INTEGER); INSERT INTO u VALUES (5); SELECT a FROM u"),
     ])?;
-    assert_eq!((json!(rows[0].rows), rows[0].changed), (json!([[1, "new"], [2, "new"]]), 2));
-    assert_eq!((rows[1].columns.len(), rows[1].rows.len(), rows[1].changed), (0, 0, 1));
+    assert_eq!((json!(rows[0].rows), rows[0].changed), (json!([[1, "new"], [2, "new"]]), Some(2)));
+    assert_eq!((rows[1].columns.len(), rows[1].rows.len(), rows[1].changed), (0, 0, Some(1)));
     assert_eq!(json!(rows[2].rows), json!([[3]]));
-    assert_eq!((json!(rows[3].rows), rows[3].changed), (json!([[5]]), 1));
+    assert_eq!((json!(rows[3].rows), rows[3].changed), (json!([[5]]), Some(1)));
     Ok(())
 }
 
@@ -192,7 +192,7 @@ fn keeps_effects_only_on_request() -> Result<(), Failed> {
         SqlRunRequest { request: late, commit: true },
         SqlRunRequest { request: of_file(&file, SqlPolicy::Write, "DELETE FROM t"), commit: true },
     ])?;
-    assert_eq!(undone[0].result.as_ref().map(|result| (result.changed, result.committed)), Some((1, false)));
+    assert_eq!(undone[0].result.as_ref().map(|result| (result.changed, result.committed)), Some((Some(1), false)));
     assert!(undone[1].result.is_none() && undone[1].error.is_some(), "{:#?}", undone[1]);
     assert!(undone[2].result.is_none() && undone[2].judgement.verdict == SqlVerdict::Reject);
     let unchanged = run(vec![of_file(&file, SqlPolicy::Read, "SELECT * FROM t ORDER BY a")])?;

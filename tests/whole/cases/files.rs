@@ -388,6 +388,17 @@ fn watch_runs_again(env: &TestEnvironment) {
     watching.wait_for_stdout("the spec has changed: all files are checked");
     repo.write(".gitignore", "*.log\n");
     watching.wait_for_stdout("\nfailed: 1 failed of 1 step");
+    // Rules outside of the tree count, too, and a comment is no rule.
+    let exclude = repo.file(".git/info/exclude");
+    std::fs::write(&exclude, "hidden.py\n").expect("writes");
+    watching.wait_for_stdout("changed: info/exclude\n");
+    watching.wait_for_stdout("\npassed: ");
+    std::fs::write(&exclude, "# a comment\nhidden.py\n").expect("writes");
+    repo.write("../rules", "nothing.py\n");
+    repo.git(&["config", "core.excludesFile", "../rules"]);
+    watching.wait_for_stdout("changed: core.excludesFile\n");
+    repo.write("../rules", "b.py\n");
+    watching.wait_for_stdout("changed: core.excludesFile\n");
     watching.signal(Signal::INT);
     env.finish(watching).exits(130);
     // The changes of a fix are no reason to run again.

@@ -34,6 +34,8 @@ const NEEDS_PUBLIC_TOOLS: &[Needs] = &[
 ];
 
 pub(super) const CASES: &[CaseDefinition] = &[
+    case("import::white_space_at_ends_of_lines", white_space_at_ends_of_lines_is_found_and_fixed)
+        .needs(NEEDS_HOOK_PROGRAMS),
     case("import::pre_commit_hooks_pass_a_clean_tree_and_find_faults", pre_commit_hooks_find_faults)
         .needs(NEEDS_HOOK_PROGRAMS),
     case("import::lefthook_jobs_pass_a_clean_tree_and_find_faults", lefthook_jobs_find_faults)
@@ -165,6 +167,34 @@ fn pre_commit_hooks_find_faults(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("one.py")).expect("it was there");
     std::fs::remove_file(repo.file("link")).expect("it was there");
     repo.run_with_only(&[]).exits(0);
+}
+
+/// The check and its fix treat each of these files like pre-commit's hook.
+fn white_space_at_ends_of_lines_is_found_and_fixed(env: &TestEnvironment) {
+    let repo = repo_without_spec(env);
+    let config = "repos: [{repo: https://github.com/pre-commit/pre-commit-hooks, rev: v5.0.0, hooks: [{id: trailing-whitespace}]}]\n";
+    repo.write(".pre-commit-config.yaml", config);
+    repo.commit();
+    repo.proctor(&["import"]).exits(0);
+    repo.commit();
+    for (text, fixed) in [
+        ("a \n", "a\n"),
+        ("a\r\n", "a\r\n"),
+        ("a\rb\n", "a\rb\n"),
+        ("a\r\r\n", "a\r\n"),
+        ("a\r", "a"),
+        ("a\r\nb\r", "a\r\nb"),
+        ("a\n\r", "a\n"),
+        ("a\r \nb", "a\nb"),
+    ] {
+        repo.write("a.txt", text);
+        repo.git(&["add", "-A"]);
+        repo.run_with_only(&[]).exits(i32::from(text != fixed));
+        if text != fixed {
+            repo.run_with_only(&["--fix"]);
+            assert_eq!(repo.read("a.txt"), fixed, "{text:?}");
+        }
+    }
 }
 
 fn known_tools_find_faults(env: &TestEnvironment) {

@@ -79,6 +79,8 @@ fn postgres_is_judged_and_run(env: &TestEnvironment) {
     run("SELECT emial FROM customers", &[]).exits(1).prints_to_stderr(&["P0612", "did you mean `email`?"]);
     run("SELECT forget()", &[]).exits(1);
     assert_writes_are_undone_or_kept(&run);
+    let within = "WITH u AS (UPDATE customers SET tier = 'x' WHERE id < 9 RETURNING id) SELECT id FROM u WHERE id = 1";
+    run(within, &["--policy", "write"]).exits(0).prints_to_stderr(&["2 changed rows, undone"]);
     let denied = server.url().replace(USER, "nobody");
     let refused = sql(&repo, env, "run", "SELECT 1", &["--dsn", &denied]).exits(5);
     refused.prints_to_stderr(&["password authentication failed", "hint: check the host, the user and the password"]);

@@ -37,7 +37,8 @@ impl PendingFiles {
     /// make the next run check everything.
     fn add(&mut self, changes: &WorktreeChanges) {
         let has_other_rules =
-            changes.paths.iter().any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(IGNORE_FILE));
+            changes.paths.iter().any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(IGNORE_FILE))
+                || !changes.external_rules.is_empty();
         let texts: Option<Vec<String>> =
             changes.paths.iter().map(|path| std::str::from_utf8(path).ok().map(str::to_owned)).collect();
         match (self, texts) {
@@ -77,11 +78,11 @@ impl CommandRuns<'_> {
             if self.interrupts.first_signal().is_some() {
                 return Ok(EXIT_INTERRUPTED);
             }
-            if is_other_spec && is_empty(&changes) {
+            if is_other_spec && changes.is_empty() {
                 screen.out(&format!("{}\n", paint(DIM, "the spec has changed: all files are checked")));
                 continue;
             }
-            if is_empty(&changes) {
+            if changes.is_empty() {
                 screen.out(&format!("{}\n", paint(DIM, "waiting for changes; Ctrl-C ends")));
                 changes = tokio::select! {
                     changes = watch.next_changes() => changes.map_err(engine_error)?,
@@ -114,14 +115,14 @@ impl CommandRuns<'_> {
                     outcome = &mut run => break outcome,
                     found = watch.next_changes(), if !cancel.is_cancelled() => {
                         add_foreign(&mut changes, found.map_err(engine_error)?, &applied);
-                        if !is_empty(&changes) {
+                        if !changes.is_empty() {
                             cancel.cancel();
                         }
                     }
                 }
             }
         };
-        let is_superseded = !is_empty(&changes) && self.interrupts.first_signal().is_none();
+        let is_superseded = !changes.is_empty() && self.interrupts.first_signal().is_none();
         match outcome {
             Ok(_) if is_superseded => Ok((None, changes)),
             Ok((record, report)) => {
@@ -140,20 +141,18 @@ impl CommandRuns<'_> {
     }
 }
 
-fn is_empty(changes: &WorktreeChanges) -> bool {
-    changes.paths.is_empty() && !changes.is_incomplete
-}
-
 /// Adds the changes that no step of the run made.
 fn add_foreign(changes: &mut WorktreeChanges, found: WorktreeChanges, applied: &AppliedPaths) {
     changes.paths.extend(found.paths.into_iter().filter(|path| !applied.contains(&display_path(path))));
     changes.is_incomplete |= found.is_incomplete;
+    changes.external_rules.extend(found.external_rules);
 }
 
 fn change_line(changes: &WorktreeChanges) -> String {
-    let named: Vec<String> =
-        changes.paths.iter().take(MAX_NAMED_PATHS).map(|path| escape_line(&display_path(path))).collect();
-    match changes.paths.len().saturating_sub(MAX_NAMED_PATHS) {
+    let paths = changes.paths.iter().map(|path| display_path(path));
+    let all: Vec<String> = changes.external_rules.iter().cloned().chain(paths).collect();
+    let named: Vec<String> = all.iter().take(MAX_NAMED_PATHS).map(|name| escape_line(name)).collect();
+    match all.len().saturating_sub(MAX_NAMED_PATHS) {
         _ if changes.is_incomplete => "many files have changed".to_owned(),
         0 => format!("changed: {}", named.join(", ")),
         more => format!("changed: {} and {more} more", named.join(", ")),
@@ -165,7 +164,8 @@ mod tests {
     use super::*;
 
     fn changes(paths: &[&[u8]]) -> WorktreeChanges {
-        WorktreeChanges { paths: paths.iter().map(|path| path.to_vec()).collect(), is_incomplete: false }
+        let paths = paths.iter().map(|path| path.to_vec()).collect();
+        WorktreeChanges { paths, ..WorktreeChanges::default() }
     }
 
     #[test]
@@ -200,11 +200,16 @@ mod tests {
         assert_ne!(pending, PendingFiles::All);
         pending.add(&changes(&[b"b/.gitignore"]));
         assert_eq!(pending, PendingFiles::All);
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&WorktreeChanges { external_rules: ["info/exclude".to_owned()].into(), ..changes(&[]) });
+        assert_eq!(pending, PendingFiles::All);
     }
 
     #[test]
     fn names_few_paths() {
         assert_eq!(change_line(&changes(&[b"a", b"b"])), "changed: a, b");
+        let rules = WorktreeChanges { external_rules: ["info/exclude".to_owned()].into(), ..changes(&[b"a"]) };
+        assert_eq!(change_line(&rules), "changed: info/exclude, a");
         assert_eq!(change_line(&changes(&[b"a", b"b", b"c", b"d", b"e"])), "changed: a, b, c and 2 more");
     }
 }

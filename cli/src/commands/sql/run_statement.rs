@@ -83,8 +83,11 @@ fn report(answer: SqlRunAnswer, sql: &str, file: &Path, screen: &mut Screen) {
     let has_findings = !answer.judgement.diagnostics.is_empty() || answer.judgement.verdict != SqlVerdict::Ok;
     if let Some(result) = &answer.result {
         let effects = if result.committed { "kept" } else { "undone" };
-        if result.changed > 0 || result.committed {
-            let rows = count(usize::try_from(result.changed).unwrap_or(usize::MAX), "changed row");
+        if result.changed != Some(0) || result.committed {
+            let rows = result.changed.map_or_else(
+                || "an unknown number of changed rows".to_owned(),
+                |changed| count(usize::try_from(changed).unwrap_or(usize::MAX), "changed row"),
+            );
             screen.err(&format!("{rows}, {effects}\n"));
         }
         if result.truncated {

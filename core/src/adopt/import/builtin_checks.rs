@@ -89,10 +89,24 @@ const INLINE_CHECKS: &[InlineCheck] = &[
     check(
         "trailing-whitespace",
         TEXT,
-        // A carriage return before the line break is part of it.
-        Finder::Lines(r#"LC_ALL=C grep -nHaP "[ \t\f\x0b]\r?$|\r\r$""#),
+        // A carriage return before the line break is part of it. At the end of a file without a line break, it is white
+        // space, for which the file is searched as one line.
+        Finder::Lines(
+            r#"LC_ALL=C grep -lazP "\r\z" "$@"; [ $? = 1 ] || exit 1; LC_ALL=C grep -nHaP "[ \t\f\x0b]\r?$|\r\r$""#,
+        ),
     )
-    .fixed_by(&["sed", "-i", "-E", r"s/[ \t\f\v]+(\r?)$/\1/"]),
+    .fixed_by(&[
+        "sed",
+        "-i",
+        "-E",
+        "-z",
+        "-e",
+        r"s/[ \t\r\f\v]+\r\n/\r\n/g",
+        "-e",
+        r"s/[ \t\f\v\r]*[ \t\f\v]\n/\n/g",
+        "-e",
+        r"s/[ \t\r\f\v]+$//",
+    ]),
     check(
         "end-of-file-fixer",
         TEXT,

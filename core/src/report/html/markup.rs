@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn escapes_text_and_attributes() {
-        let evil = "</pre><script>\"'&amp;\u{202e}\r\0\n";
+        let evil = "</pre><script>\"'&amp;\u{202e}\u{fffe}\u{1ffff}\r\0\n";
         assert_eq!(
             render(|html| html.leaf("span", "a", evil)),
-            "<span class=\"a\">&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\n</span>"
+            "<span class=\"a\">&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\u{fffe}\\u{1ffff}\\x0d\\x00\n</span>"
         );
         assert_eq!(
             render(|html| html.void("input", &[("value", evil)])),
-            "<input value=\"&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\x0d\\x00\\n\">"
+            "<input value=\"&lt;/pre&gt;&lt;script&gt;&quot;&#39;&amp;amp;\\u{202e}\\u{fffe}\\u{1ffff}\\x0d\\x00\\n\">"
         );
     }
 }

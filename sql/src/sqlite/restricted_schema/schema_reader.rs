@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use proctor_core::sql::SqlAllow;
 use rusqlite::Connection;
 
-use crate::allow_lists;
+use crate::allow_lists::{self, NameLists};
 use crate::catalog::Catalog;
 
 /// A row of `sqlite_schema`.
@@ -77,7 +76,7 @@ pub(super) fn read_cascades(connection: &Connection, catalog: &Catalog) -> rusql
 }
 
 /// Returns the tables and views of a database, each with its columns if the list of columns mentions it.
-pub(super) fn read_tables(connection: &Connection, allow: &SqlAllow) -> rusqlite::Result<Vec<(String, Vec<String>)>> {
+pub(super) fn read_tables(connection: &Connection, allow: &NameLists) -> rusqlite::Result<Vec<(String, Vec<String>)>> {
     let mut statement = connection.prepare(
         "SELECT name FROM pragma_table_list WHERE type <> 'shadow' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'",
     )?;

@@ -51,6 +51,7 @@ fn shop_catalog() -> Catalog {
     ];
     Catalog {
         tables: vec![table("customers", &customers), orders, table("products", &products), table("staff", &staff)],
+        ..Catalog::default()
     }
 }
 

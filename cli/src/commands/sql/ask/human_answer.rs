@@ -15,7 +15,7 @@ pub(super) fn render(answer: &AskAnswer) -> String {
         (None, Some(best)) => text += &render_best(best),
         (None, None) => {}
     }
-    if let Some(changed) = answer.result.as_ref().map(|result| result.changed).filter(|changed| *changed > 0) {
+    if let Some(changed) = answer.result.as_ref().and_then(|result| result.changed).filter(|changed| *changed > 0) {
         let rows = count(usize::try_from(changed).unwrap_or(usize::MAX), "changed row");
         let _ = writeln!(text, "{rows}, undone");
     }
