@@ -97,8 +97,6 @@ pub struct Engine {
     owner: Option<u32>,
     /// Recently parsed specs.
     spec_cache: Arc<SpecCache>,
-    /// Number of runs so far.
-    run_count: Arc<AtomicUsize>,
     /// A prepared directory for the layers of the next run.
     spare_space: Arc<SpareRunSpace>,
     /// Prepared sandboxes for single commands.
@@ -163,7 +161,6 @@ impl Engine {
             clock: Clock::system(),
             owner: None,
             spec_cache: Arc::default(),
-            run_count: Arc::default(),
             spare_space: Arc::default(),
             warm_spaces: WarmRunSpaces::default(),
             file_selections: Arc::default(),
@@ -209,7 +206,6 @@ impl Engine {
             clock: self.clock,
             owner,
             spec_cache: Arc::clone(&self.spec_cache),
-            run_count: Arc::clone(&self.run_count),
             spare_space: Arc::clone(&self.spare_space),
             warm_spaces: self.warm_spaces.clone(),
             file_selections: Arc::clone(&self.file_selections),
@@ -344,8 +340,7 @@ impl Engine {
             write_run_documents(&context, documents, observed, facts, plan, passed).await?;
         observed.inconclusive_reasons.extend(emit_inconclusive(&context, doubt).await);
         self.store_durations(&context, &observed, &profile);
-        let has_grown = context.tree.private_copy.is_some() || context.caches.any_committed();
-        self.clean_up(has_grown.then(|| self.clock.system_time())).await;
+        self.clean_up(&context).await;
         let report = build_report(&context, observed, &facts, evidence_dir);
         context.emit(run_finished_event(&report, reuse, began.elapsed())).await;
         self.release_run(context, space);

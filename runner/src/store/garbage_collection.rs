@@ -28,7 +28,19 @@ pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Colle
     if !state.join(SNAPSHOTS_DIR).is_dir() {
         return Err(StoreError::NotState { path: state.display().to_string() });
     }
-    let now = Clock::system().system_time();
+    collect_as_of(state, keep, extent, Clock::system().system_time())
+}
+
+/// Does the same for a state directory that is known to be one, as of `now`.
+///
+/// # Errors
+/// A directory in it cannot be read or written.
+pub(crate) fn collect_as_of(
+    state: &Path,
+    keep: &Retention,
+    extent: GcExtent,
+    now: SystemTime,
+) -> Result<Collected, StoreError> {
     let mut collected = Collected::default();
     collect_copies_and_caches(state, keep, extent, now, &mut collected).map_err(|error| cleanup_error(state, error))?;
     retention::apply_retention(state, retention::RetentionBounds::from(keep), now, &mut collected)
@@ -40,7 +52,7 @@ pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Colle
 ///
 /// # Errors
 /// A directory in the state directory cannot be read.
-pub(crate) fn collect_copies_and_caches(
+fn collect_copies_and_caches(
     state: &Path,
     keep: &Retention,
     extent: GcExtent,

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::hooks::start_git;
 use crate::environment::{Repo, TestEnvironment};
+use crate::machine;
 use crate::needs::{CaseDefinition, Needs, case, dry_case};
 use crate::process::FinishedProcess;
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
@@ -390,10 +391,10 @@ fn watch_runs_again(env: &TestEnvironment) {
     watching.wait_for_stdout("\nfailed: 1 failed of 1 step");
     // Rules outside of the tree count, too, and a comment is no rule.
     let exclude = repo.file(".git/info/exclude");
-    std::fs::write(&exclude, "hidden.py\n").expect("writes");
+    machine::write(&exclude, "hidden.py\n");
     watching.wait_for_stdout("changed: info/exclude\n");
     watching.wait_for_stdout("\npassed: ");
-    std::fs::write(&exclude, "# a comment\nhidden.py\n").expect("writes");
+    machine::write(&exclude, "# a comment\nhidden.py\n");
     repo.write("../rules", "nothing.py\n");
     repo.git(&["config", "core.excludesFile", "../rules"]);
     watching.wait_for_stdout("changed: core.excludesFile\n");

@@ -1,46 +1,76 @@
 //! Limits the size of the state directory. No run depends on it.
 
-use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Collected;
+use proctor_core::decision::gc::Freed;
 
 use super::Engine;
-use crate::store::garbage_collection;
+use crate::run::run_context::RunContext;
+use crate::store::directory::Directory;
 use crate::store::gc_extent::GcExtent;
-use crate::store::{caches, retention};
+use crate::store::private_copies::PrivateTree;
+use crate::store::{StoreError, caches, garbage_collection};
 
-/// Number of runs between two clean-ups of the state directory, which take longer the more it contains.
-const RUNS_BETWEEN_CLEANUPS: usize = 32;
+/// Minimum time between two clean-ups of the whole state directory by runs. A clean-up takes longer the more the directory
+/// contains.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// The file whose time of modification is that of the last clean-up, in the state directory.
+const MARKER_FILE: &str = "cleaned";
 
 impl Engine {
-    /// Cleans up the state directory after the first run, and then after every [`RUNS_BETWEEN_CLEANUPS`] runs. If `now`
-    /// is given, because the run used a private copy or committed caches, copies and caches are cleaned up as of `now`
-    /// in any case.
-    pub(super) async fn clean_up(&self, now: Option<SystemTime>) {
-        let is_due = self.run_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(RUNS_BETWEEN_CLEANUPS);
-        if !is_due && now.is_none() {
-            return;
-        }
-        let (state, clock) = (self.state_path.clone(), self.clock);
-        let retention = &self.config.operator.daemon.retention;
-        let (bounds, kept) = (retention::RetentionBounds::from(retention), retention.clone());
+    /// Cleans up the state directory after a run: removes copies of its repository that no run needs, and applies the
+    /// bounds of caches if the run changed one. Applies all bounds if no run has done so for [`CLEANUP_INTERVAL`].
+    pub(super) async fn clean_up(&self, context: &RunContext) {
+        let replaced = context.tree.private_copy.as_ref().map(PrivateTree::replaced_copies);
+        let has_new_caches = context.caches.any_committed();
+        let (root, state, now) = (self.state.clone(), self.state_path.clone(), self.clock.system_time());
+        let kept = self.config.operator.daemon.retention.clone();
         let work = tokio::task::spawn_blocking(move || {
-            let mut collected = Collected::default();
-            if let Some(now) = now {
-                garbage_collection::collect_copies_and_caches(&state, &kept, GcExtent::Excess, now, &mut collected)?;
+            if is_due(&root, now)? {
+                // Comes first, so that another process does not do the same now.
+                root.write_unsynced(MARKER_FILE, b"")?;
+                return garbage_collection::collect_as_of(&state, &kept, GcExtent::Excess, now).map(drop);
             }
-            if !is_due {
-                return Ok(());
+            if let Some(replaced) = replaced {
+                replaced.remove()?;
             }
-            let (now, keep) = (clock.system_time(), (&kept.caches, GcExtent::Excess));
-            caches::eviction::evict(&state, keep, now, &mut collected.caches).map_err(std::io::Error::other)?;
-            retention::apply_retention(&state, bounds, now, &mut collected)
+            if has_new_caches {
+                let freed = &mut Freed::default();
+                caches::eviction::evict(&state, (&kept.caches, GcExtent::Excess), now, freed)?;
+            }
+            Ok::<(), StoreError>(())
         });
         match work.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the state directory could not be cleaned up"),
             Err(error) => tracing::error!(%error, "cleaning up the state directory failed unexpectedly"),
         }
+    }
+}
+
+/// Returns whether the last clean-up was too long ago, or in the future, as after a change of the clock.
+fn is_due(state: &Directory, now: SystemTime) -> Result<bool, StoreError> {
+    let Some((seconds, _)) = state.modified_at(MARKER_FILE)? else { return Ok(true) };
+    let last = u64::try_from(seconds).ok().map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    let age = last.and_then(|last| now.duration_since(last).ok());
+    Ok(age.is_none_or(|age| age > CLEANUP_INTERVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clean_up_is_due_without_a_recent_one() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let state = Directory::open(temp.path()).expect("opens");
+        let now = crate::clock::Clock::system().system_time();
+        let is_due_at = |time| is_due(&state, time).expect("reads");
+        assert!(is_due_at(now), "there was none");
+        state.write_unsynced(MARKER_FILE, b"").expect("writes");
+        let second = Duration::from_secs(2);
+        assert!(!is_due_at(now + second));
+        assert!(is_due_at(now + CLEANUP_INTERVAL + second));
+        assert!(is_due_at(now - second), "the clock was set back");
     }
 }
