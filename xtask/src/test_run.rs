@@ -1,8 +1,7 @@
 //! `cargo xtask test` builds every program and runs every test; `cargo xtask test-long` runs all variants and the full
 //! campaigns. The last line has the counts of passed, failed and skipped tests. This file calls cargo; `test_counts`
-//! counts the results, and `concurrent_tests` runs two parts of the tests at the same time.
+//! counts the results.
 
-mod concurrent_tests;
 mod machine_needs;
 mod test_counts;
 
@@ -11,16 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use concurrent_tests::run_concurrently;
-use serde_json::Value;
 use test_counts::TestCounts;
 
 /// Arguments that select all programs and tests. The tests start the programs. One selection for both means that cargo
 /// compiles each dependency with one set of features, and thus once.
 const BUILD_ALL: [&str; 4] = ["build", "--workspace", "--bins", "--tests"];
 const TEST_ALL: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
-/// The test program that takes longer than all others together: the end-to-end tests.
-const LONG_PROGRAM: &str = "whole";
 /// Selects the variants and full campaigns that `cargo xtask test` leaves out.
 const LONG_LEVEL: (&str, &str) = ("PROCTOR_TEST_LONG", "1");
 
@@ -51,36 +46,18 @@ const SQL_CORPUS: &[&str] =
 /// Cargo cannot be started, or its output cannot be read or written.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<ExitCode> {
     build_then(root, |counts| {
+        let mut tests = cargo(root, &TEST_ALL);
+        tests.args(arguments);
         // A selection of tests is the caller's own.
-        if !arguments.is_empty() {
-            return run_and_count(cargo(root, &TEST_ALL).args(arguments), counts);
+        if arguments.is_empty() {
+            tests.arg("--");
+            for (name, reason) in machine_needs::unavailable_tests() {
+                tests.args(["--skip", name]);
+                counts.skip(name, reason);
+            }
         }
-        let mut short = cargo(root, &TEST_ALL);
-        short.args(["--lib", "--bins"]);
-        test_programs(root)?.iter().filter(|name| *name != LONG_PROGRAM).for_each(|name| {
-            short.args(["--test", name]);
-        });
-        short.arg("--");
-        for (name, reason) in machine_needs::unavailable_tests() {
-            short.args(["--skip", name]);
-            counts.skip(name, reason);
-        }
-        let mut long = cargo(root, &TEST_ALL);
-        long.args(["--test", LONG_PROGRAM]);
-        run_concurrently(short, long, counts)
+        run_and_count(&mut tests, counts)
     })
-}
-
-/// Returns the names of the test programs in `tests` directories.
-fn test_programs(root: &Path) -> Result<Vec<String>> {
-    let printed = cargo(root, &["metadata", "--no-deps", "--offline", "--format-version", "1"]).output();
-    let printed = printed.context("cargo cannot be started")?;
-    ensure!(printed.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&printed.stderr));
-    let metadata: Value = serde_json::from_slice(&printed.stdout).context("cargo metadata printed no JSON")?;
-    let items = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
-    let targets = items(&metadata, "packages").into_iter().flat_map(move |package| items(&package, "targets"));
-    let tests = targets.filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.contains(&"test".into())));
-    Ok(tests.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect())
 }
 
 /// Runs all tests at the long level, the sandbox tests with the release helper, and the campaigns. Continues after a
@@ -128,21 +105,13 @@ fn build_release_helper(root: &Path) -> Result<PathBuf> {
 
 /// Runs tests, prints their output, and counts the results.
 fn run_and_count(tests: &mut Command, counts: &mut TestCounts) -> Result<ExitStatus> {
-    for_each_line(tests, |line| {
-        std::io::stdout().write_all(line).context("the output of the tests cannot be printed")?;
-        counts.process_line(&String::from_utf8_lossy(line));
-        Ok(())
-    })
-}
-
-/// Runs a command, and passes each line of its standard output to `process`.
-fn for_each_line(command: &mut Command, mut process: impl FnMut(&[u8]) -> Result<()>) -> Result<ExitStatus> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
+    let mut child = tests.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
     if let Some(output) = child.stdout.take() {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         while output.read_until(b'\n', &mut line).context("the output of the tests cannot be read")? > 0 {
-            process(&line)?;
+            std::io::stdout().write_all(&line).context("the output of the tests cannot be printed")?;
+            counts.process_line(&String::from_utf8_lossy(&line));
             line.clear();
         }
     }
