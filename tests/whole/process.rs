@@ -155,6 +155,14 @@ impl RunningProcess {
         assert!(output.contains(text), "it ended without {text:?}:\n{output}\n{errors}");
     }
 
+    /// Drains the output until standard output contains `text` this many times.
+    pub(crate) fn wait_for_stdout_times(&mut self, text: &str, times: usize) {
+        let is_there = |output: String| output.matches(text).count() >= times;
+        self.drain_until(|running| is_there(running.stdout.text()));
+        let output = self.stdout.text();
+        assert!(is_there(output.clone()), "it ended without {times} times {text:?}:\n{output}");
+    }
+
     /// Returns the standard error read so far.
     pub(crate) fn stderr_so_far(&self) -> String {
         self.stderr.text()

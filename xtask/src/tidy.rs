@@ -19,7 +19,7 @@ use crate::files;
 use source_texts::{SourceTexts, TidyFindings};
 
 /// Every rule, in the order of the output.
-const RULES: [fn(&SourceTexts) -> TidyFindings; 15] = [
+const RULES: [fn(&SourceTexts) -> TidyFindings; 16] = [
     sources::source_headers,
     sources::source_lengths,
     sources::forbidden_words,
@@ -33,6 +33,7 @@ const RULES: [fn(&SourceTexts) -> TidyFindings; 15] = [
     links::make_targets,
     links::named_sources,
     book::contents_list_every_page,
+    book::page_lengths,
     book::heading_links,
     prose::plain_language,
 ];

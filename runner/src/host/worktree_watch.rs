@@ -51,6 +51,8 @@ pub struct WorktreeWatch {
     rule_names: HashMap<i32, BTreeSet<Vec<u8>>>,
     /// The ignore rules outside of the tree.
     external_rules: Vec<ExternalRules>,
+    /// The group of events that is not complete.
+    group: EventGroup,
 }
 
 /// Changes of a worktree that happened together.
@@ -71,19 +73,19 @@ impl WorktreeChanges {
     }
 }
 
-/// What the events of a group mean for the watched directories.
-#[derive(Debug, Clone, Copy, Default)]
-struct EventEffects {
-    /// A directory was created or moved.
+/// Events that happened together.
+#[derive(Debug, Default)]
+struct EventGroup {
+    changes: WorktreeChanges,
+    /// True if a directory was created or moved.
     has_new_directory: bool,
-    /// A file that affects the ignore rules outside of the tree was changed.
+    /// True if a file that affects the ignore rules outside of the tree was changed.
     may_change_rules: bool,
 }
 
-impl std::ops::BitOrAssign for EventEffects {
-    fn bitor_assign(&mut self, other: Self) {
-        self.has_new_directory |= other.has_new_directory;
-        self.may_change_rules |= other.may_change_rules;
+impl EventGroup {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && !self.has_new_directory && !self.may_change_rules
     }
 }
 
@@ -102,28 +104,33 @@ impl WorktreeWatch {
             directories: HashMap::new(),
             rule_names: HashMap::new(),
             external_rules: Vec::new(),
+            group: EventGroup::default(),
         };
         watch.add_directories()?;
         Ok(watch)
     }
 
-    /// Waits for the next changes of files that git does not ignore, or of ignore rules outside of the tree. Changes in quick succession are reported together.
+    /// Waits for the next changes of files that git does not ignore, or of ignore rules outside of the tree. Changes in
+    /// quick succession are reported together. It is cancel-safe: dropping the future loses no change.
     ///
     /// # Errors
     /// The events cannot be read, or git cannot determine which files are ignored.
     pub async fn next_changes(&mut self) -> Result<WorktreeChanges, EngineError> {
         loop {
-            let mut changes = WorktreeChanges::default();
-            let mut effects = self.read_events(&mut changes).await?;
+            // A future that was dropped may have read the first events.
+            if self.group.is_empty() {
+                self.read_events().await?;
+            }
             let end = Instant::now() + MAX_GROUP_TIME;
             loop {
                 let quiet = (Instant::now() + QUIET_TIME).min(end);
-                match timeout_at(quiet, self.read_events(&mut changes)).await {
-                    Ok(read) => effects |= read?,
+                match timeout_at(quiet, self.read_events()).await {
+                    Ok(read) => read?,
                     Err(_) => break,
                 }
             }
-            if effects.has_new_directory || effects.may_change_rules || changes.is_incomplete {
+            let EventGroup { mut changes, has_new_directory, may_change_rules } = std::mem::take(&mut self.group);
+            if has_new_directory || may_change_rules || changes.is_incomplete {
                 changes.external_rules = self.add_directories()?;
             }
             self.remove_ignored(&mut changes)?;
@@ -133,13 +140,13 @@ impl WorktreeWatch {
         }
     }
 
-    /// Waits for events and adds them.
-    async fn read_events(&self, changes: &mut WorktreeChanges) -> Result<EventEffects, EngineError> {
+    /// Waits for events and adds them to the group.
+    async fn read_events(&mut self) -> Result<(), EngineError> {
         loop {
             let mut ready = self.events.readable().await.map_err(EngineError::Watch)?;
             let mut space = vec![MaybeUninit::uninit(); BUFFER_BYTES];
             let mut reader = Reader::new(self.events.get_ref(), &mut space);
-            let (mut any, mut effects) = (false, EventEffects::default());
+            let (mut any, group) = (false, &mut self.group);
             loop {
                 let event = match reader.next() {
                     Ok(event) => event,
@@ -148,20 +155,20 @@ impl WorktreeWatch {
                     Err(error) => return Err(watch_error(error)),
                 };
                 any = true;
-                changes.is_incomplete |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
-                effects.has_new_directory |= event.events().contains(ReadFlags::ISDIR)
+                group.changes.is_incomplete |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+                group.has_new_directory |= event.events().contains(ReadFlags::ISDIR)
                     && event.events().intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
                 let name = event.file_name().map(|name| name.to_bytes());
                 let rules = self.rule_names.get(&event.wd());
-                effects.may_change_rules |=
+                group.may_change_rules |=
                     rules.is_some_and(|rules| name.is_none_or(|name| rules.iter().any(|rule| rule == name)));
                 if let (Some(directory), Some(name)) = (self.directories.get(&event.wd()), name) {
-                    changes.paths.insert(paths::join(directory, name));
+                    group.changes.paths.insert(paths::join(directory, name));
                 }
             }
             ready.clear_ready();
             if any {
-                return Ok(effects);
+                return Ok(());
             }
         }
     }
@@ -242,6 +249,33 @@ mod tests {
     use proctor_core::text::digest::Sha256Hex;
 
     use super::*;
+
+    #[tokio::test]
+    async fn dropped_wait_loses_no_change() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a queue");
+        let mut watch = WorktreeWatch {
+            helper: GitHelper::new("/nowhere"),
+            repo: temp.path().to_path_buf(),
+            events: register(events).expect("registers"),
+            directories: HashMap::new(),
+            rule_names: HashMap::new(),
+            external_rules: Vec::new(),
+            group: EventGroup::default(),
+        };
+        let descriptor = watch.add_watch(temp.path(), EVENTS).expect("watches").expect("a directory");
+        watch.directories.insert(descriptor, Vec::new());
+        std::fs::create_dir(temp.path().join("new")).expect("makes");
+        while watch.group.is_empty() {
+            tokio::select! {
+                biased;
+                _ = watch.next_changes() => panic!("the group is complete only after a time without changes"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        assert_eq!(watch.group.changes.paths, BTreeSet::from([b"new".to_vec()]));
+        assert!(watch.group.has_new_directory);
+    }
 
     #[test]
     fn names_changed_rules() {

@@ -144,7 +144,7 @@ fn discards_unusable_files() {
     starts_anew(&with_flipped_bit(&whole, 0), "no marker of Proctor", "is not a snapshot");
     starts_anew(&with_flipped_bit(&whole, 14), "damaged", "why=it has another version");
     for at in [20, 26, whole.len() / 2, whole.len() - 1] {
-        starts_anew(&with_flipped_bit(&whole, at), "damaged", "why=it is ");
+        starts_anew(&with_flipped_bit(&whole, at), "damaged", "why=it ");
     }
     starts_anew(&with_flipped_bit(&whole, whole.len() / 2), "damaged", "it is damaged");
     let (other_place, _other) = settled_store();

@@ -1,12 +1,15 @@
-//! Rules for the manual: its table of contents lists every page, and links to headings are valid.
+//! Rules for the manual: its table of contents lists every page, no page is too long, and links to headings are valid.
 
 use std::collections::BTreeMap;
 
 use super::links::resolve_link;
+use super::prose::GENERATED_PAGES;
 use super::source_texts::{SourceTexts, TidyFindings};
 
 /// The table of contents of mdBook.
 const CONTENTS: &str = "docs/SUMMARY.md";
+/// Maximum length of a page, in lines.
+const MAX_PAGE_LINES: usize = 300;
 
 /// Checks that the table of contents lists every page in `docs/` exactly once.
 pub(super) fn contents_list_every_page(texts: &SourceTexts) -> TidyFindings {
@@ -21,6 +24,16 @@ pub(super) fn contents_list_every_page(texts: &SourceTexts) -> TidyFindings {
         None => Some(format!("{CONTENTS}: `{path}` is not listed")),
     };
     texts.keys().filter(is_page).filter_map(finding).collect()
+}
+
+/// Checks that no page of the manual has more than [`MAX_PAGE_LINES`] lines, except pages that are generated.
+pub(super) fn page_lengths(texts: &SourceTexts) -> TidyFindings {
+    let is_written =
+        |path: &str| path.starts_with("docs/") && path.ends_with(".md") && !GENERATED_PAGES.contains(&path);
+    let pages = texts.iter().filter(|(path, _)| is_written(path)).map(|(path, text)| (path, text.lines().count()));
+    let long = pages.filter(|(_, lines)| *lines > MAX_PAGE_LINES);
+    long.map(|(path, lines)| format!("{path}: {lines} lines; a page may have {MAX_PAGE_LINES}; split it by topic"))
+        .collect()
 }
 
 /// Checks links to headings in our Markdown files. Files in fixtures may be wrong on purpose.
@@ -95,6 +108,18 @@ mod tests {
             contents_list_every_page(&files),
             ["docs/SUMMARY.md: `docs/a.md` is listed 2 times", "docs/SUMMARY.md: `docs/c.md` is not listed"]
         );
+    }
+
+    #[test]
+    fn written_pages_have_a_maximum_length() {
+        let (longest, longer) = ("x\n".repeat(MAX_PAGE_LINES), "x\n".repeat(MAX_PAGE_LINES + 1));
+        let files = texts(&[
+            ("docs/a.md", &longest),
+            ("docs/b.md", &longer),
+            ("docs/errors.md", &longer),
+            ("README.md", &longer),
+        ]);
+        assert_eq!(page_lengths(&files), ["docs/b.md: 301 lines; a page may have 300; split it by topic"]);
     }
 
     #[test]

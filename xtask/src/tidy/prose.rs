@@ -61,7 +61,7 @@ const MARKED_PHRASES: [&str; 48] = [
 /// Shorter sentences are labels.
 const MIN_WORDS: usize = 4;
 /// Pages that are generated from comments and messages.
-const GENERATED: [&str; 2] = ["docs/errors.md", "docs/spec-reference.md"];
+pub(super) const GENERATED_PAGES: [&str; 2] = ["docs/errors.md", "docs/spec-reference.md"];
 /// Examples that a finding quotes.
 const MAX_EXAMPLES: usize = 5;
 
@@ -96,7 +96,7 @@ pub(super) fn plain_language(texts: &SourceTexts) -> TidyFindings {
     for (path, text) in texts {
         let folder = path.split('/').next().unwrap_or(path);
         let (kind, prose) = match path.rsplit_once('.').map(|(_, extension)| extension) {
-            _ if path.starts_with("fixtures/") || GENERATED.contains(&path.as_str()) => continue,
+            _ if path.starts_with("fixtures/") || GENERATED_PAGES.contains(&path.as_str()) => continue,
             Some("rs") => (ProseKind::Comment, comment_paragraphs(text)),
             Some("md") => (ProseKind::Page, page_paragraphs(text)),
             _ => continue,

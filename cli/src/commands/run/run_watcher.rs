@@ -27,6 +27,10 @@ impl AppliedPaths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(paths.iter().cloned());
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Checks whether a step applied a change of this path.
     pub(super) fn contains(&self, path: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(path)

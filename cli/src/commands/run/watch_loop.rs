@@ -1,23 +1,26 @@
 //! Implements `proctor run --watch`: runs again whenever files of the worktree change.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::drift::display_path;
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_runner::{WorktreeChanges, WorktreeWatch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::run_watcher::AppliedPaths;
 use super::{CommandRuns, RunFormat, TreeSelection, print_result};
 use crate::engine::engine_error;
 use crate::error::CliError;
-use crate::interrupt::Interrupts;
 use crate::screen::Screen;
 use crate::style::{DIM, paint};
 use crate::text::escape_line;
 
+/// Time in which the changes that a run has applied are reported.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of changed paths that a line names.
 const MAX_NAMED_PATHS: usize = 3;
 /// The name of files with ignore rules.
@@ -61,13 +64,13 @@ impl PendingFiles {
 impl CommandRuns<'_> {
     /// Runs the worktree, and again after each change, until a signal arrives.
     pub(super) async fn watch(&mut self, mut watch: WorktreeWatch, screen: &mut Screen) -> Result<u8, CliError> {
-        let requested = self.scope.clone();
+        let (requested, interrupted) = (self.scope.clone(), self.cancel.clone());
         let mut pending = PendingFiles::All;
         // The spec of the last pass of all files.
         let mut passed_spec = None;
         loop {
             self.scope = pending.scope(&requested);
-            let (passed, mut changes) = self.run_until_change(&mut watch, screen).await?;
+            let (passed, mut changes) = self.run_until_change(&mut watch, &interrupted, screen).await?;
             let mut is_other_spec = false;
             if let Some(spec) = passed {
                 // Files that passed with another spec have not passed with this one.
@@ -94,16 +97,18 @@ impl CommandRuns<'_> {
         }
     }
 
-    /// Runs the worktree and shows the result. A change ends the run, whose result would not count. Returns the spec of the
-    /// run if it passed, and the changes during the run that it did not make itself.
+    /// Runs the worktree and shows the result. A change ends the run, whose result would not count, and so does a signal,
+    /// which cancels `interrupted`. Returns the spec of the run if it passed, and the changes during the run that it did not
+    /// make itself.
     async fn run_until_change(
         &mut self,
         watch: &mut WorktreeWatch,
+        interrupted: &CancellationToken,
         screen: &mut Screen,
     ) -> Result<(Option<Sha256Hex>, WorktreeChanges), CliError> {
-        let cancel = CancellationToken::new();
+        // All runs have the same listener, so that no signal is lost between two of them.
+        let cancel = interrupted.child_token();
         self.cancel = cancel.clone();
-        self.interrupts = Interrupts::listen(cancel.clone()).map_err(|error| CliError::Internal(error.to_string()))?;
         let applied = AppliedPaths::default();
         self.applied = applied.clone();
         let mut changes = WorktreeChanges::default();
@@ -122,6 +127,12 @@ impl CommandRuns<'_> {
                 }
             }
         };
+        // The changes that a step applied last must not count as those of somebody else.
+        if !applied.is_empty()
+            && let Ok(found) = timeout(SETTLE_TIME, watch.next_changes()).await
+        {
+            add_foreign(&mut changes, found.map_err(engine_error)?, &applied);
+        }
         let is_superseded = !changes.is_empty() && self.interrupts.first_signal().is_none();
         match outcome {
             Ok(_) if is_superseded => Ok((None, changes)),

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use proctor_core::decision::gc::Freed;
+use rustix::fs::Mode;
 
 use super::Engine;
 use crate::run::run_context::RunContext;
@@ -27,8 +28,8 @@ impl Engine {
         let kept = self.config.operator.daemon.retention.clone();
         let work = tokio::task::spawn_blocking(move || {
             if is_due(&root, now)? {
-                // Comes first, so that another process does not do the same now.
-                root.write_unsynced(MARKER_FILE, b"")?;
+                // Must come first, so that another process does not do the same now.
+                mark_cleaned(&root)?;
                 return garbage_collection::collect_as_of(&state, &kept, GcExtent::Excess, now).map(drop);
             }
             if let Some(replaced) = replaced {
@@ -56,8 +57,18 @@ fn is_due(state: &Directory, now: SystemTime) -> Result<bool, StoreError> {
     Ok(age.is_none_or(|age| age > CLEANUP_INTERVAL))
 }
 
+/// Records that a clean-up takes place now, in a file that other users cannot read.
+fn mark_cleaned(state: &Directory) -> Result<(), StoreError> {
+    let temporary = state.create_temporary(MARKER_FILE)?;
+    let set_mode = rustix::fs::fchmod(&temporary.file, Mode::RUSR | Mode::WUSR);
+    set_mode.map_err(StoreError::io("write", format!("{}/{MARKER_FILE}", state.name())))?;
+    temporary.publish(MARKER_FILE)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -67,7 +78,9 @@ mod tests {
         let now = crate::clock::Clock::system().system_time();
         let is_due_at = |time| is_due(&state, time).expect("reads");
         assert!(is_due_at(now), "there was none");
-        state.write_unsynced(MARKER_FILE, b"").expect("writes");
+        mark_cleaned(&state).expect("writes");
+        let marker = std::fs::metadata(temp.path().join(MARKER_FILE)).expect("a file");
+        assert_eq!(marker.permissions().mode() & 0o777, 0o600);
         let second = Duration::from_secs(2);
         assert!(!is_due_at(now + second));
         assert!(is_due_at(now + CLEANUP_INTERVAL + second));
