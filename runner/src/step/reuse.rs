@@ -12,6 +12,7 @@ pub(crate) mod worker;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::names::RunId;
@@ -62,6 +63,8 @@ pub(crate) struct StepReuse {
     clock: Clock,
     /// The exchange of results with other machines; `None` without a remote cache.
     shared: Option<SharedRun>,
+    /// True if this run has stored a result.
+    has_stored: AtomicBool,
 }
 
 /// The request of a run.
@@ -166,6 +169,7 @@ impl StepReuse {
             state: state_path.to_owned(),
             clock: config.clock,
             shared: config.shared,
+            has_stored: AtomicBool::new(false),
         })
     }
 
@@ -403,9 +407,17 @@ impl StepReuse {
         Ok(result.chain_digest())
     }
 
+    /// Returns whether this run has stored a result.
+    pub(crate) fn has_stored(&self) -> bool {
+        self.has_stored.load(Ordering::Relaxed)
+    }
+
     fn store(&self, result: &StoredResult) -> Result<(), ReuseObstacle> {
         match self.results.store(result) {
-            Ok(StoreDecision::Stored) => Ok(()),
+            Ok(StoreDecision::Stored) => {
+                self.has_stored.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             Ok(StoreDecision::TooLarge { bytes, max_bytes }) => Err(ReuseObstacle::TooLarge { bytes, max_bytes }),
             Err(error) => Err(ReuseObstacle::NotObserved { message: error.to_string() }),
         }

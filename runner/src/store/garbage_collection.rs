@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use proctor_core::decision::gc::Collected;
+use proctor_core::decision::gc::{Collected, Freed};
 use proctor_core::spec::Retention;
 
 use super::freed_bytes::remove_dir_counted;
@@ -42,7 +42,7 @@ pub(crate) fn collect_as_of(
     now: SystemTime,
 ) -> Result<Collected, StoreError> {
     let mut collected = Collected::default();
-    collect_copies_and_caches(state, keep, extent, now, &mut collected).map_err(|error| cleanup_error(state, error))?;
+    collect_copies_and_caches(state, keep, extent, now, &mut collected)?;
     retention::apply_retention(state, retention::RetentionBounds::from(keep), now, &mut collected)
         .map_err(|error| cleanup_error(state, error))?;
     Ok(collected)
@@ -58,12 +58,38 @@ fn collect_copies_and_caches(
     extent: GcExtent,
     now: SystemTime,
     collected: &mut Collected,
-) -> io::Result<()> {
+) -> Result<(), StoreError> {
     remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
-    results::evict(state, now, (keep.max_result_bytes, extent), &mut collected.other)?;
-    let copies = (keep.max_copy_bytes, extent);
-    private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, copies, &mut collected.copies)?;
-    caches::eviction::evict(state, (&keep.caches, extent), now, &mut collected.caches).map_err(io::Error::other)
+    evict_results(state, keep, (now, extent), &mut collected.other)?;
+    evict_copies(state, keep, (now, extent), &mut collected.copies)?;
+    caches::eviction::evict(state, (&keep.caches, extent), now, &mut collected.caches)
+}
+
+/// Removes stored results beyond their bounds.
+///
+/// # Errors
+/// A directory in the state directory cannot be read.
+pub(crate) fn evict_results(
+    state: &Path,
+    keep: &Retention,
+    (now, extent): (SystemTime, GcExtent),
+    freed: &mut Freed,
+) -> Result<(), StoreError> {
+    results::evict(state, now, (keep.max_result_bytes, extent), freed).map_err(|error| cleanup_error(state, error))
+}
+
+/// Removes private copies beyond their bounds.
+///
+/// # Errors
+/// A directory in the state directory cannot be read.
+pub(crate) fn evict_copies(
+    state: &Path,
+    keep: &Retention,
+    (now, extent): (SystemTime, GcExtent),
+    freed: &mut Freed,
+) -> Result<(), StoreError> {
+    private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, (keep.max_copy_bytes, extent), freed)
+        .map_err(|error| cleanup_error(state, error))
 }
 
 fn cleanup_error(state: &Path, source: io::Error) -> StoreError {

@@ -55,7 +55,6 @@ use copy_directory::CopyDirectory;
 use copy_owner::{allow_traversal, is_mapped, owner_for};
 use copy_source::{CopyExtras, PrivateCopySource, WorktreeMoment, is_consistent};
 
-pub(crate) use copy_maintenance::ReplacedCopies;
 pub(crate) use copy_source::{CopyContent, ExceededBound};
 
 /// Directory of all private copies, in the state directory.
@@ -97,11 +96,6 @@ impl PrivateTree {
         {
             tracing::warn!(%error, path = %record.display(), "the record of a private copy cannot be removed");
         }
-    }
-
-    /// Returns the copies of the repository that newer ones have replaced.
-    pub(crate) fn replaced_copies(&self) -> ReplacedCopies {
-        ReplacedCopies(self.copies.clone())
     }
 
     /// Returns the lock of the repository's copies if this copy is the newest one; `None` if there is a newer one.

@@ -1,5 +1,8 @@
 //! Tests the reuse of results of steps that judge SQL.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use crate::binaries;
 use crate::cases::reuse::ReuseRepo;
 use crate::environment::TestEnvironment;
@@ -65,8 +68,19 @@ fn engine_library_is_input(env: &TestEnvironment) {
     );
 }
 
+/// Waits until the program that judges is so old that its stamp shows each change: it may have just been built.
+#[expect(clippy::disallowed_methods, reason = "results of programs are stored only from a certain age on")]
+fn wait_until_program_is_settled() {
+    let program = std::fs::metadata(binaries::built_program("proctor-sql")).expect("a program");
+    let changed = UNIX_EPOCH + Duration::from_secs(program.ctime().unsigned_abs());
+    while let Ok(left) = (changed + Duration::from_secs(42)).duration_since(SystemTime::now()) {
+        std::thread::sleep(left);
+    }
+}
+
 /// Creates a repository whose step `it` judges a query.
 fn sql_repository<'e>(env: &'e TestEnvironment, dialect: &str) -> ReuseRepo<'e> {
+    wait_until_program_is_settled();
     let keys = format!("dialect: {dialect}, schema: [db/schema.sql], files: [\"queries/*.sql\"]");
     let reuse = ReuseRepo::new(env, [TestStep::sql("it", &keys)]);
     reuse.repo.write("db/schema.sql", "CREATE TABLE customers (id INTEGER, name TEXT)");

@@ -7,9 +7,9 @@ use rustix::fs::Mode;
 
 use super::Engine;
 use crate::run::run_context::RunContext;
+use crate::step::reuse::StepReuse;
 use crate::store::directory::Directory;
 use crate::store::gc_extent::GcExtent;
-use crate::store::private_copies::PrivateTree;
 use crate::store::{StoreError, caches, garbage_collection};
 
 /// Minimum time between two clean-ups of the whole state directory by runs. A clean-up takes longer the more the directory
@@ -19,25 +19,30 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MARKER_FILE: &str = "cleaned";
 
 impl Engine {
-    /// Cleans up the state directory after a run: removes copies of its repository that no run needs, and applies the
-    /// bounds of caches if the run changed one. Applies all bounds if no run has done so for [`CLEANUP_INTERVAL`].
+    /// Cleans up the state directory after a run: applies the bounds of copies, results and caches as far as the run added
+    /// some. Applies all bounds if no run has done so for [`CLEANUP_INTERVAL`].
     pub(super) async fn clean_up(&self, context: &RunContext) {
-        let replaced = context.tree.private_copy.as_ref().map(PrivateTree::replaced_copies);
+        let has_copy = context.tree.private_copy.is_some();
+        let has_new_results = context.reuse.as_ref().is_some_and(StepReuse::has_stored);
         let has_new_caches = context.caches.any_committed();
         let (root, state, now) = (self.state.clone(), self.state_path.clone(), self.clock.system_time());
         let kept = self.config.operator.daemon.retention.clone();
         let work = tokio::task::spawn_blocking(move || {
+            let extent = GcExtent::Excess;
             if is_due(&root, now)? {
                 // Must come first, so that another process does not do the same now.
                 mark_cleaned(&root)?;
-                return garbage_collection::collect_as_of(&state, &kept, GcExtent::Excess, now).map(drop);
+                return garbage_collection::collect_as_of(&state, &kept, extent, now).map(drop);
             }
-            if let Some(replaced) = replaced {
-                replaced.remove()?;
+            let freed = &mut Freed::default();
+            if has_copy {
+                garbage_collection::evict_copies(&state, &kept, (now, extent), freed)?;
+            }
+            if has_new_results {
+                garbage_collection::evict_results(&state, &kept, (now, extent), freed)?;
             }
             if has_new_caches {
-                let freed = &mut Freed::default();
-                caches::eviction::evict(&state, (&kept.caches, GcExtent::Excess), now, freed)?;
+                caches::eviction::evict(&state, (&kept.caches, extent), now, freed)?;
             }
             Ok::<(), StoreError>(())
         });

@@ -44,19 +44,6 @@ impl DiscardedCopy {
     }
 }
 
-/// The copies of a repository that newer ones have replaced.
-pub(crate) struct ReplacedCopies(pub(super) CopyDirectory);
-
-impl ReplacedCopies {
-    /// Removes those that no run holds.
-    ///
-    /// # Errors
-    /// The state directory cannot be read or written.
-    pub(crate) fn remove(&self) -> Result<(), StoreError> {
-        self.0.sweep(CopiesToKeep::Newest, &mut Freed::default())
-    }
-}
-
 impl CopyDirectory {
     /// Renames a copy so that no later run finds it; `None` if a run holds it. The caller holds the lock of the
     /// repository.
