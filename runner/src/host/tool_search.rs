@@ -72,6 +72,14 @@ pub(crate) struct ToolSearch<'a> {
     pub(crate) reader: Option<FsCredentials>,
 }
 
+/// The result of a search for tools.
+pub(crate) struct FoundTools {
+    /// The digest of the tools.
+    pub(crate) digest: Sha256Hex,
+    /// True if a tool, or a file that selects its version, is in the tree.
+    pub(crate) is_any_in_tree: bool,
+}
+
 /// The tools that were found. Each key is a path as a step sees it, and its value identifies the file there.
 #[derive(Serialize)]
 struct ToolInventory {
@@ -96,18 +104,20 @@ struct HostToolFile {
 }
 
 impl ToolSearch<'_> {
-    /// Returns a digest of the tools that the commands of `plan` find. It changes if a tool is replaced, even at
-    /// the same path and in the same version, or if other directories are mounted.
+    /// Finds the tools of the commands of `plan`. Their digest changes if a tool is replaced, even at the same path and in
+    /// the same version, or if other directories are mounted.
     ///
     /// # Errors
     /// The search cannot run with the reader's rights.
-    pub(crate) fn digest(&self, plan: &Plan) -> io::Result<Sha256Hex> {
+    pub(crate) fn find(&self, plan: &Plan) -> io::Result<FoundTools> {
+        let programs = self.program_identities(&all_commands(plan))?;
+        let is_any_in_tree = programs.keys().any(|path| self.relative_to_tree(path).is_some());
         let tools = ToolInventory {
             shown: self.mount_identities()?,
             given: self.host_view.environment_inputs.toolchain_variables.clone(),
-            programs: self.program_identities(&all_commands(plan))?,
+            programs: programs.into_iter().map(|(path, identity)| (path_text(&path), identity)).collect(),
         };
-        Ok(Sha256Hex::digest(&canonical::to_vec(&tools)))
+        Ok(FoundTools { digest: Sha256Hex::digest(&canonical::to_vec(&tools)), is_any_in_tree })
     }
 
     /// Returns the mounts from the host. A directory is identified by its inode only, because its content changes
@@ -132,7 +142,7 @@ impl ToolSearch<'_> {
     /// Identifies the programs of `commands` in each directory of their `PATH` and in every version that a version
     /// manager has: a `PATH` entry may only be a shim that selects a version. Includes the interpreters of scripts
     /// and the files that select a version.
-    fn program_identities(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<String, String>> {
+    fn program_identities(&self, commands: &[&PlannedStep]) -> io::Result<BTreeMap<PathBuf, String>> {
         let (mut wanted, versions) = self.candidates(commands)?;
         let (mut scripts, paths) = (wanted.clone(), self.command_paths(commands));
         for _ in 0..MAX_INTERPRETERS {
@@ -148,12 +158,12 @@ impl ToolSearch<'_> {
         let in_tree = |path: &PathBuf| self.committed.is_some() && self.relative_to_tree(path).is_some();
         let committed = wanted.iter().filter(|path| in_tree(path)).filter_map(|path| {
             let file = self.committed?.get(path)?.as_ref()?;
-            Some((path_text(path), content_identity(file.executable, &file.sha256)))
+            Some((path.clone(), content_identity(file.executable, &file.sha256)))
         });
-        let mut programs: BTreeMap<String, String> = committed.collect();
+        let mut programs: BTreeMap<PathBuf, String> = committed.collect();
         let elsewhere = wanted.iter().chain(&versions).filter(|path| !in_tree(path));
-        let seen = elsewhere.filter_map(|path| Some((path_text(path), self.host_file(path)?)));
-        let (names, files): (Vec<String>, Vec<HostToolFile>) = seen.unzip();
+        let seen = elsewhere.filter_map(|path| Some((path.clone(), self.host_file(path)?)));
+        let (names, files): (Vec<PathBuf>, Vec<HostToolFile>) = seen.unzip();
         let identities = self.identities(&files, IdentityScope::Content)?;
         programs.extend(names.into_iter().zip(identities).filter_map(|(name, identity)| Some((name, identity?))));
         Ok(programs)
@@ -223,7 +233,7 @@ impl ToolSearch<'_> {
     /// Returns the files of the tree that may be programs of `plan`.
     ///
     /// # Errors
-    /// Same as [`ToolSearch::digest`].
+    /// Same as [`ToolSearch::find`].
     pub(crate) fn tree_candidates(&self, plan: &Plan) -> io::Result<Vec<PathBuf>> {
         let (wanted, _) = self.candidates(&all_commands(plan))?;
         Ok(wanted.into_iter().filter(|path| self.relative_to_tree(path).is_some()).collect())

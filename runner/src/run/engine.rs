@@ -5,6 +5,7 @@ mod cleanup;
 mod completion;
 mod exec;
 mod file_scope;
+mod host_views;
 mod needed_paths;
 mod prior_result;
 mod queries;
@@ -39,7 +40,7 @@ use proctor_core::model::plan::{Plan, PlannedStep};
 use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
-use proctor_sandbox::{FsCredentials, Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
+use proctor_sandbox::{Host, HostConfig, Launcher, RunSpace, RunSpaceConfig, StepUser};
 use proctor_snapshot::{Snapshot, SnapshotStore};
 use proctor_sql::worker_pool::{WorkerPool, WorkerPoolConfig};
 use tokio::sync::{mpsc, oneshot};
@@ -62,7 +63,7 @@ use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{
     CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest, RunSource,
 };
-use crate::run::run_context::{ChangeMode, HostView, RunContext, RunTree, StepTrace};
+use crate::run::run_context::{ChangeMode, RunContext, RunTree, StepTrace};
 use crate::run::run_patch;
 use crate::step::chosen_files::{FileSelections, ScopePaths};
 use crate::step::needed_paths::{NeededPaths, Preparation};
@@ -78,6 +79,7 @@ use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
 use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
+use host_views::AdmissionFindings;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use shared_results_cache::SharedResultsCache;
@@ -107,6 +109,8 @@ pub struct Engine {
     shared_results: Arc<SharedResultsCache>,
     /// The connection to the cluster.
     remote_clients: Arc<RemoteClients>,
+    /// What was found when the run of this caller's request was accepted.
+    admission_findings: AdmissionFindings,
 }
 
 /// The parts of a run's context that depend on the kind of request.
@@ -166,6 +170,7 @@ impl Engine {
             file_selections: Arc::default(),
             shared_results: Arc::default(),
             remote_clients: Arc::default(),
+            admission_findings: AdmissionFindings::default(),
         })
     }
 
@@ -211,6 +216,7 @@ impl Engine {
             file_selections: Arc::clone(&self.file_selections),
             shared_results: Arc::clone(&self.shared_results),
             remote_clients: Arc::clone(&self.remote_clients),
+            admission_findings: AdmissionFindings::default(),
         }
     }
 
@@ -316,7 +322,7 @@ impl Engine {
         let first = context.prepare_first_sandbox(&plan);
         // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
-        let tools = is_strict.then(|| self.tree_tools_digest(&context.tree, &context.host_view, &plan)).flatten();
+        let tools = is_strict.then(|| self.tree_tools_digest(&context, (&plan, &facts.plan_sha256))).flatten();
         let git_tree = context.tree.snapshot.complete_git_tree();
         let documents = documents.with_toolchain_env(tools).with_step_env(self.known_step_env(&plan));
         let documents = Arc::new(documents.with_git_tree(git_tree));
@@ -494,7 +500,7 @@ impl Engine {
             None => user,
         };
         preflight::require_readable_by_steps(&snapshot, rights)?;
-        let sight = self.host_view(&seen_at, user, tolerated)?;
+        let sight = self.host_view_of_run(&seen_at, user, tolerated)?;
         let borrowed = apart.as_ref().and_then(|apart| apart.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
         preflight::reject_hidden_alternates(common, &path, self.launcher.host(), &sight)?;
@@ -570,17 +576,6 @@ impl Engine {
         let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
         let made = work.await.map_err(|error| EngineError::Internal(format!("the run space: {error}")))?;
         Ok(made?)
-    }
-
-    /// Returns the parts of the host that steps of `user` over `repo` see. With a required owner, files are looked up
-    /// with that user's rights, so that a caller reaches no file that it could not reach itself.
-    fn host_view(&self, repo: &Path, user: StepUser, tolerated: Tolerated) -> Result<HostView, EngineError> {
-        let reader = self.reader(user);
-        HostView::for_repository(&self.config, &self.launcher, &self.state, &self.state_path, repo, reader, tolerated)
-    }
-
-    fn reader(&self, user: StepUser) -> Option<FsCredentials> {
-        self.owner.map(|uid| FsCredentials { uid, gid: user.ids_in_sandbox().1 })
     }
 }
 

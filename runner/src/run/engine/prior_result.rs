@@ -31,7 +31,7 @@ use crate::gate::{Gate, GateDecision, GateRequest};
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
-use crate::run::run_context::{HostView, RunTree};
+use crate::run::run_context::{HostView, RunContext, RunTree};
 use crate::store::attestations::Attestations;
 use crate::store::results;
 
@@ -219,7 +219,7 @@ impl Engine {
         let committed =
             if wanted.is_empty() { CommittedFiles::new() } else { self.read_committed_files(repo, commit, wanted)? };
         let search = ToolSearch { committed: Some(&committed), ..search };
-        let tools = search.digest(plan).map_err(|error| tool_search_error(&error))?;
+        let tools = search.find(plan).map_err(|error| tool_search_error(&error))?.digest;
         Ok(self.toolchain_env(&self.with_cluster(tools)))
     }
 
@@ -237,9 +237,16 @@ impl Engine {
         Ok(wanted.into_iter().zip(files).collect())
     }
 
-    /// Returns the digest of the tools that a run over a tree finds, here or on workers; `None` if the search fails.
-    pub(super) fn tree_tools_digest(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> Option<Sha256Hex> {
-        let found = self.search_tools(tree, sight, plan);
+    /// Returns the digest of the tools that a run finds, here or on workers; `None` if the search fails.
+    pub(super) fn tree_tools_digest(
+        &self,
+        context: &RunContext,
+        (plan, plan_sha256): (&Plan, &Sha256Hex),
+    ) -> Option<Sha256Hex> {
+        let found = match self.accepted_tools(&context.tree.seen_at, context.host_view.reader, plan_sha256) {
+            Some(tools) => Ok(tools),
+            None => self.search_tools(&context.tree, &context.host_view, plan),
+        };
         let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
         found.ok().map(|tools| self.toolchain_env(&self.with_cluster(tools)))
     }
@@ -259,7 +266,7 @@ impl Engine {
             host: self.launcher.host(),
             reader: self.reader(user),
         };
-        search.digest(plan)
+        Ok(search.find(plan)?.digest)
     }
 
     /// Returns the digest of the variables that the steps of a plan take from the caller; `None` if they take none, or if
@@ -279,11 +286,6 @@ impl Engine {
 
     fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
         toolchain_env(&self.config.home, &self.config.caller_env, Some(tools))
-    }
-
-    pub(super) fn host_view_over(&self, repository: &Repository) -> Result<(HostView, StepUser), EngineError> {
-        let user = StepUser::choose(self.launcher.host(), &repository.facts)?;
-        Ok((self.host_view(repository.path(), user, self.config.operator.may_miss.clone())?, user))
     }
 }
 

@@ -240,7 +240,10 @@ impl Engine {
         let reader = self.reader(user);
         let (committed, covered) = (None, None);
         let search = ToolSearch { host_view: &sight, repo: seen_at, tree: seen_at, committed, covered, host, reader };
-        Ok(self.with_cluster(search.digest(plan).map_err(|error| tool_search_error(&error))?))
+        let found = search.find(plan).map_err(|error| tool_search_error(&error))?;
+        let for_run = (!found.is_any_in_tree).then(|| (plan.digest(), found.digest.clone()));
+        self.admission_findings.keep(seen_at, sight.clone(), for_run);
+        Ok(self.with_cluster(found.digest))
     }
 
     /// Returns the commit that an index of `repo` would create, without writing anything.
