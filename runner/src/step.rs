@@ -11,6 +11,7 @@ pub(crate) mod needed_paths;
 pub(crate) mod output;
 pub(crate) mod path_preparation;
 pub(crate) mod process_facts;
+mod recent_observations;
 pub(crate) mod remote_attempt;
 pub(crate) mod result_storage;
 pub(crate) mod reusable_step;

@@ -35,6 +35,7 @@ use crate::error::EngineError;
 use crate::shared_results::SharedRun;
 use crate::step::host_stamps::{require_reliable_stamp, require_settled};
 use crate::step::process_facts::{OWN_PROGRAM, inherited_attributes, machine_facts, program_identity};
+use crate::step::recent_observations::{RecentInputs, RecentObservations};
 use crate::step::stored_reports::StoredReports;
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
@@ -50,6 +51,7 @@ const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 #[derive(Debug)]
 pub(crate) struct StepReuse {
     results: StepResults,
+    recent: RecentObservations,
     reports: StoredReports,
     settings: ReuseSettings,
     request: ReuseRequest,
@@ -159,6 +161,7 @@ impl StepReuse {
         let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         Ok(Self {
             results: StepResults::open(state, config.max_store_bytes)?,
+            recent: RecentObservations::default(),
             reports: StoredReports::open(state)?,
             settings: config.settings,
             request: config.request,
@@ -265,7 +268,8 @@ impl StepReuse {
             return Some(NoResult::NotStored);
         }
         let dated = self.is_dated(result, u64::MAX).then_some(NoResult::TooOld);
-        dated.or_else(|| result.inputs.first_change(inputs).map(NoResult::Changed))
+        let inputs = RecentInputs { inputs, recent: &self.recent };
+        dated.or_else(|| result.inputs.first_change(&inputs).map(NoResult::Changed))
     }
 
     /// Returns the results that hold, newest first, at least one: those without a `refusal`. Does not search for older
