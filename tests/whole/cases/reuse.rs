@@ -398,7 +398,7 @@ fn content_of_needed_path_is_input(env: &TestEnvironment) {
             reuse.repo.run_with(arguments).exits(0);
             (reuse.executed().len(), reuse.stdout("it"))
         };
-        // Once in a hundred times, the run after a change of an ignored file executes the step again.
+        // A file that was copied within 20 ms of its change is copied again, and the step then executed again.
         let assert_is_cached = |printed: &str| {
             let cached = (0..3).map(|_| run()).find(|(executed, _)| *executed == 0);
             assert_eq!(cached, Some((0, printed.to_owned())), "{}", reuse.explain("verify.it/it"));
