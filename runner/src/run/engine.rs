@@ -1,6 +1,7 @@
 //! Runs a request from start to end. This parent module holds the order of the stages; the other modules hold the
 //! details.
 
+mod admission_findings;
 mod cleanup;
 mod completion;
 mod exec;
@@ -77,9 +78,9 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::RunDocumentDir;
 use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
+use admission_findings::AdmissionFindings;
 use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
-use host_views::AdmissionFindings;
 use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use shared_results_cache::SharedResultsCache;

@@ -18,6 +18,9 @@ const MANIFEST: &str = "package.json";
 /// Directory of a package's dependencies.
 const MODULES: &str = "node_modules";
 
+/// Maximum depth of scripts that call scripts.
+const MAX_SCRIPT_DEPTH: usize = 3;
+
 /// Maximum number of packages of a workspace that get their own steps.
 const MAX_MEMBERS: usize = 24;
 
@@ -27,8 +30,21 @@ const CHECK_SCRIPTS: [(SkillKind, &[&str]); 4] = [
         SkillKind::Format,
         &["format:check", "format-check", "fmt:check", "check:format", "check-format", "prettier:check"],
     ),
-    (SkillKind::Lint, &["lint:check", "lint:ci", "lint", "eslint"]),
-    (SkillKind::Types, &["typecheck", "type-check", "check-types", "check:types", "types:check", "tsc"]),
+    (SkillKind::Lint, &["lint:check", "lint:ci", "check:lint", "check-lint", "lint", "eslint"]),
+    (
+        SkillKind::Types,
+        &[
+            "typecheck",
+            "type-check",
+            "type:check",
+            "check-types",
+            "check:types",
+            "check-type",
+            "check:type",
+            "types:check",
+            "tsc",
+        ],
+    ),
     (SkillKind::Test, &["test:ci", "test", "test:unit"]),
 ];
 
@@ -143,31 +159,49 @@ impl NodeFacts<'_> {
         Some(workflow_step(kind, name, &argv))
     }
 
-    /// Returns whether a step of the project does what a command does: it runs the same script, one calls the other, or
-    /// the script starts the tool of the step.
+    /// Returns whether the steps of the project do what a command does: one runs the same script or calls it, one starts the
+    /// tool that the script starts, or the script only calls scripts that other steps run.
     fn repeats_step(&self, words: &[String], project: &Project) -> bool {
         let mut steps = project.skills.iter().flat_map(|skill| &skill.steps);
         if let Some((tool, _)) = tool_call(words) {
             let starts_tool = |text: &str| text.split_whitespace().any(|word| word == tool);
             return steps.any(|step| {
-                let program = step.argv.first().and_then(|program| program.rsplit('/').next());
                 let script = step.argv.get(2).and_then(|script| self.root.script(script));
-                program == Some(tool) || script.is_some_and(starts_tool)
+                step_tool(step) == Some(tool) || script.is_some_and(starts_tool)
             });
         }
         let Some((script, _)) = script_call(words) else {
             return project.has_kind(SkillKind::Test);
         };
+        self.is_script_covered(script, project, MAX_SCRIPT_DEPTH)
+    }
+
+    /// Returns whether the steps of the project do what a script does.
+    fn is_script_covered(&self, script: &str, project: &Project, depth: usize) -> bool {
         let text = self.root.script(script).unwrap_or_default();
-        steps.any(|step| {
-            let is_run = step.argv.first().is_some_and(|program| program == self.manager.program())
-                && step.argv.get(1).is_some_and(|word| word == "run");
-            let Some(other) = step.argv.get(2).filter(|_| is_run) else {
-                return step.argv.first().and_then(|tool| tool.rsplit('/').next()) == text.split_whitespace().next();
-            };
-            let other_text = self.root.script(other).unwrap_or_default();
-            other == script || other_text == text || calls_script(text, other) || calls_script(other_text, script)
+        let is_covered_by = |step: &StepDraft| match self.script_of_step(step) {
+            None => step_tool(step) == text.split_whitespace().next(),
+            Some((other, other_text)) => other == script || other_text == text || calls_script(other_text, script),
+        };
+        let mut steps = project.skills.iter().flat_map(|skill| &skill.steps);
+        steps.any(is_covered_by) || depth > 0 && self.only_calls_covered_scripts(text, project, depth - 1)
+    }
+
+    /// Returns whether each command of a script's text calls scripts, all of which are covered.
+    fn only_calls_covered_scripts(&self, text: &str, project: &Project, depth: usize) -> bool {
+        let scripts = self.root.fields.get("scripts").and_then(Value::as_object);
+        text.split("&&").flat_map(|part| part.split(';')).all(|command| {
+            let names = scripts.into_iter().flat_map(Map::keys);
+            let mut called = names.filter(|name| calls_script(command, name)).peekable();
+            called.peek().is_some() && called.all(|name| self.is_script_covered(name, project, depth))
         })
+    }
+
+    /// Returns the name and text of the script that a step runs; `None` if it starts a program.
+    fn script_of_step<'s>(&'s self, step: &'s StepDraft) -> Option<(&'s str, &'s str)> {
+        let [manager, run, script, ..] = step.argv.as_slice() else { return None };
+        let is_run = manager == self.manager.program() && run == "run";
+        is_run.then(|| (script.as_str(), self.root.script(script).unwrap_or_default()))
     }
 
     /// Returns the steps of a kind: the script of the root package, or else an installed tool, or else the scripts
@@ -417,6 +451,11 @@ const CHECK_TOOLS: [CheckTool; 10] = [
     CheckTool::new("mocha", "mocha", SkillKind::Test),
     CheckTool::new("vitest", "vitest", SkillKind::Test).requires(&["run"]),
 ];
+
+/// Returns the name of the program that a step starts.
+fn step_tool(step: &StepDraft) -> Option<&str> {
+    step.argv.first().and_then(|program| program.rsplit('/').next())
+}
 
 /// Splits a command that starts a program of an installed package: the program, and its options. `None` for all other
 /// commands, and for programs with a version, which are downloaded.

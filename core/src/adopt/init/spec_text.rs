@@ -90,6 +90,13 @@ fn toolchain_requirements(projects: &[Project]) -> BTreeMap<&'static str, Vec<&P
             }
         }
     }
+    for demands in toolchains.values_mut() {
+        // A check of the version includes that the program exists.
+        let with_version: Vec<_> = demands.iter().filter(|one| one.range.is_some()).map(|one| &one.argv).collect();
+        let is_repeated = |demand: &&ProgramRequirement| demand.range.is_none() && with_version.contains(&&demand.argv);
+        let kept = demands.iter().copied().filter(|demand| !is_repeated(demand)).collect();
+        *demands = kept;
+    }
     toolchains
 }
 

@@ -153,6 +153,40 @@ fn scripts_that_workflows_run_become_steps() {
 }
 
 #[test]
+fn script_of_scripts_is_left_out_only_if_other_steps_run_all_of_them() {
+    let scripts = |more: &str| {
+        format!(
+            r#"{{ "scripts": {{ "check": "npm run check:type && npm run check:lint && npm run check:format",
+            "check:format": "prettier --check .", "check:lint": "eslint .", "check:type": "npm run check:type:js",
+            "check:type:js": "tsc -p js", "test": "node --test"{more} }} }}"#
+        )
+    };
+    let drafted = |manifest: &str, lines: &[&str]| {
+        let ci = workflow(lines);
+        commands(&scan_with_programs(&[("package.json", manifest), (".github/workflows/ci.yml", ci.as_str())]))
+    };
+    let each = ["npm run check:format", "npm run check:lint", "npm run check:type", "npm run test"];
+    assert_eq!(drafted(&scripts(""), &["npm test", "npm run check"]), each);
+    let more = r#", "check:all": "run-s check:lint check:links", "check:links": "node links.js",
+        "check:ci": "npm run check:lint && node ci.js", "check:both": "run-s check:lint check:type:js""#;
+    let lines = ["npm run check:all", "npm run check:ci", "npm run check:both"];
+    let [format, lint, types, test] = each;
+    let expected = [format, lint, types, "npm run check:all", "npm run check:ci", test];
+    assert_eq!(drafted(&scripts(more), &lines), expected);
+}
+
+#[test]
+fn a_program_that_projects_need_with_and_without_a_version_is_checked_once() {
+    let project = "[tool.pytest.ini_options]\n[project]\nname = \"a\"\n";
+    let newer = format!("{project}requires-python = \">=3.10\"\n");
+    let text = draft_spec(&scan_with_programs(&[("a/pyproject.toml", newer.as_str()), ("b/pyproject.toml", project)]))
+        .expect("a draft")
+        .text;
+    let checks: Vec<&str> = text.lines().filter(|line| line.contains(r#"["python3", "--version"]"#)).collect();
+    assert!(checks.len() == 1 && checks[0].contains(">=3.10"), "{checks:?}");
+}
+
+#[test]
 fn python_tools_that_workflows_run_become_steps() {
     let ci = workflow(&[
         "python -m pip install -e .",
