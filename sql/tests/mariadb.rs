@@ -3,7 +3,7 @@
 
 mod pool;
 
-use pool::{Pool, ServerTest};
+use pool::{Pool, ServerTest, TestFunction};
 use proctor_core::sql::{
     Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
     SqlSeverity, SqlVerdict,
@@ -32,7 +32,7 @@ const SCHEMA: &str = "
     SET SESSION sql_mode = 'ANSI_QUOTES';";
 
 fn main() {
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, TestFunction); 11] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
@@ -47,7 +47,7 @@ fn main() {
     ];
     let reason = MariadbPrograms::find().err().map(|missing| missing.to_string());
     let unavailable_reason = reason.or_else(pool::sandbox_unavailable_reason);
-    let test = |(name, test): (&'static str, fn())| ServerTest {
+    let test = |(name, test): (&'static str, TestFunction)| ServerTest {
         name,
         test,
         server: "MariaDB",
@@ -75,8 +75,7 @@ impl Pool {
     }
 }
 
-fn returns_typed_rows() {
-    let pool = Pool::start();
+fn returns_typed_rows(pool: &Pool) {
     let types = pool.rows(request(
         SqlPolicy::Read,
         "SELECT 9007199254740993 AS big, 1.50 AS price, 0.5e0 AS r, TRUE AS yes, NULL AS none, x'00ff' AS bytes,
@@ -102,8 +101,7 @@ fn returns_typed_rows() {
     assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, Some(2)));
 }
 
-fn describes_schema() {
-    let pool = Pool::start();
+fn describes_schema(pool: &Pool) {
     let schema = "CREATE TABLE u (id INT PRIMARY KEY) COMMENT = 'beside t';
         CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(99), u INT NOT NULL COMMENT 'the u', tags INT,
             FOREIGN KEY (u) REFERENCES u (id));
@@ -141,8 +139,7 @@ fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {
     SqlRequest { policy, limits, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Mysql, sql) }
 }
 
-fn accepts_reads() {
-    let pool = Pool::start();
+fn accepts_reads(pool: &Pool) {
     for sql in [
         "SELECT name FROM customers WHERE id = ?",
         "SELECT count(*), SUM(CASE WHEN paid THEN 1 ELSE 0 END), group_concat(id SEPARATOR ';') FROM orders; -- end",
@@ -172,8 +169,7 @@ fn accepts_reads() {
     assert_eq!(judgement.statements[0].tables, ["customers", "rich", "secret"]);
 }
 
-fn rejects_with_code_and_place() {
-    let pool = Pool::start();
+fn rejects_with_code_and_place(pool: &Pool) {
     for (sql, code, place, candidate) in [
         ("SELECT nmae FROM customers", SqlCode::UnknownColumn, "nmae", Some("name")),
         ("SELECT c.`nmae` FROM customers c", SqlCode::UnknownColumn, "c.`nmae`", Some("name")),
@@ -213,8 +209,7 @@ fn rejects_with_code_and_place() {
     assert_eq!(judgement.diagnostics.iter().filter(|found| found.code == SqlCode::UnknownColumn).count(), 3);
 }
 
-fn rejects_what_policies_do_not_allow() {
-    let pool = Pool::start();
+fn rejects_what_policies_do_not_allow(pool: &Pool) {
     for (sql, code) in [
         ("DELETE FROM customers WHERE id = 1", SqlCode::WriteRefused),
         ("REPLACE INTO customers (id, name) VALUES (1, 'a')", SqlCode::WriteRefused),
@@ -284,8 +279,7 @@ fn rejects_what_policies_do_not_allow() {
     }
 }
 
-fn judges_writes() {
-    let pool = Pool::start();
+fn judges_writes(pool: &Pool) {
     let write = |sql: &str| request(SqlPolicy::Write, sql);
     pool.assert_codes(&write("DELETE FROM orders WHERE id = 2"), &[]);
     pool.assert_codes(&write("INSERT IGNORE INTO customers (name) VALUES ('Zed')"), &[]);
@@ -324,8 +318,7 @@ fn judges_writes() {
     assert_eq!(changed, Some(2), "{touched:#?}");
 }
 
-fn judges_migrations() {
-    let pool = Pool::start();
+fn judges_migrations(pool: &Pool) {
     let migrate = |sql: &str| request(SqlPolicy::Migrate, sql);
     let good = "CREATE TABLE notes (id BIGINT AUTO_INCREMENT PRIMARY KEY, body TEXT, KEY short (body(10)));
         CREATE VIEW short_notes AS SELECT id, left(body, 10) AS body FROM notes;
@@ -368,9 +361,8 @@ fn raised_texts_are_hidden(pool: &Pool) {
     }
 }
 
-fn enforces_lists() {
-    let pool = Pool::start();
-    raised_texts_are_hidden(&pool);
+fn enforces_lists(pool: &Pool) {
+    raised_texts_are_hidden(pool);
     let with_lists = |policy, tables: &str, columns: &str, sql: &str| {
         let names = |list: &str| list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         let allow = SqlAllow { tables: names(tables), columns: names(columns), ..SqlAllow::default() };
@@ -464,8 +456,7 @@ fn enforces_lists() {
 }
 
 /// Neither definitions, which commit, nor tables without transactions leave anything behind.
-fn restores_the_database() {
-    let pool = Pool::start();
+fn restores_the_database(pool: &Pool) {
     for (policy, sql) in [
         (SqlPolicy::Write, "INSERT INTO fast VALUES (1)"),
         (SqlPolicy::Migrate, "INSERT INTO orders (id) VALUES (77); CREATE TABLE extra (id INT)"),
@@ -486,8 +477,7 @@ fn restores_the_database() {
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT id FROM extra"), &[SqlCode::UnknownTable]);
 }
 
-fn ends_expensive_statements() {
-    let pool = Pool::start();
+fn ends_expensive_statements(pool: &Pool) {
     let limits = SqlResourceLimits { time_ms: 1_500, ..SqlResourceLimits::default() };
     // The first judgement also creates the template.
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
@@ -510,8 +500,7 @@ fn ends_expensive_statements() {
 }
 
 /// A server that is killed makes one judgement an error; the next one gets a new server. Afterwards nothing is left.
-fn replaces_a_killed_server() {
-    let pool = Pool::start();
+fn replaces_a_killed_server(pool: &Pool) {
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
     let servers = servers_of_this_process();
     assert!(!servers.is_empty());

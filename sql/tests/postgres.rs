@@ -2,7 +2,7 @@
 
 mod pool;
 
-use pool::{Pool, ServerTest};
+use pool::{Pool, ServerTest, TestFunction};
 use proctor_core::sql::{
     Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
     SqlVerdict,
@@ -32,7 +32,7 @@ const SCHEMA: &str = "
     SELECT set_config('search_path', '', false);";
 
 fn main() {
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, TestFunction); 10] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
@@ -46,7 +46,7 @@ fn main() {
     ];
     let reason = PostgresPrograms::find().err().map(|missing| missing.to_string());
     let unavailable_reason = reason.or_else(pool::sandbox_unavailable_reason);
-    let test = |(name, test): (&'static str, fn())| ServerTest {
+    let test = |(name, test): (&'static str, TestFunction)| ServerTest {
         name,
         test,
         server: "PostgreSQL",
@@ -75,8 +75,7 @@ impl Pool {
     }
 }
 
-fn returns_typed_rows() {
-    let pool = Pool::start();
+fn returns_typed_rows(pool: &Pool) {
     let types = pool.rows(request(
         SqlPolicy::Read,
         "SELECT 9007199254740993::int8 AS big, 1.50::numeric AS price, 'NaN'::float8 AS no, true AS yes, NULL::int AS none,
@@ -107,8 +106,7 @@ fn returns_typed_rows() {
     assert_eq!((plain.columns.len(), plain.rows.len(), plain.changed), (0, 0, Some(2)));
 }
 
-fn describes_schema() {
-    let pool = Pool::start();
+fn describes_schema(pool: &Pool) {
     let schema = "CREATE TABLE u (id int PRIMARY KEY); COMMENT ON TABLE u IS 'beside t';
         CREATE TABLE t (id int PRIMARY KEY, email text, u int NOT NULL REFERENCES u (id), tags text[]);
         COMMENT ON COLUMN t.u IS 'the u';
@@ -146,8 +144,7 @@ fn request(policy: SqlPolicy, sql: &str) -> SqlRequest {
     SqlRequest { policy, limits, schema: vec![SCHEMA.to_owned()], ..SqlRequest::new(Dialect::Postgres, sql) }
 }
 
-fn accepts_reads() {
-    let pool = Pool::start();
+fn accepts_reads(pool: &Pool) {
     for sql in [
         "SELECT name FROM customers WHERE id = $1",
         "SELECT count(*) FILTER (WHERE paid), percentile_cont(0.5) WITHIN GROUP (ORDER BY amount) FROM orders; -- end",
@@ -167,8 +164,7 @@ fn accepts_reads() {
     assert!(judgement.audit.engine.starts_with("PostgreSQL 1"), "{judgement:#?}");
 }
 
-fn rejects_with_code_and_place() {
-    let pool = Pool::start();
+fn rejects_with_code_and_place(pool: &Pool) {
     for (sql, code, place, candidate) in [
         ("SELECT nmae FROM customers", SqlCode::UnknownColumn, "nmae", Some("name")),
         ("SELECT name FROM custommers", SqlCode::UnknownTable, "custommers", Some("customers")),
@@ -198,8 +194,7 @@ fn rejects_with_code_and_place() {
     assert_eq!(judgement.diagnostics.iter().filter(|found| found.code == SqlCode::UnknownColumn).count(), 3);
 }
 
-fn rejects_what_policies_do_not_allow() {
-    let pool = Pool::start();
+fn rejects_what_policies_do_not_allow(pool: &Pool) {
     for (sql, code) in [
         ("DELETE FROM customers WHERE id = 1", SqlCode::WriteRefused),
         ("WITH d AS (DELETE FROM customers RETURNING *) SELECT * FROM d", SqlCode::WriteRefused),
@@ -245,8 +240,7 @@ fn rejects_what_policies_do_not_allow() {
     }
 }
 
-fn judges_writes() {
-    let pool = Pool::start();
+fn judges_writes(pool: &Pool) {
     let write = |sql: &str| request(SqlPolicy::Write, sql);
     pool.assert_codes(&write("DELETE FROM orders WHERE id = 2"), &[]);
     pool.assert_codes(&write("INSERT INTO customers (name) VALUES ('Zed') ON CONFLICT DO NOTHING"), &[]);
@@ -256,7 +250,7 @@ fn judges_writes() {
     pool.assert_codes(&write("DELETE FROM orders WHERE id IS NOT NULL OR id IS NULL"), &[SqlCode::AlwaysTrueFilter]);
     pool.assert_codes(&write("INSERT INTO watched VALUES (1)"), &[SqlCode::FunctionRefused]);
     pool.assert_codes(&write("DROP TABLE orders"), &[SqlCode::SchemaChangeRefused]);
-    judges_each_write_of_a_statement(&pool);
+    judges_each_write_of_a_statement(pool);
 }
 
 fn judges_each_write_of_a_statement(pool: &Pool) {
@@ -313,8 +307,7 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
     }
 }
 
-fn judges_migrations() {
-    let pool = Pool::start();
+fn judges_migrations(pool: &Pool) {
     let migrate = |sql: &str| request(SqlPolicy::Migrate, sql);
     let good = "CREATE TABLE notes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text);
         CREATE VIEW short_notes AS SELECT id, left(body, 10) AS body FROM notes;
@@ -330,8 +323,7 @@ fn judges_migrations() {
     assert_eq!(broken.verdict, SqlVerdict::Reject, "{broken:#?}");
 }
 
-fn enforces_lists() {
-    let pool = Pool::start();
+fn enforces_lists(pool: &Pool) {
     let with_lists = |policy, tables: &str, columns: &str, sql: &str| {
         let names = |list: &str| list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         let allow = SqlAllow { tables: names(tables), columns: names(columns), ..SqlAllow::default() };
@@ -384,8 +376,8 @@ fn enforces_lists() {
         assert!(judgement.diagnostics.iter().any(|found| is_of_lists(found.code)), "{sql}: {judgement:#?}");
         assert_eq!(judgement.verdict, SqlVerdict::Reject, "{sql}");
     }
-    names_that_differ_only_by_case_are_distinct(&pool);
-    raised_texts_are_hidden(&pool);
+    names_that_differ_only_by_case_are_distinct(pool);
+    raised_texts_are_hidden(pool);
     // A refused statement leaves nothing that refuses the next one.
     for sql in ["SELECT name FROM customers", "SELECT id FROM orders", "SELECT id FROM orders WHERE id = $1"] {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
@@ -497,8 +489,7 @@ fn names_that_differ_only_by_case_are_distinct(pool: &Pool) {
     }
 }
 
-fn ends_expensive_statements() {
-    let pool = Pool::start();
+fn ends_expensive_statements(pool: &Pool) {
     let limits = SqlResourceLimits { time_ms: 1_500, ..SqlResourceLimits::default() };
     // The first judgement also creates the template.
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
@@ -520,8 +511,7 @@ fn ends_expensive_statements() {
 }
 
 /// A server that is killed makes one judgement an error; the next one gets a new server. Afterwards nothing is left.
-fn replaces_a_killed_server() {
-    let pool = Pool::start();
+fn replaces_a_killed_server(pool: &Pool) {
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT 1"), &[]);
     let servers = servers_of_this_process();
     assert!(!servers.is_empty());

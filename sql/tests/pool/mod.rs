@@ -1,7 +1,7 @@
 //! A pool with one worker in a real sandbox, for tests of database servers.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use libtest_mimic::{Arguments, Trial};
 use proctor_core::model::enforcement::Tolerated;
@@ -67,21 +67,28 @@ pub(crate) fn sandbox_unavailable_reason() -> Option<String> {
     RunSpace::create(&launcher(state.path()), config).err().map(|error| format!("no sandbox can be made here: {error}"))
 }
 
+/// The function of a test, which gets the pool of all tests.
+pub(crate) type TestFunction = fn(&Pool);
+
 /// A test of a server, with the name of the server and the reason why the test cannot run.
 pub(crate) struct ServerTest {
     pub(crate) name: &'static str,
-    pub(crate) test: fn(),
+    pub(crate) test: TestFunction,
     pub(crate) server: &'static str,
     pub(crate) unavailable_reason: Option<String>,
 }
 
-/// Runs tests one after another, and skips those that cannot run. Exits the process.
+/// Runs tests one after another with one pool, and skips those that cannot run. Exits the process.
 pub(crate) fn run_tests(tests: Vec<ServerTest>) -> ! {
+    let pool = Arc::new(LazyLock::new(Pool::start as fn() -> Pool));
     let trial = |ServerTest { name, test, server, unavailable_reason }: ServerTest| match unavailable_reason {
-        None => Trial::test(name, move || {
-            test();
-            Ok(())
-        }),
+        None => {
+            let pool = Arc::clone(&pool);
+            Trial::test(name, move || {
+                test(&pool);
+                Ok(())
+            })
+        }
         Some(reason) => {
             eprintln!("{reason}");
             let name = format!("{name} (skipped: needs a sandbox and {server})");
@@ -90,5 +97,8 @@ pub(crate) fn run_tests(tests: Vec<ServerTest>) -> ! {
     };
     // A test may kill every server of this process.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit()
+    let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect());
+    // Ends the workers and removes their directories.
+    drop(pool);
+    conclusion.exit()
 }

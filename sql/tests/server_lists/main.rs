@@ -28,13 +28,13 @@ fn main() {
     pool::run_tests(vec![
         ServerTest {
             name: "no_corpus_statement_bypasses_lists_of_postgres",
-            test: || run_corpus(Dialect::Postgres, PostgresOracle::start),
+            test: |pool| run_corpus(pool, Dialect::Postgres, PostgresOracle::start),
             server: "PostgreSQL",
             unavailable_reason: with_sandbox(PostgresPrograms::find().err().map(|missing| missing.to_string())),
         },
         ServerTest {
             name: "no_corpus_statement_bypasses_lists_of_mariadb",
-            test: || run_corpus(Dialect::Mysql, MariadbOracle::start),
+            test: |pool| run_corpus(pool, Dialect::Mysql, MariadbOracle::start),
             server: "MariaDB",
             unavailable_reason: with_sandbox(MariadbPrograms::find().err().map(|missing| missing.to_string())),
         },
@@ -110,9 +110,8 @@ fn shows_estimates(sql: &str) -> bool {
     ["EXPLAIN", "ANALYZE", "SHOW INDEX"].iter().any(|words| sql.starts_with(words))
 }
 
-fn run_corpus<O: Oracle>(dialect: Dialect, start: impl FnOnce(&Pool) -> O) {
-    let pool = Pool::start();
-    let mut oracle = start(&pool);
+fn run_corpus<O: Oracle>(pool: &Pool, dialect: Dialect, start: impl FnOnce(&Pool) -> O) {
+    let mut oracle = start(pool);
     let (mut numbers, mut grammar) =
         (RandomNumbers::new(corpus::seed() + 2), Grammar::new(1_102 + corpus::seed(), dialect));
     let base = SqlRequest {
@@ -127,19 +126,19 @@ fn run_corpus<O: Oracle>(dialect: Dialect, start: impl FnOnce(&Pool) -> O) {
     let mut strict = StrictRefusals::default();
     while judged < corpus::count(300) {
         let allow = corpus::random_lists(&mut numbers);
-        oracle.prepare(&pool, &allow);
+        oracle.prepare(pool, &allow);
         for _ in 0..STATEMENTS_PER_LIST {
             let sql = grammar.statement();
             judged += 1;
             let request = SqlRequest { sql: sql.clone(), allow: allow.clone(), ..base.clone() };
             let judgement = pool.judge(&request);
             assert_ne!(judgement.verdict, SqlVerdict::Error, "{sql}: {judgement:#?}");
-            let [expected, others @ ..] = Variant::ALL.map(|variant| oracle.effect(&pool, variant, &sql, &allow));
+            let [expected, others @ ..] = Variant::ALL.map(|variant| oracle.effect(pool, variant, &sql, &allow));
             let same = others.map(|other| other == expected);
             if judgement.verdict == SqlVerdict::Ok {
                 ok += 1;
                 failed += usize::from(expected.is_err());
-                let mut planned = oracle.planned_tables(&pool, &sql);
+                let mut planned = oracle.planned_tables(pool, &sql);
                 planned.retain(|table| !corpus::is_listed(&allow, table));
                 if same.contains(&false) || !planned.is_empty() {
                     slips.push(format!("{sql}\n    lists {allow:?}, same: {same:?}, reads {planned:?}: {expected:?}"));
