@@ -282,8 +282,10 @@ fn rolls_back_incomplete_update() {
     assert_eq!(count_staging_dirs(&repo), 0);
 }
 
-/// Number of attempts to make an edit collide with an update.
-const CONCURRENT_ROUNDS: usize = 300;
+/// Returns the numbers of the attempts to make an edit collide with an update. `make test` makes every third attempt.
+fn concurrent_rounds() -> std::iter::StepBy<std::ops::Range<usize>> {
+    (0..300).step_by(crate::campaign_size(3, 1))
+}
 
 /// Applies a layer while another thread runs `edit`, with a different delay in each round.
 fn apply_with_concurrent_edit(
@@ -320,7 +322,7 @@ fn never_loses_concurrent_save() {
     let view = repo.view();
     layer.write("README.md", "the step's\n").write("src/main.rs", "the step's\n");
     let mut conflicts = 0;
-    for round in 0..CONCURRENT_ROUNDS {
+    for round in concurrent_rounds() {
         repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
         let met =
             apply_with_concurrent_edit(&repo, &view, &layer, round, || save_as_editor(&repo, "src/main.rs", "mine\n"));
@@ -336,14 +338,15 @@ fn never_loses_concurrent_save() {
         }
         assert_eq!(count_staging_dirs(&repo), 0);
     }
-    assert!(conflicts > 0 && conflicts < CONCURRENT_ROUNDS, "{conflicts} of {CONCURRENT_ROUNDS} rounds had a conflict");
+    let count = concurrent_rounds().len();
+    assert!(conflicts > 0 && conflicts < count, "{conflicts} of {count} rounds had a conflict");
 }
 
 fn never_loses_concurrent_new_file() {
     let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     let view = repo.view();
     layer.write("README.md", "the step's\n").write("src/new.rs", "the step's\n");
-    for round in 0..CONCURRENT_ROUNDS {
+    for round in concurrent_rounds() {
         repo.write("README.md", "hello\n");
         let _ = fs::remove_file(repo.at("src/new.rs"));
         let met =
@@ -358,7 +361,7 @@ fn never_loses_edit_of_deleted_file() {
     let (repo, layer) = (FixtureRepo::small(), FixtureLayer::new());
     let view = repo.view();
     layer.write("README.md", "the step's\n").whiteout("src");
-    for round in 0..CONCURRENT_ROUNDS {
+    for round in concurrent_rounds() {
         repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
         let saved = std::sync::atomic::AtomicBool::new(false);
         let met = apply_with_concurrent_edit(&repo, &view, &layer, round, || {
@@ -383,7 +386,7 @@ fn survives_directory_swapped_for_link() {
     let outside = repo.dir.path().join("outside");
     fs::create_dir(&outside).expect("makes");
     crate::repository::write_file(&outside.join("main.rs"), b"outside\n");
-    for round in 0..CONCURRENT_ROUNDS {
+    for round in concurrent_rounds() {
         repo.write("README.md", "hello\n").write("src/main.rs", "fn main() {}\n");
         let met = apply_with_concurrent_edit(&repo, &view, &layer, round, || {
             fs::rename(repo.at("src"), repo.at("aside")).expect("renames");

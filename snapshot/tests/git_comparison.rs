@@ -15,11 +15,11 @@ use proctor_snapshot::{Snapshot, SnapshotError};
 
 use crate::git_program::UnsandboxedGit;
 use crate::repository::{FixtureRepo, git_output, git_word, git_write_tree, helper};
-use crate::{Requirement, SnapshotTestCase};
+use crate::{Requirement, SnapshotTestCase, campaign_size};
 use repository_generator::{GeneratedRepository, generate};
 
-/// Number of repositories in each case.
-const REPOSITORIES: u64 = 7;
+/// Number of repositories in each case, in `make test` and in `make test-long`.
+const REPOSITORIES: [u64; 2] = [3, 7];
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
     ("git comparison: generated repositories match git 1", Requirement::Nothing, || {
@@ -56,7 +56,7 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
 ];
 
 fn generated_repositories_match_git(case: u64) {
-    for number in 0..REPOSITORIES {
+    for number in 0..campaign_size(REPOSITORIES[0], REPOSITORIES[1]) {
         let seed = case * 1_000 + number;
         compare_with_git(generate(seed));
     }

@@ -36,6 +36,13 @@ enum Requirement {
     Python,
 }
 
+/// Returns the size of a campaign: `small` in `make test`, and `full` in `make test-long`.
+fn campaign_size<T>(small: T, full: T) -> T {
+    #[expect(clippy::disallowed_methods, reason = "the command line selects the level")]
+    let is_long = std::env::var("PROCTOR_TEST_LONG").is_ok_and(|value| value == "1");
+    if is_long { full } else { small }
+}
+
 /// A test: its name, its requirement, and its function.
 type SnapshotTestCase = (&'static str, Requirement, fn());
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use proctor_snapshot::{PatchInput, Snapshot, TreeView, patch};
 
 use crate::repository::{FixtureLayer, FixtureRepo, helper, open, run_program};
-use crate::{Requirement, SnapshotTestCase};
+use crate::{Requirement, SnapshotTestCase, campaign_size};
 
 pub(crate) const CASES: &[SnapshotTestCase] = &[
     (
@@ -21,8 +21,8 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
     ("patch: refuses missing original content", Requirement::Nothing, refuses_missing_original_content),
 ];
 
-/// Number of random scripts.
-const SCRIPTS: u64 = 300;
+/// Number of random scripts in `make test` and in `make test-long`.
+const SCRIPTS: [usize; 2] = [60, 300];
 
 /// Paths for the scripts, quoted for a shell.
 const PATHS: [&str; 18] = [
@@ -145,8 +145,8 @@ impl PatchedClone {
 fn patches_of_random_scripts_apply() {
     let repo = varied_repository();
     let (before, clone, mut numbers) = (repo.view(), PatchedClone::clone_of(&repo), ScriptNumbers(42));
-    let mut changed = 0;
-    for _ in 0..SCRIPTS {
+    let (mut changed, count) = (0, campaign_size(SCRIPTS[0], SCRIPTS[1]));
+    for _ in 0..count {
         let script = numbers.script();
         let layer = FixtureLayer::from_script(&[&repo.top], &script).expect("the script runs");
         let (patch, after) = patch_for_layer(&repo, &before, &layer);
@@ -154,7 +154,7 @@ fn patches_of_random_scripts_apply() {
         changed += usize::from(!patch.is_empty());
         clone.check(&patch, &after, &script);
     }
-    assert!(changed > SCRIPTS as usize / 2, "only {changed} scripts changed anything");
+    assert!(changed > count / 2, "only {changed} scripts changed anything");
 }
 
 fn patches_of_each_kind_apply() {

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use super::{WatchedRepo, assert_same_snapshot, set_mtime};
+use crate::campaign_size;
 use crate::repository::{FixtureRepo, chmod, write_file};
 
 /// A pseudo-random number generator with a fixed sequence.
@@ -89,9 +90,8 @@ pub(super) fn apply_random_edit(repo: &FixtureRepo, numbers: &mut EditNumbers) -
 }
 
 pub(super) fn matches_full_snapshot_after_random_edits() {
-    const SCRIPTS: u64 = 40;
     const EDITS: usize = 10;
-    for seed in 0..SCRIPTS {
+    for seed in 0..campaign_size(12, 40) {
         let mut numbers = EditNumbers(seed);
         let watched = WatchedRepo::small();
         if seed % 2 == 0 {

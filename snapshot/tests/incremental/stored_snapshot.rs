@@ -271,9 +271,8 @@ fn folds_long_journal() {
 
 /// Several processes edit and take snapshots in turn, some of them with an outdated state in memory.
 fn stays_correct_with_several_processes() {
-    const SCRIPTS: u64 = 6;
     const EDITS: usize = 12;
-    for seed in 0..SCRIPTS {
+    for seed in 0..crate::campaign_size(2, 6) {
         let place = TempDir::new().expect("a temporary directory");
         let repo = FixtureRepo::small();
         add_many_files(&repo);
