@@ -19,7 +19,7 @@ use crate::{machine, schemas, test_level};
 /// The Schemathesis program, below the clients' directory.
 const SCHEMATHESIS: &str = "schemathesis/bin/st";
 /// Duration in seconds in `make test` and in `make test-long`, unless `PROCTOR_FUZZ_SECONDS` sets it.
-const DEFAULT_FUZZ_SECONDS: [u64; 2] = [15, 60];
+const DEFAULT_FUZZ_SECONDS: [u64; 2] = [5, 60];
 /// Minimum number of requests per second on a busy machine. A debug build serves about 70.
 const MIN_REQUESTS_PER_SECOND: u64 = 5;
 /// Checks that Schemathesis applies to each response.
