@@ -19,10 +19,11 @@ use crate::files;
 use source_texts::{SourceTexts, TidyFindings};
 
 /// Every rule, in the order of the output.
-const RULES: [fn(&SourceTexts) -> TidyFindings; 16] = [
+const RULES: [fn(&SourceTexts) -> TidyFindings; 17] = [
     sources::source_headers,
     sources::source_lengths,
     sources::forbidden_words,
+    sources::no_doctests,
     sources::pure_core,
     sources::unsafe_only_where_allowed,
     dependencies::dependencies_documented,

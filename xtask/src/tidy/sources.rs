@@ -29,6 +29,9 @@ const FORBIDDEN_WORDS: [(&str, &str, &str); 7] = [
     ("#[al", "low(", "use `#[expect(lint, reason = \"…\")]`"),
 ];
 
+/// The first words of code blocks in doc comments that rustdoc compiles. It also compiles blocks without a word.
+const RUST_BLOCKS: [&str; 6] = ["rust", "no_run", "should_panic", "compile_fail", "ignore", "edition"];
+
 /// Paths that the core must not use, because it does no I/O.
 const IO_PATHS: [&str; 10] = [
     "std::fs",
@@ -99,6 +102,25 @@ pub(super) fn forbidden_words(texts: &SourceTexts) -> TidyFindings {
             found.map(move |(word, instead)| format!("{path}:{number}: `{word}`: {instead}"))
         })
         .collect()
+}
+
+/// Checks that no doc comment contains an example that `cargo test` would have to compile: `doctest = false` in the
+/// manifests saves a run of rustdoc for each library.
+pub(super) fn no_doctests(texts: &SourceTexts) -> TidyFindings {
+    let mut findings = TidyFindings::new();
+    for (path, text) in rust_sources(texts) {
+        let mut is_inside = false;
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+            let Some(language) = comment.and_then(|comment| comment.trim().strip_prefix("```")) else { continue };
+            if !is_inside && (language.is_empty() || RUST_BLOCKS.iter().any(|word| language.starts_with(word))) {
+                findings.push(format!("{path}:{}: write a unit test instead of an example in a comment", index + 1));
+            }
+            is_inside = !is_inside;
+        }
+    }
+    findings
 }
 
 /// Checks that the core uses no file, clock, process or environment. Its tests may.
@@ -178,6 +200,17 @@ mod tests {
             ("runner/src/a.rs", "use std::fs;"),
         ]);
         assert_eq!(pure_core(&good), TidyFindings::new());
+    }
+
+    #[test]
+    fn reports_examples_that_rustdoc_would_compile() {
+        let text = "//! x\n//! ```text\n//! a\n//! ```\n\n/// ```sh\n/// b\n/// ```\nfn f() {}\n";
+        assert_eq!(no_doctests(&texts(&[("a.rs", text)])), TidyFindings::new());
+        for language in ["", "rust", "no_run"] {
+            let text = format!("{text}    /// ```{language}\n    /// f();\n    /// ```\n");
+            let found = no_doctests(&texts(&[("a.rs", &text)]));
+            assert!(found.len() == 1 && found[0].starts_with("a.rs:10: "), "{language}: {found:?}");
+        }
     }
 
     #[test]
