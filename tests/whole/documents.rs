@@ -13,10 +13,7 @@ use crate::{machine, schemas};
 
 /// Checks all documents of Proctor below `dir`, which is a repository or a state directory.
 pub(crate) fn check_all_documents(dir: &Path) {
-    for path in machine::walk(dir) {
-        if path.components().any(|part| part.as_os_str() == ".git") {
-            continue;
-        }
+    for path in machine::walk_without(dir, Some(".git")) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match name {
             "_toolchain.json" => check_document::<ToolchainEvidence>("toolchain-evidence", &path),

@@ -144,13 +144,31 @@ pub(crate) fn change_owner(dir: &Path, id: u32) {
 
 /// Returns `dir` and everything below it, without following links.
 pub(crate) fn walk(dir: &Path) -> Vec<PathBuf> {
+    walk_without(dir, None)
+}
+
+/// Returns `dir` and everything below it except the entries with the name `excluded`, without following links.
+pub(crate) fn walk_without(dir: &Path, excluded: Option<&str>) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
-    let is_dir = dir.symlink_metadata().is_ok_and(|meta| meta.is_dir());
-    let entries = if is_dir { std::fs::read_dir(dir).ok() } else { None };
-    for entry in entries.into_iter().flatten().flatten() {
-        found.extend(walk(&entry.path()));
+    if dir.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        add_entries(dir, excluded.map(OsStr::new), &mut found);
     }
     found
+}
+
+fn add_entries(dir: &Path, excluded: Option<&OsStr>, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if Some(&*entry.file_name()) == excluded {
+            continue;
+        }
+        let path = entry.path();
+        // The directory contains the type, so the file needs no call of its own.
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        found.push(path.clone());
+        if is_dir {
+            add_entries(&path, excluded, found);
+        }
+    }
 }
 
 /// Returns the processes whose command line or environment contains `marker`.
