@@ -139,6 +139,10 @@ impl Client {
         &self.inner.config.instance
     }
 
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        self.inner.config.retry
+    }
+
     pub(crate) fn timeouts(&self) -> Timeouts {
         self.inner.config.timeouts
     }

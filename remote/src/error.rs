@@ -8,6 +8,10 @@ use tonic::{Code, Status};
 
 use crate::blob::BlobDigest;
 
+/// The name of the method that executes an action.
+pub(crate) const EXECUTE_NAME: &str = "Execute";
+/// The name of the method that waits for an accepted action.
+pub(crate) const WAIT_NAME: &str = "WaitExecution";
 /// Maximum number of characters of a server's message in an error.
 const MAX_MESSAGE: usize = 300;
 
@@ -140,7 +144,19 @@ impl RemoteError {
     /// Returns whether the error shows that the server as a whole does not work.
     pub(crate) fn counts_for_circuit(&self) -> bool {
         let is_internal = matches!(self, Self::Status { code: Code::Internal | Code::Unknown, .. });
-        self.is_transient() || is_internal
+        (self.is_transient() || is_internal) && !self.is_busy()
+    }
+
+    /// Returns whether the server cannot execute this action at present: it has no worker for it, or the scheduler behind it
+    /// restarts.
+    pub(crate) fn is_busy(&self) -> bool {
+        let is_execution = |method: &str| [EXECUTE_NAME, WAIT_NAME].contains(&method);
+        matches!(self, Self::Status { method, code: Code::Unavailable | Code::ResourceExhausted, .. } if is_execution(method))
+    }
+
+    /// Returns whether the server does not accept an action as it is.
+    pub fn refuses_action(&self) -> bool {
+        matches!(self, Self::Status { method, code: Code::InvalidArgument, .. } if *method == EXECUTE_NAME)
     }
 
     /// Returns whether an action was not executed because the server lacks one of its inputs.
@@ -189,6 +205,13 @@ mod tests {
         let text = RemoteError::from_status("grpc://h", "Execute", &status, &secrets).to_string();
         assert!(!text.contains("s3cr3t") && !text.contains('\u{1b}') && text.len() < 1_000, "{text}");
         assert!(text.contains("[redacted]"), "{text}");
+    }
+
+    #[test]
+    fn server_without_a_worker_works() {
+        let error = |method| RemoteError::from_status("e", method, &Status::unavailable("no worker"), &[]);
+        assert!(error(EXECUTE_NAME).is_busy() && !error(EXECUTE_NAME).counts_for_circuit());
+        assert!(!error("GetCapabilities").is_busy() && error("GetCapabilities").counts_for_circuit());
     }
 
     #[test]

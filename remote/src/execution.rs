@@ -2,7 +2,8 @@
 //!
 //! A server answers with a stream of states of one operation. If the stream breaks, the client asks for the same operation
 //! again, or starts the action again if the server has lost it. A client also starts an action again whose operation ended
-//! with an error that may not occur the next time.
+//! with an error that may not occur the next time. A server that has no worker at present, or whose scheduler restarts, is
+//! asked again for some time.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +11,16 @@ use prost::Message as _;
 use tonic::Code;
 
 use crate::blob::BlobDigest;
-use crate::client::{AnswerStream, Attempts, Client, Method};
-use crate::error::RemoteError;
+use crate::client::{AnswerStream, Attempts, Client, Method, random_u64};
+use crate::error::{EXECUTE_NAME, RemoteError, WAIT_NAME};
 use crate::messages::{
     Any, CancelOperationRequest, Empty, ExecuteOperationMetadata, ExecuteRequest, ExecuteResponse, Operation, SHA256,
     WaitExecutionRequest,
 };
+use crate::retry::RetryPolicy;
 
-const EXECUTE: Method = Method { name: "Execute", path: "/build.bazel.remote.execution.v2.Execution/Execute" };
-const WAIT: Method = Method { name: "WaitExecution", path: "/build.bazel.remote.execution.v2.Execution/WaitExecution" };
+const EXECUTE: Method = Method { name: EXECUTE_NAME, path: "/build.bazel.remote.execution.v2.Execution/Execute" };
+const WAIT: Method = Method { name: WAIT_NAME, path: "/build.bazel.remote.execution.v2.Execution/WaitExecution" };
 const CANCEL: Method = Method { name: "CancelOperation", path: "/google.longrunning.Operations/CancelOperation" };
 const RESPONSE_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteResponse";
 const METADATA_TYPE: &str = "/build.bazel.remote.execution.v2.ExecuteOperationMetadata";
@@ -72,6 +74,8 @@ struct Progress {
     requeues: u32,
     /// Number of times that the server was waited for after it had accepted the action.
     reconnections: u32,
+    /// Since when the server cannot execute the action, and the number of its answers since then.
+    busy: Option<(Instant, u32)>,
     /// True if the operation has ended.
     ended: bool,
 }
@@ -87,6 +91,7 @@ impl Progress {
             states: 0,
             requeues: 0,
             reconnections: 0,
+            busy: None,
             ended: false,
         }
     }
@@ -95,6 +100,15 @@ impl Progress {
     fn may_reconnect(&mut self) -> bool {
         self.reconnections += 1;
         self.states > 0 && self.reconnections <= MAX_RECONNECTIONS
+    }
+
+    /// Returns the pause before a busy server is asked again; `None` if it is busy for too long.
+    fn busy_pause(&mut self, now: Instant, policy: &RetryPolicy) -> Option<Duration> {
+        let (end, _, _) = self.deadline();
+        let (since, answers) = self.busy.get_or_insert((now, 0));
+        *answers += 1;
+        let pause = policy.pause(*answers, random_u64());
+        (now + pause < end.min(*since + policy.max_busy)).then_some(pause)
     }
 
     /// Returns the end of the present phase, and its name with the limit.
@@ -176,6 +190,7 @@ impl Client {
             if progress.states > states && !has_ended {
                 // A long execution may lose its connection often.
                 attempts = Attempts::default();
+                progress.busy = None;
             }
             match followed {
                 Ok(response) => return Ok(response),
@@ -193,6 +208,15 @@ impl Client {
                     }
                     let is_lost = matches!(error, RemoteError::Unreachable { .. });
                     if is_lost && progress.may_reconnect() && self.wait_for_server(end).await {
+                        continue;
+                    }
+                    // An action that a worker has started could make every worker fail.
+                    if !has_ended
+                        && error.is_busy()
+                        && let Some(pause) = progress.busy_pause(Instant::now(), &self.retry_policy())
+                    {
+                        tracing::debug!(%error, ?pause, "an action is sent again to a busy server");
+                        tokio::time::sleep(pause).await;
                         continue;
                     }
                     self.pause_or_fail(&mut attempts, error).await?;

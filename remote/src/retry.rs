@@ -17,6 +17,20 @@ pub struct RetryPolicy {
     pub max_failures: u32,
     /// The time without requests.
     pub rest: Duration,
+    /// How long a server is asked again that cannot execute an action at present.
+    pub max_busy: Duration,
+}
+
+impl RetryPolicy {
+    /// Returns the pause before another attempt. `attempt` is the number of attempts so far, and `random` a random number.
+    pub(crate) fn pause(&self, attempt: u32, random: u64) -> Duration {
+        let doubled = self.first_pause.saturating_mul(1 << attempt.saturating_sub(1).min(16));
+        let longest = doubled.min(self.max_pause);
+        // Waits between half and all of the pause, so that clients do not repeat their requests at the same time.
+        let half = longest / 2;
+        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
+        half + Duration::from_nanos(random % nanos)
+    }
 }
 
 impl Default for RetryPolicy {
@@ -28,6 +42,7 @@ impl Default for RetryPolicy {
             max_pause: Duration::from_secs(2),
             max_failures: 5,
             rest: Duration::from_secs(30),
+            max_busy: Duration::from_secs(10),
         }
     }
 }
@@ -86,12 +101,7 @@ impl RetryState {
             return None;
         }
         self.remaining -= SUCCESSES_PER_REPETITION;
-        let doubled = self.policy.first_pause.saturating_mul(1 << attempt.saturating_sub(1).min(16));
-        let longest = doubled.min(self.policy.max_pause);
-        // Waits between half and all of the pause, so that clients do not repeat their requests at the same time.
-        let half = longest / 2;
-        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Some(half + Duration::from_nanos(random % nanos))
+        Some(self.policy.pause(attempt, random))
     }
 }
 
@@ -106,6 +116,7 @@ mod tests {
         max_pause: Duration::from_millis(150),
         max_failures: 2,
         rest: Duration::from_secs(10),
+        max_busy: Duration::from_secs(1),
     };
 
     #[test]

@@ -29,6 +29,7 @@ const QUICK: RetryPolicy = RetryPolicy {
     max_pause: Duration::from_millis(2),
     max_failures: 5,
     rest: Duration::from_secs(3_600),
+    max_busy: Duration::from_millis(20),
 };
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -453,6 +454,51 @@ fn ended_operation_is_not_asked_for_again() {
             assert_eq!((server.count("Execute"), server.count("WaitExecution")), (executions, 0), "{code:?}");
         });
     }
+}
+
+/// Some servers refuse an action if no worker is connected, and a server can lose the scheduler behind it.
+#[test]
+fn busy_server_is_asked_again() {
+    let busy = || Reply::Status(Code::Unavailable, "no workers exist".to_owned());
+    for accepted in [false, true] {
+        block_on(async {
+            let calls = Mutex::new(0);
+            let server = server(move |method, _| {
+                let mut calls = calls.lock().expect("no panic");
+                *calls += 1;
+                match (*calls, method) {
+                    (1, _) if accepted => Reply::broken(&[in_stage(3)]),
+                    (1..=8, _) => busy(),
+                    _ => Reply::messages(&[completed(&exited(7))]),
+                }
+            })
+            .await;
+            let retry = RetryPolicy { max_busy: LONG, ..QUICK };
+            let client = Client::new(ClientConfig { retry, ..config(&server) }).expect("a client");
+            let response = client.execute(&execution(LONG, LONG), pending()).await.expect("a response");
+            assert_eq!(response.result.expect("a result").exit_code, 7);
+            let waited = if accepted { (1, 8) } else { (9, 0) };
+            assert_eq!((server.count("Execute"), server.count("WaitExecution")), waited);
+        });
+    }
+}
+
+/// Other actions may have workers.
+#[test]
+fn server_that_stays_busy_gets_further_requests() {
+    block_on(async {
+        let server = server(|method, _| match method {
+            "Execute" => Reply::Status(Code::Unavailable, "no workers exist".to_owned()),
+            _ => Reply::message(&ActionResult::default()),
+        })
+        .await;
+        let client = client(&server);
+        for _ in 0..3 {
+            let error = client.execute(&execution(LONG, LONG), pending()).await.expect_err("busy");
+            assert!(error.to_string().contains("no workers exist"), "{error}");
+        }
+        client.action_result(&BlobDigest::for_bytes(b"a"), &[]).await.expect("an answer");
+    });
 }
 
 #[test]

@@ -172,25 +172,39 @@ async fn respond(
         Reply::Messages(frames) => (frames, End::Status(Code::Ok, String::new())),
         Reply::Broken(frames) => (frames, End::Status(Code::Unavailable, "the connection is lost".to_owned())),
         Reply::Stalled(frames) => (frames, End::Never),
-        Reply::Status(code, message) => (Vec::new(), End::Status(code, message)),
+        Reply::Status(code, message) => (Vec::new(), End::OnlyStatus(code, message)),
         Reply::Stall => std::future::pending().await,
     };
     let data = stream::iter(frames).map(|bytes| Ok(Frame::data(bytes)));
+    let mut headers = Headers::new();
     let body = match end {
         End::Never => BodyExt::boxed(StreamBody::new(data.chain(stream::pending()))),
         End::Status(code, message) => {
-            let mut trailers = Headers::new();
-            trailers.insert("grpc-status", (code as i32).into());
-            let message = message.replace('%', "%25").replace(['\n', '"'], " ");
-            trailers.insert("grpc-message", message.parse().expect("a header"));
-            BodyExt::boxed(StreamBody::new(data.chain(stream::iter([Ok(Frame::trailers(trailers))]))))
+            let trailers = Frame::trailers(status_headers(code, &message));
+            BodyExt::boxed(StreamBody::new(data.chain(stream::iter([Ok(trailers)]))))
+        }
+        // As servers do that refuse a request at once.
+        End::OnlyStatus(code, message) => {
+            headers = status_headers(code, &message);
+            BodyExt::boxed(http_body_util::Empty::new())
         }
     };
-    let response = http::Response::builder().header("content-type", "application/grpc").body(body);
-    Ok(response.expect("a response"))
+    let mut response = http::Response::new(body);
+    headers.insert("content-type", "application/grpc".parse().expect("a header"));
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+fn status_headers(code: Code, message: &str) -> Headers {
+    let mut headers = Headers::new();
+    headers.insert("grpc-status", (code as i32).into());
+    let message = message.replace('%', "%25").replace(['\n', '"'], " ");
+    headers.insert("grpc-message", message.parse().expect("a header"));
+    headers
 }
 
 enum End {
     Status(Code, String),
+    OnlyStatus(Code, String),
     Never,
 }

@@ -39,6 +39,7 @@ const RETRY: RetryPolicy = RetryPolicy {
     max_pause: Duration::from_millis(200),
     max_failures: 3,
     rest: Duration::from_secs(60),
+    max_busy: Duration::ZERO,
 };
 
 /// The reason why results cannot be exchanged.
