@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`AGENT_PROGRAM`] | this program |
 //! | [`REQUEST_FILE`] | an [`AgentRequest`] |
-//! | [`TREE_DIRECTORY`] | the files of the tree |
+//! | [`TREE_DIRECTORY`] | the files of the tree; the targets of links are encoded ([`sent_link_target`]) |
 //! | [`GIT_DIRECTORY`] | the git directory of the tree, if the request says so |
 //! | [`LAYERS_CONTENT_FILE`] | the content of the files in the request's layers |
 //!
@@ -24,11 +24,16 @@ use proctor_core::record::evidence::Resources;
 use proctor_core::text::digest::Sha256Hex;
 use serde::{Deserialize, Serialize};
 
+mod link_target;
+
+pub(crate) use link_target::received_link_target;
+pub use link_target::sent_link_target;
+
 use crate::file_batches::FileBatches;
 use crate::resource_report::WaitStatus;
 
-/// The version of the request and the report. A change of either must change it.
-pub const AGENT_PROTOCOL: u32 = 2;
+/// The version of the request, the report, and the encoding of links. A change of any must change it.
+pub const AGENT_PROTOCOL: u32 = 3;
 /// Name of the agent program in the input root.
 pub const AGENT_PROGRAM: &str = "proctor-agent";
 /// Name of the request in the input root.

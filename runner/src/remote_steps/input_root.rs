@@ -13,6 +13,7 @@ use proctor_core::model::drift::{EntryKind, display_path};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
 use proctor_remote::{BlobDigest, BlobSource, MerkleError, MerkleTree, TreeBuilder};
+use proctor_sandbox::agent::sent_link_target;
 use proctor_snapshot::EntryTree;
 
 use super::git_objects::{GitObjects, is_directory};
@@ -87,8 +88,8 @@ pub(crate) fn input_tree(
             }
             EntryKind::Symlink => {
                 let target = fs::read_link(&file).map_err(InputTreeError::unreadable(&file))?;
-                let target = target.into_os_string().into_string();
-                builder.symlink(name, target.map_err(|_| failed("has a target that is not UTF-8"))?)?;
+                let sent = sent_link_target(target.as_os_str().as_bytes());
+                builder.symlink(name, sent.ok_or_else(|| failed("has a target that is too long"))?.into_owned())?;
             }
             EntryKind::Directory => builder.directory(name)?,
             EntryKind::Gitlink => return Err(failed("is a nested repository")),

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 
+use crate::agent::received_link_target;
 use crate::helper::tree_copier;
 
 /// Modification time of every input: 2000-01-01, 00:00:00 UTC.
@@ -60,8 +61,10 @@ fn import_entry(from: &OwnedFd, to: BorrowedFd<'_>, name: &[u8], path: &[u8], de
             Ok(rustix::fs::futimens(&file, &input_times())?)
         }
         FileType::Symlink => {
-            let target = rustix::fs::readlinkat(from, name, Vec::new())?;
-            rustix::fs::symlinkat(target, to, name)?;
+            let sent = rustix::fs::readlinkat(from, name, Vec::new())?;
+            let damaged = || format!("`{}` has a damaged target", String::from_utf8_lossy(path));
+            let target = received_link_target(sent.as_bytes()).ok_or_else(|| io::Error::other(damaged()))?;
+            rustix::fs::symlinkat(target.as_ref(), to, name)?;
             Ok(rustix::fs::utimensat(to, name, &input_times(), AtFlags::SYMLINK_NOFOLLOW)?)
         }
         _ => Err(io::Error::other(format!(
@@ -87,6 +90,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use super::*;
+    use crate::agent::sent_link_target;
 
     #[test]
     fn copies_files_and_normalises_their_metadata() {
@@ -98,6 +102,7 @@ mod tests {
         fs::write(from.join("file"), "y").expect("written");
         fs::hard_link(from.join("file"), dir.path().join("store")).expect("linked");
         symlink("../outside", from.join("link")).expect("made");
+        symlink(&*sent_link_target(b"./a//b").expect("encoded"), from.join("encoded")).expect("made");
         for (name, mode) in [("a/program", 0o510), ("file", 0o400)] {
             fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).expect("set");
         }
@@ -110,7 +115,9 @@ mod tests {
         });
         assert_eq!(modes, [0o755, 0o755, 0o755, 0o644]);
         assert_eq!(fs::symlink_metadata(to.join("link")).expect("there").mtime(), INPUT_TIME);
-        assert_eq!(fs::read_link(to.join("link")).expect("a link"), std::path::Path::new("../outside"));
+        for (name, target) in [("link", "../outside"), ("encoded", "./a//b")] {
+            assert_eq!(fs::read_link(to.join(name)).expect("a link").as_os_str(), target);
+        }
         fs::write(to.join("file"), "changed").expect("written");
         assert_eq!(fs::read_to_string(dir.path().join("store")).expect("read"), "y");
     }

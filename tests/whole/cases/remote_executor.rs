@@ -1,8 +1,10 @@
 //! Tests steps that run on the workers of a cluster. The cluster is a real server of the Remote Execution API; lying workers
 //! are scripts in place of the agent program.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -25,6 +27,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_executor::drift_on_a_worker_is_drift", drift_is_drift),
     remote_case("remote_executor::timeout_holds_on_a_worker", timeout_holds),
     remote_case("remote_executor::later_step_sees_the_files_of_an_earlier_one", later_step_sees_files),
+    remote_case("remote_executor::links_have_their_targets_on_a_worker", links_have_targets),
     remote_case("remote_executor::cache_is_empty_on_a_worker_and_not_recorded", cache_is_empty),
     remote_case("remote_executor::step_with_inputs_gets_only_these", inputs_are_enforced),
     remote_case("remote_executor::network_is_denied_on_a_worker", network_is_denied),
@@ -278,6 +281,18 @@ fn later_step_sees_files(env: &TestEnvironment) {
     }
 }
 
+/// Servers change or refuse some targets.
+fn links_have_targets(env: &TestEnvironment) {
+    let cluster = Cluster::new(env, [TestStep::sh("it", "readlink l0 l1 l2 && git diff --exit-code")]);
+    let targets: [&[u8]; 4] = [b"./README.md", b"a//b", b"/usr/bin/env", b"\xff"];
+    for (number, target) in targets.into_iter().enumerate() {
+        cluster.repo.link(&format!("l{number}"), Path::new(OsStr::from_bytes(target)));
+    }
+    cluster.repo.commit();
+    cluster.run().exits(0);
+    assert_eq!(cluster.repo.step("it")["stdout_preview"], "./README.md\na//b\n/usr/bin/env\n");
+}
+
 fn cache_is_empty(env: &TestEnvironment) {
     let step = TestStep::sh("it", "ls out && test ! -e out/file && echo kept > out/file");
     let skill = TestSkill::new("verify.it", [step]).determinism("D1").with_field("caches: [out]");
@@ -468,7 +483,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         "complete":true}"#;
     let report = |nonce: &str, stream: &str, changes: &str| {
         format!(
-            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":2,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
+            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":3,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
              \"kernel\":\"k\",\"os\":\"o\",\"processors\":1,\"programs\":[]}},\"repo\":\"/r\",\"checks\":[],\
              \"attempt\":{attempt},\"stdout\":{stream},\"stderr\":{stream},\"changes\":[{changes}],\
              \"changes_error\":null}}\nEND\n: > stdout; : > stderr; : > changes.bin\n"
