@@ -12,6 +12,8 @@ use crate::blob::BlobDigest;
 pub(crate) const EXECUTE_NAME: &str = "Execute";
 /// The name of the method that waits for an accepted action.
 pub(crate) const WAIT_NAME: &str = "WaitExecution";
+/// The name of the time until a worker starts an action.
+pub(crate) const QUEUE_WAIT: &str = "the wait for a worker";
 /// Maximum number of characters of a server's message in an error.
 const MAX_MESSAGE: usize = 300;
 
@@ -152,6 +154,16 @@ impl RemoteError {
     pub(crate) fn is_busy(&self) -> bool {
         let is_execution = |method: &str| [EXECUTE_NAME, WAIT_NAME].contains(&method);
         matches!(self, Self::Status { method, code: Code::Unavailable | Code::ResourceExhausted, .. } if is_execution(method))
+    }
+
+    /// Returns whether no worker started an action in time.
+    pub fn is_without_worker(&self) -> bool {
+        matches!(self, Self::Deadline { what: QUEUE_WAIT, .. })
+    }
+
+    /// Returns whether the server ended an action at its timeout.
+    pub fn is_timeout_of_action(&self) -> bool {
+        matches!(self, Self::Status { method, code: Code::DeadlineExceeded, .. } if *method == EXECUTE_NAME)
     }
 
     /// Returns whether the server does not accept an action as it is.

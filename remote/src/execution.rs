@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::blob::BlobDigest;
 use crate::client::{AnswerStream, Attempts, Client, Method, random_u64};
-use crate::error::{EXECUTE_NAME, RemoteError, WAIT_NAME};
+use crate::error::{EXECUTE_NAME, QUEUE_WAIT, RemoteError, WAIT_NAME};
 use crate::messages::{
     Any, CancelOperationRequest, Empty, ExecuteOperationMetadata, ExecuteRequest, ExecuteResponse, Operation, SHA256,
     WaitExecutionRequest,
@@ -114,7 +114,7 @@ impl Progress {
     /// Returns the end of the present phase, and its name with the limit.
     fn deadline(&self) -> (Instant, &'static str, Duration) {
         match self.started {
-            None => (self.requested + self.limits.queue, "the wait for a worker", self.limits.queue),
+            None => (self.requested + self.limits.queue, QUEUE_WAIT, self.limits.queue),
             Some(started) => (started + self.limits.run, "the action", self.limits.run),
         }
     }

@@ -42,6 +42,26 @@ pub(crate) struct RemoteExecutor {
     pub(crate) agent: AgentProgram,
     /// The digests of the trees that the server has, as far as this run knows.
     uploaded: Mutex<BTreeSet<BlobDigest>>,
+    timeouts: Mutex<ActionTimeouts>,
+}
+
+/// The timeouts that the server accepts for actions, as far as this run knows. Servers refuse an action whose timeout is above
+/// their limit, and apply their own limit to an action without a timeout. The agent itself ends a step at the step's timeout.
+#[derive(Debug, Default)]
+struct ActionTimeouts {
+    /// The shortest timeout that the server has refused.
+    refused: Option<Duration>,
+}
+
+impl ActionTimeouts {
+    /// Returns the timeout of an action whose commands need `needed`; `None` if the server is to apply its own.
+    fn timeout(&self, needed: Duration) -> Option<Duration> {
+        self.refused.is_none_or(|refused| needed < refused).then_some(needed)
+    }
+
+    fn note_refused(&mut self, timeout: Duration) {
+        self.refused = Some(self.refused.map_or(timeout, |refused| refused.min(timeout)));
+    }
 }
 
 /// A step to execute.
@@ -81,6 +101,26 @@ pub(crate) enum RemoteFailure {
     /// The server failed.
     #[error(transparent)]
     Server(RemoteError),
+    /// The server ended the action at its own limit, which is below the timeout of the step.
+    #[error(
+        "{error}. The server refuses the timeout of {}, which the step and its checks need: increase the limit of the \
+         server, or lower `timeout_ms`",
+        humantime::format_duration(*.needed)
+    )]
+    LimitOfServer {
+        /// The cause.
+        error: RemoteError,
+        /// The timeout that the server refused.
+        needed: Duration,
+    },
+    /// No worker started the action in time.
+    #[error("{error}; {properties}")]
+    NoWorker {
+        /// The cause.
+        error: RemoteError,
+        /// The requested properties, as a sentence.
+        properties: String,
+    },
     /// The inputs cannot be described.
     #[error(transparent)]
     Inputs(#[from] MerkleError),
@@ -114,7 +154,7 @@ impl From<RemoteError> for RemoteFailure {
 
 impl RemoteExecutor {
     pub(crate) fn new(client: Client, settings: RemoteExecutorSettings, agent: AgentProgram) -> Self {
-        Self { client, settings, agent, uploaded: Mutex::default() }
+        Self { client, settings, agent, uploaded: Mutex::default(), timeouts: Mutex::default() }
     }
 
     /// Executes a step.
@@ -126,29 +166,44 @@ impl RemoteExecutor {
         job: &RemoteJob,
         cancel: &CancellationToken,
     ) -> Result<RemoteOutputs, RemoteFailure> {
-        let action = self.describe(job)?;
+        let mut timeout = self.timeouts.lock().unwrap_or_else(PoisonError::into_inner).timeout(job.run_limit);
+        let mut action = self.describe(job, timeout)?;
         let queue = Duration::from_millis(self.settings.queue_timeout_ms);
         let limits = ExecutionLimits { queue, run: job.run_limit };
-        // A stored result does not count: the step must run now.
-        let request = ExecutionRequest { action: action.digest.clone(), skip_cache: true, limits };
         let mut executions = 0;
         let response = loop {
             self.upload(job, &action).await?;
             executions += 1;
+            // A stored result does not count: the step must run now.
+            let request = ExecutionRequest { action: action.digest.clone(), skip_cache: true, limits };
             match self.client.execute(&request, cancel.cancelled()).await {
                 Ok(response) => break response,
+                Err(error) if error.refuses_action() && timeout.is_some() => {
+                    tracing::debug!(%error, "a step is sent again without a timeout");
+                    timeout = None;
+                    action = self.describe(job, timeout)?;
+                }
                 // An input was removed between its upload and its use.
                 Err(error) if error.lacks_input() && executions < MAX_EXECUTIONS => {
                     tracing::debug!(%error, "the inputs of a step are uploaded again");
                     self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 }
+                Err(error) if error.is_timeout_of_action() && timeout.is_none() => {
+                    return Err(RemoteFailure::LimitOfServer { error, needed: job.run_limit });
+                }
+                Err(error) if error.is_without_worker() => {
+                    return Err(RemoteFailure::NoWorker { error, properties: requested_properties(&job.platform) });
+                }
                 Err(error) => return Err(error.into()),
             }
         };
+        if timeout.is_none() {
+            self.timeouts.lock().unwrap_or_else(PoisonError::into_inner).note_refused(job.run_limit);
+        }
         self.read_outputs(job, action.digest, &response.result.unwrap_or_default()).await
     }
 
-    fn describe(&self, job: &RemoteJob) -> Result<DescribedAction, RemoteFailure> {
+    fn describe(&self, job: &RemoteJob, timeout: Option<Duration>) -> Result<DescribedAction, RemoteFailure> {
         let request = serde_json::to_vec(&job.request).map_err(RemoteFailure::Request)?;
         let mut root = TreeBuilder::default();
         root.file(AGENT_PROGRAM, self.agent.digest.clone(), true, BlobSource::File(self.agent.path.clone()))?;
@@ -176,8 +231,8 @@ impl RemoteExecutor {
         let action = Action {
             command_digest: Some(command.to_message()),
             input_root_digest: Some(root.to_message()),
-            timeout: Some(proctor_remote::messages::Duration {
-                seconds: i64::try_from(job.run_limit.as_secs()).unwrap_or(i64::MAX),
+            timeout: timeout.map(|timeout| proctor_remote::messages::Duration {
+                seconds: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
                 nanos: 0,
             }),
             do_not_cache: true,
@@ -256,6 +311,15 @@ impl RemoteExecutor {
 
 const OUTPUTS: [&str; 4] = [REPORT_FILE, STDOUT_FILE, STDERR_FILE, CHANGES_CONTENT_FILE];
 
+/// Describes the workers that an action asked for.
+fn requested_properties(platform: &BTreeMap<String, String>) -> String {
+    let listed: Vec<String> = platform.iter().map(|(name, value)| format!("`{name}` = `{value}`")).collect();
+    match listed.as_slice() {
+        [] => "no property of the worker was requested".to_owned(),
+        listed => format!("the requested properties of the worker are {}", listed.join(", ")),
+    }
+}
+
 /// An action with the blobs that belong to it alone.
 #[derive(Debug)]
 struct DescribedAction {
@@ -267,4 +331,19 @@ fn insert(blobs: &mut BTreeMap<BlobDigest, BlobSource>, content: Vec<u8>) -> Blo
     let digest = BlobDigest::for_bytes(&content);
     blobs.insert(digest.clone(), BlobSource::Bytes(content.into()));
     digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_above_the_limit_of_the_server_is_left_out() {
+        let [short, long, longer] = [60, 1_500, 2_000].map(Duration::from_secs);
+        let mut timeouts = ActionTimeouts::default();
+        assert_eq!(timeouts.timeout(longer), Some(longer));
+        timeouts.note_refused(long);
+        timeouts.note_refused(longer);
+        assert_eq!([short, long, longer].map(|needed| timeouts.timeout(needed)), [Some(short), None, None]);
+    }
 }
