@@ -231,11 +231,24 @@ impl Client {
         let permit = self.retry_state(|state| state.permit(now));
         permit.map_err(|failures| RemoteError::CircuitOpen { endpoint: self.inner.endpoint.clone(), failures })?;
         let result = timeout(limit, attempt).await.unwrap_or_else(|_| Err(self.deadline_error(method.name, limit)));
+        let result = match result {
+            Err(RemoteError::Unreachable { problem, .. }) => Err(self.unreachable(self.cause_of(problem).await)),
+            other => other,
+        };
         match &result {
             Err(error) if error.counts_for_circuit() => self.record_failure(error).await,
             _ => self.retry_state(RetryState::record_success),
         }
         result
+    }
+
+    /// Returns the reason why the connection has ended; otherwise `problem`, which a request has reported.
+    async fn cause_of(&self, problem: String) -> String {
+        let channel = self.inner.channel.lock().await.clone();
+        match channel {
+            Some(channel) => channel.end().await.unwrap_or(problem),
+            None => problem,
+        }
     }
 
     async fn record_failure(&self, error: &RemoteError) {
@@ -288,6 +301,7 @@ impl Client {
         if let Some(channel) = known.as_ref().filter(|channel| !channel.is_closed()) {
             return Ok(channel.clone());
         }
+        *known = None;
         let limit = self.timeouts().connect;
         let connected = timeout(limit, connect(&self.inner.config.endpoint, self.inner.tls.as_ref())).await;
         let connected = connected.map_err(|_| self.deadline_error("the connection", limit))?;

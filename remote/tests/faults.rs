@@ -327,10 +327,20 @@ fn tls_needs_a_trusted_server_and_a_known_client() {
         let identity = Some((file("client.pem"), file("client-key.pem")));
         let trusting = TlsFiles { roots: Some(file("authority.pem")), client: identity.clone() };
         connect(trusting.clone()).await.expect("both are known");
-        connect(TlsFiles { client: None, ..trusting }).await.expect_err("the server wants a certificate");
+        let error = connect(TlsFiles { client: None, ..trusting }).await.expect_err("the server wants a certificate");
+        assert!(error.to_string().contains("CertificateRequired"), "{error}");
         let stranger = TlsFiles { roots: Some(file("client.pem")), client: identity };
         let error = connect(stranger).await.expect_err("the authority is not trusted").to_string();
         assert!(error.contains("certificate"), "{error}");
+        let plain = FaultServer::start(|_, _| capabilities()).await;
+        for (server, scheme) in [(&server, "grpc"), (&plain, "grpcs")] {
+            let endpoint = server.endpoint().to_string();
+            let (actual, address) = endpoint.split_once("://").expect("an address");
+            let config = ClientConfig::new(format!("{scheme}://{address}").parse().expect("an address"));
+            let config = ClientConfig { retry: RetryPolicy { max_attempts: 1, ..QUICK }, ..config };
+            let error = Client::new(config).expect("a client").capabilities().await.expect_err("the other kind");
+            assert!(error.to_string().contains(&format!("`{actual}://`")), "{error}");
+        }
     });
 }
 

@@ -1,16 +1,21 @@
 //! The HTTP/2 connection to a server.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::TryFutureExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 
@@ -23,13 +28,34 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Maximum size of the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 64 << 10;
 
+/// Time without any byte after which the kernel asks whether the server is still there. Routers forget idle connections, and
+/// an execution can be silent for a long time.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// Time between two such questions, and their number.
+const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_QUESTIONS: u32 = 4;
+/// Time for which the reason of the end of a connection is waited for.
+const END_WAIT: Duration = Duration::from_millis(200);
+
 /// A connection. Several requests can use it at the same time.
 #[derive(Debug, Clone)]
-pub(crate) struct Channel(SendRequest<Body>);
+pub(crate) struct Channel {
+    sender: SendRequest<Body>,
+    /// True if the server has answered a request.
+    answered: Arc<AtomicBool>,
+    /// The reason why the connection has ended, once it has ended with an error.
+    end: watch::Receiver<Option<String>>,
+}
 
 impl Channel {
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.sender.is_closed()
+    }
+
+    /// Returns the reason why the connection ended, if it ends with an error within a moment.
+    pub(crate) async fn end(mut self) -> Option<String> {
+        let end = tokio::time::timeout(END_WAIT, self.end.wait_for(Option::is_some)).await;
+        end.ok()?.ok()?.clone()
     }
 }
 
@@ -39,11 +65,12 @@ impl tower::Service<http::Request<Body>> for Channel {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(cx)
+        self.sender.poll_ready(cx)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
+        let (answer, answered) = (self.sender.send_request(request), Arc::clone(&self.answered));
+        Box::pin(answer.inspect_ok(move |_| answered.store(true, Ordering::Relaxed)))
     }
 }
 
@@ -53,19 +80,42 @@ impl tower::Service<http::Request<Body>> for Channel {
 /// The server cannot be reached, or its certificate is not trusted.
 pub(crate) async fn connect(endpoint: &Endpoint, tls: Option<&Arc<rustls::ClientConfig>>) -> Result<Channel, String> {
     match endpoint {
-        Endpoint::Unix(path) => handshake(UnixStream::connect(path).map_err(|error| error.to_string()).await?).await,
+        Endpoint::Unix(path) => {
+            handshake(UnixStream::connect(path).map_err(|error| error.to_string()).await?, "").await
+        }
         Endpoint::Tcp { host, port, .. } => {
             let stream = TcpStream::connect((host.as_str(), *port)).map_err(|error| error.to_string()).await?;
-            stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            let Some(tls) = tls else { return handshake(stream).await };
+            stream.set_nodelay(true).and_then(|()| keep_alive(&stream)).map_err(|error| error.to_string())?;
+            let Some(tls) = tls else { return handshake(stream, MAYBE_TLS).await };
             let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
-            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).map_err(|error| error.to_string());
-            handshake(stream.await?).await
+            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).map_err(|error| tls_problem(&error));
+            handshake(stream.await?, "").await
         }
     }
 }
 
-async fn handshake<S>(stream: S) -> Result<Channel, String>
+/// What may be wrong if a server without TLS answers nothing.
+const MAYBE_TLS: &str = "; if the server uses TLS on this port, its address begins with `grpcs://`";
+
+fn tls_problem(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            format!("{error}; if the server uses no TLS on this port, its address begins with `grpc://`")
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_PAUSE)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_QUESTIONS)?)
+}
+
+/// Starts HTTP/2. `hint` is added to an error if the server has answered nothing.
+async fn handshake<S>(stream: S, hint: &'static str) -> Result<Channel, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -76,12 +126,20 @@ where
         .max_header_list_size(MAX_HEADERS)
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| displayed_chain(&error))?;
+    let (report, end) = watch::channel(None);
+    let answered = Arc::<AtomicBool>::default();
+    let has_answered = Arc::clone(&answered);
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(error = displayed_chain(&error), "a connection to a remote server ended");
+            let mut reason = displayed_chain(&error);
+            tracing::debug!(reason, "a connection to a remote server ended");
+            if !has_answered.load(Ordering::Relaxed) {
+                reason.push_str(hint);
+            }
+            report.send_replace(Some(reason));
         }
     });
-    Ok(Channel(sender))
+    Ok(Channel { sender, answered, end })
 }
 
 /// Returns an error with its causes.
