@@ -32,3 +32,4 @@ pub mod timing;
 pub(crate) mod toolchain_checks;
 pub(crate) mod toolchain_version;
 pub(crate) mod tree_inputs;
+pub(crate) mod worker_paths;

@@ -9,6 +9,8 @@
 //! | [`TREE_DIRECTORY`] | the files of the tree; the targets of links are encoded ([`sent_link_target`]) |
 //! | [`GIT_DIRECTORY`] | the git directory of the tree, if the request says so |
 //! | [`LAYERS_CONTENT_FILE`] | the content of the files in the request's layers |
+//! | [`NEEDED_PATHS_DIRECTORY`]`/N/`[`NEEDED_PATH_CONTENT`] | the directories and files of needed path `N` of the request |
+//! | [`NEEDED_PATHS_DIRECTORY`]`/N/`[`NEEDED_PATH_LINKS`] | its symbolic links. Servers may refuse absolute ones |
 //!
 //! The outputs of the action are [`REPORT_FILE`], [`STDOUT_FILE`], [`STDERR_FILE`] and [`CHANGES_CONTENT_FILE`]. Without a
 //! report, nothing is known about the step.
@@ -44,6 +46,12 @@ pub const TREE_DIRECTORY: &str = "tree";
 pub const GIT_DIRECTORY: &str = "git";
 /// Name of the file in the input root with the content of earlier layers.
 pub const LAYERS_CONTENT_FILE: &str = "layers.bin";
+/// Name of the directory in the input root with the needed paths, each in the directory of its number.
+pub const NEEDED_PATHS_DIRECTORY: &str = "needed-paths";
+/// Name of the directory with the content of a needed path.
+pub const NEEDED_PATH_CONTENT: &str = "content";
+/// Name of the file with the symbolic links of a needed path, as a JSON list of [`InputLink`].
+pub const NEEDED_PATH_LINKS: &str = "links.json";
 /// Name of the output with the report.
 pub const REPORT_FILE: &str = "report.json";
 /// Name of the output with the step's standard output.
@@ -70,17 +78,42 @@ pub struct AgentRequest {
     pub home: PathBuf,
     /// The step.
     pub step: AgentCommand,
-    /// Commands that show which tools the worker has. They run before the step, over an empty tree.
+    /// Commands that show which tools the worker has. They run before the step, over a tree that has only the needed
+    /// paths.
     pub checks: Vec<AgentCommand>,
     /// The writes of earlier steps, oldest first. Their content is in [`LAYERS_CONTENT_FILE`].
     pub layers: Vec<Vec<LayerChange>>,
     /// The caches of the step. They are empty at its start, and their content is not returned.
     pub caches: Vec<RelPath>,
+    /// The paths that are not part of the tree, and that appear in it. Their content is in [`NEEDED_PATHS_DIRECTORY`].
+    pub needed_paths: Vec<AgentNeededPath>,
     /// True if the input root contains [`GIT_DIRECTORY`].
     pub has_git: bool,
     /// Maximum size of the content of all files that the step writes, in bytes. If it writes more, the report has no
     /// changes, but [`AgentReport::changes_error`].
     pub max_changes_bytes: u64,
+}
+
+/// A directory that the tree lacks, and that commands need.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentNeededPath {
+    /// The path in the tree.
+    pub at: RelPath,
+    /// True if the step does not see it.
+    pub is_for_checks_only: bool,
+}
+
+/// A symbolic link of a needed path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputLink {
+    /// The path relative to the needed path, as bytes in hexadecimal.
+    #[serde(with = "path_bytes")]
+    pub path: Vec<u8>,
+    /// The target of the link, as bytes in hexadecimal.
+    #[serde(with = "path_bytes")]
+    pub target: Vec<u8>,
 }
 
 /// A command that the agent runs.

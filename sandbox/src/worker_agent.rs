@@ -4,8 +4,8 @@
 //! 1. It reads the request, and copies the tree to a separate directory. The inputs themselves may be links to files of
 //!    the worker's store, so no step may write them.
 //! 2. It creates a run space, and a layer for each earlier step.
-//! 3. It runs the checks of the toolchains over an empty tree, and then the step. Each command has its own sandbox, in
-//!    which missing controls are tolerated and recorded.
+//! 3. It runs the checks of the toolchains over a tree that has only the needed paths, and then the step over the whole
+//!    tree. Each command has its own sandbox, in which missing controls are tolerated and recorded.
 //! 4. It lists the writes of the step, stores the outputs, and writes the report last.
 //!
 //! The exit code of the agent means nothing: the report describes the step, and without a report nothing is known about
@@ -18,6 +18,7 @@ mod attempt;
 mod command_runner;
 mod input_root;
 mod mount_points;
+mod needed_paths;
 mod outputs;
 mod request;
 mod stream_capture;
@@ -68,11 +69,12 @@ fn serve_request() -> Result<(), AgentError> {
 /// Runs the commands of the request. All of the agent's own files are removed at the end, except for the outputs.
 fn run(request: &AgentRequest, root: &InputRoot, signals: &TerminationSignals) -> Result<AgentReport, AgentError> {
     let mut runner = CommandRunner::prepare(request, root, signals)?;
-    let worker = worker_facts::read(request, runner.tree());
     let mut checks = Vec::new();
     for check in request.checks.iter().take_while(|_| !signals.is_pending()) {
         checks.push(runner.run_check(check)?);
     }
+    runner.complete_tree()?;
+    let worker = worker_facts::read(request, runner.tree());
     let may_run = checks.len() == request.checks.len() && checks.iter().all(has_succeeded) && !signals.is_pending();
     let StepRun { repo, attempt, stdout, stderr, changes, changes_error } = match may_run {
         true => runner.run_step()?,

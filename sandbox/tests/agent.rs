@@ -17,7 +17,8 @@ use proctor_core::model::plan::{Network, RelPath};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::WaitStatus;
 use proctor_sandbox::agent::{
-    AgentAttempt, AgentRequest, LAYERS_CONTENT_FILE, LayerChangeKind, REPORT_FILE, REQUEST_FILE,
+    AgentAttempt, AgentNeededPath, AgentRequest, InputLink, LAYERS_CONTENT_FILE, LayerChangeKind,
+    NEEDED_PATHS_DIRECTORY, REPORT_FILE, REQUEST_FILE,
 };
 
 type Check = fn(&Action) -> Result<(), Failed>;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         never_writes_inputs;
         failing_check_prevents_step;
         checks_run_over_an_empty_tree;
+        shows_needed_paths_to_checks_and_step;
         applies_earlier_layers;
         refuses_layers_with_wrong_content;
         denies_network;
@@ -224,6 +226,44 @@ fn checks_run_over_an_empty_tree(action: &Action) -> Result<(), Failed> {
     let check = &ran.report.checks[0];
     assert_eq!(check.stdout, "x".repeat(16 << 10), "{:?}", check.attempt);
     assert_eq!(ran.stdout, "old\nsrc\ntracked.txt\n", "the writes of a check are discarded");
+    Ok(())
+}
+
+fn shows_needed_paths_to_checks_and_step(action: &Action) -> Result<(), Failed> {
+    let input = |number: usize, name: &str, text: &str| {
+        action.write_input(&format!("{NEEDED_PATHS_DIRECTORY}/{number}/{name}"), text)
+    };
+    let link = |path: &str, target: &str| InputLink { path: path.into(), target: target.into() };
+    input(0, "content/bin/tool", "#!/bin/sh\necho tool\n")?;
+    let tool = action.root.join(NEEDED_PATHS_DIRECTORY).join("0/content/bin/tool");
+    fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    fs::create_dir_all(action.root.join(NEEDED_PATHS_DIRECTORY).join("0/content/empty"))?;
+    let links = [link("bin/sh", "/bin/sh"), link("source", "../../src"), link("dangling", "absent")];
+    input(0, "links.json", &serde_json::to_string(&links)?)?;
+    input(1, "content/version", "2\n")?;
+    input(1, "links.json", "[]")?;
+    let needed = |path: &str, is_for_checks_only| AgentNeededPath {
+        at: RelPath::new(path).expect("a path"),
+        is_for_checks_only,
+    };
+    let list = "find . -mindepth 1 -not -path './old*' -not -path './src*' | sort | tr '\\n' ' '";
+    let step = format!(
+        "{list}; web/deps/bin/sh web/deps/bin/tool; cat web/deps/source/lib.rs; \
+        rm web/deps/bin/tool; echo new > web/deps/empty/file"
+    );
+    let ran = action.run(&AgentRequest {
+        checks: vec![shell("check", &format!("web/deps/bin/tool; cat other/version; {list}; rm -r web/deps/*"))],
+        needed_paths: vec![needed("web/deps", false), needed("other", true)],
+        ..request(shell("step", &step))
+    })?;
+    let below = "./web ./web/deps ./web/deps/bin ./web/deps/bin/sh ./web/deps/bin/tool ./web/deps/dangling \
+        ./web/deps/empty ./web/deps/source ";
+    assert_eq!(ran.report.checks[0].stdout, format!("tool\n2\n./other ./other/version {below}"), "{ran:?}");
+    assert_eq!(ran.stdout, format!("./tracked.txt {below}tool\n// nothing\n"), "{ran:?}");
+    let changed = changes(&ran);
+    assert_eq!(changed["web/deps/bin/tool"].0, LayerChangeKind::Deleted);
+    assert_eq!(changed["web/deps/empty/file"].1, "new\n");
+    assert!(fs::read_to_string(&tool)?.contains("echo tool"), "the input is not changed");
     Ok(())
 }
 

@@ -60,6 +60,7 @@ mod python_client;
 mod refused_requests;
 mod remote_cache;
 mod remote_executor;
+mod remote_needed_paths;
 mod remote_reuse;
 mod report_formats;
 mod repository_formats;
@@ -177,6 +178,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         rerun::SERVICE_CASES,
         remote_cache::CASES,
         remote_executor::CASES,
+        remote_needed_paths::CASES,
         remote_reuse::CASES,
         buildgrid::CASES,
         reuse::CASES,

@@ -1,7 +1,7 @@
 //! The inputs of a step that ran on a worker of a cluster. A worker reports nothing about what a step read, so that a
 //! result holds only while everything that the worker got is the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +27,13 @@ pub struct WorkerInputs {
     pub tree: Sha256Hex,
     /// A digest of the git directory that the worker gets; `None` if it gets none.
     pub git: Option<Sha256Hex>,
+    /// The needed paths that the worker gets, each with the root of its content.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub needed_paths: BTreeMap<String, Sha256Hex>,
 }
 
 /// A difference between the inputs of a stored result and the current ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerChange {
     /// The cluster differs from the cluster of the stored result.
     Cluster,
@@ -44,11 +47,14 @@ pub enum WorkerChange {
     Tree,
     /// The git directory has changed.
     Git,
+    /// A needed path has changed.
+    NeededPath(String),
 }
 
 impl fmt::Display for WorkerChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::NeededPath(path) => return write!(f, "the content of the needed path `{path}` has changed"),
             Self::Cluster => "the cluster is another one (`endpoint` or `instance` of `[remote_executor]`)",
             Self::Platform => "the properties of the worker have changed (`platform`, `container`)",
             Self::Agent => "the agent program has changed",
@@ -69,17 +75,20 @@ impl WorkerInputs {
 
     /// Returns the first difference from the current inputs; `None` if all are the same.
     pub fn first_change(&self, now: &Self) -> Option<WorkerChange> {
-        let Self { endpoint, instance, platform, agent, request, tree, git } = self;
+        let Self { endpoint, instance, platform, agent, request, tree, git, needed_paths } = self;
         let changes = [
             (*endpoint != now.endpoint || *instance != now.instance, WorkerChange::Cluster),
             (*platform != now.platform, WorkerChange::Platform),
             (*agent != now.agent, WorkerChange::Agent),
             (*tree != now.tree, WorkerChange::Tree),
             (*git != now.git, WorkerChange::Git),
-            // The request also contains whether there is a git directory.
-            (*request != now.request, WorkerChange::Request),
         ];
-        changes.into_iter().find_map(|(differs, change)| differs.then_some(change))
+        let paths: BTreeSet<&String> = needed_paths.keys().chain(now.needed_paths.keys()).collect();
+        let path = paths.into_iter().find(|path| needed_paths.get(*path) != now.needed_paths.get(*path));
+        let first = changes.into_iter().find_map(|(differs, change)| differs.then_some(change));
+        let first = first.or_else(|| Some(WorkerChange::NeededPath(path?.clone())));
+        // The request also contains whether there is a git directory, and the names of the needed paths.
+        first.or_else(|| (*request != now.request).then_some(WorkerChange::Request))
     }
 }
 
@@ -98,7 +107,13 @@ mod tests {
             request: digest("request"),
             tree: digest("tree"),
             git: Some(digest("git")),
+            needed_paths: [(".venv", "one"), ("deps", "two")].map(|(path, of)| (path.to_owned(), digest(of))).into(),
         };
+        let with_paths = |paths: &[(&str, &str)]| WorkerInputs {
+            needed_paths: paths.iter().map(|(path, of)| ((*path).to_owned(), digest(of))).collect(),
+            ..inputs()
+        };
+        let path = |path: &str| WorkerChange::NeededPath(path.to_owned());
         assert_eq!(inputs().first_change(&inputs()), None);
         let other = || digest("other");
         for (now, change) in [
@@ -109,9 +124,12 @@ mod tests {
             (WorkerInputs { request: other(), ..inputs() }, WorkerChange::Request),
             (WorkerInputs { tree: other(), ..inputs() }, WorkerChange::Tree),
             (WorkerInputs { git: None, ..inputs() }, WorkerChange::Git),
+            (with_paths(&[(".venv", "one"), ("deps", "other")]), path("deps")),
+            (with_paths(&[(".venv", "one")]), path("deps")),
+            (with_paths(&[(".venv", "one"), ("deps", "two"), ("new", "three")]), path("new")),
         ] {
-            assert_eq!(inputs().first_change(&now), Some(change));
             assert_ne!(inputs().digest(), now.digest(), "{change:?}");
+            assert_eq!(inputs().first_change(&now), Some(change));
         }
     }
 }

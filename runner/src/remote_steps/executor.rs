@@ -13,7 +13,7 @@ use proctor_remote::{
 };
 use proctor_sandbox::agent::{
     AGENT_PROGRAM, AgentReport, AgentRequest, CHANGES_CONTENT_FILE, GIT_DIRECTORY, LAYERS_CONTENT_FILE,
-    MAX_REPORT_BYTES, REPORT_FILE, REQUEST_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
+    MAX_REPORT_BYTES, NEEDED_PATHS_DIRECTORY, REPORT_FILE, REQUEST_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
 };
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
@@ -72,6 +72,8 @@ pub(crate) struct RemoteJob {
     pub(crate) layers: Bytes,
     pub(crate) tree: Arc<MerkleTree>,
     pub(crate) git: Option<Arc<GitTree>>,
+    /// The needed paths, in the order of the request.
+    pub(crate) needed_paths: Vec<Arc<MerkleTree>>,
     /// The reason why `git` has no objects, unless there is no commit.
     pub(crate) no_git_objects: Option<String>,
     /// The properties of the worker.
@@ -213,6 +215,9 @@ impl RemoteExecutor {
         if let Some(git) = &job.git {
             root.tree(GIT_DIRECTORY, git.tree.root.clone())?;
         }
+        for (number, path) in job.needed_paths.iter().enumerate() {
+            root.tree(&format!("{NEEDED_PATHS_DIRECTORY}/{number}"), path.root.clone())?;
+        }
         let MerkleTree { root, mut blobs } = root.finish();
         let named = |(name, value): (&String, &String)| NamedValue { name: name.clone(), value: value.clone() };
         let platform = Platform { properties: job.platform.iter().map(named).collect() };
@@ -245,7 +250,8 @@ impl RemoteExecutor {
     /// Uploads what the server lacks. The trees are the same for most steps of a run, so that the server is asked for them
     /// once.
     async fn upload(&self, job: &RemoteJob, action: &DescribedAction) -> Result<(), RemoteFailure> {
-        for tree in [Some(&*job.tree), job.git.as_ref().map(|git| &git.tree)].into_iter().flatten() {
+        let git = job.git.as_ref().map(|git| &git.tree);
+        for tree in [Some(&*job.tree), git].into_iter().flatten().chain(job.needed_paths.iter().map(|path| &**path)) {
             let is_known = |uploaded: &Mutex<BTreeSet<BlobDigest>>| {
                 uploaded.lock().unwrap_or_else(PoisonError::into_inner).contains(&tree.root)
             };

@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 use super::executor::RemoteExecutor;
 use super::git_objects::GitObjectReader;
 use super::input_root::GitTree;
+use super::needed_paths::NeededPathTrees;
 
 /// Maximum number of programs that a run remembers of workers with the same properties.
 const MAX_KNOWN_PROGRAMS: usize = 1_000;
@@ -30,6 +31,7 @@ pub(crate) struct RemoteRun {
     programs: Mutex<BTreeMap<BTreeMap<String, String>, Vec<WorkerProgram>>>,
     /// The trees, once a step needed them; an error if workers cannot get them.
     pub(crate) trees: OnceCell<Result<RemoteTrees, String>>,
+    pub(crate) needed_paths: NeededPathTrees,
 }
 
 /// Reads git objects for workers.
@@ -64,7 +66,8 @@ impl RemoteRun {
         plan: &Plan,
     ) -> Self {
         let plan = RemotePlan { checks: plan.toolchain.clone(), skills: plan.skills.clone() };
-        Self { settings, executor, git, plan, programs: Mutex::default(), trees: OnceCell::new() }
+        let (programs, needed_paths) = (Mutex::default(), NeededPathTrees::default());
+        Self { settings, executor, git, plan, programs, trees: OnceCell::new(), needed_paths }
     }
 
     /// Returns whether the cluster executes steps of this kind. Steps that judge SQL run Proctor's own programs on this

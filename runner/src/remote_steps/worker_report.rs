@@ -218,6 +218,7 @@ mod tests {
             checks: vec![command("tool")],
             layers: Vec::new(),
             caches: Vec::new(),
+            needed_paths: Vec::new(),
             has_git: false,
             max_changes_bytes: 1,
         }

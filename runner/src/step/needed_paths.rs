@@ -2,8 +2,8 @@
 //! stored content; the layer is discarded when the run ends.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use proctor_core::model::drift::display_path;
@@ -23,9 +23,12 @@ use crate::store::directory::Directory;
 #[derive(Debug)]
 pub(crate) enum PathState {
     /// The path is in the tree that steps see, among the ignored files of the worktree.
-    InTree,
+    InTree {
+        /// The reason why it could not be copied for workers, if the run has some.
+        not_copied: Option<String>,
+    },
     /// The path is stored and is mounted for the skills that need it.
-    Stored(Box<HeldPath>),
+    Stored(Arc<HeldPath>),
     /// The path is not available; the value is the reason.
     Unavailable(String),
     /// A command would prepare the path first, as this text describes. Occurs only in a preview, which runs no command.
@@ -41,8 +44,25 @@ pub(crate) enum Preparation {
     Stored,
 }
 
-/// The mounts of the needed paths of one skill, with what shows later whether a step changed them.
-type NeededMounts = Vec<(CacheMount, Baseline)>;
+/// The mount of a needed path of one skill.
+#[derive(Debug, Clone)]
+struct NeededMount {
+    mount: CacheMount,
+    /// The state before the first step, which shows later whether a step changed the path.
+    baseline: Baseline,
+    /// The writes of earlier steps of the skill, if a step on a worker wrote to the path since: directories of an
+    /// overlay, newest first.
+    sealed: Vec<PathBuf>,
+}
+
+/// A stored path for a worker.
+#[derive(Debug)]
+pub(crate) struct PathForWorker {
+    pub(crate) at: RelPath,
+    pub(crate) held: Arc<HeldPath>,
+    /// True if only toolchain checks see it.
+    pub(crate) is_for_checks_only: bool,
+}
 
 /// The state of a mount before the first step.
 #[derive(Debug, Clone)]
@@ -59,7 +79,21 @@ pub(crate) struct NeededPaths {
     /// Set before the first command.
     states: OnceLock<Vec<(NeededPath, PathState)>>,
     /// The mounts of each skill.
-    mounts: Mutex<BTreeMap<SkillName, Arc<NeededMounts>>>,
+    mounts: Mutex<BTreeMap<SkillName, Arc<Vec<NeededMount>>>>,
+}
+
+/// The reason why the changes of a step cannot travel between machines.
+const NO_OVERLAYS: &str = "this machine has no overlays";
+
+impl NeededMount {
+    /// Returns whether a step has changed the path.
+    fn is_changed(&self) -> Result<bool, SkillCacheError> {
+        let upper = Directory::open(&self.mount.source.upper())?;
+        Ok(match &self.baseline {
+            Baseline::NoWrites => !self.sealed.is_empty() || !upper.entries(1)?.is_empty(),
+            Baseline::Copy(seal) => prepared::source_state(upper.as_fd(), None)? != *seal,
+        })
+    }
 }
 
 impl NeededPaths {
@@ -79,13 +113,14 @@ impl NeededPaths {
     pub(crate) fn problem_of(&self, skill: &PlannedSkill) -> Option<&str> {
         skill.needs_paths.iter().find_map(|needed| match self.state_of(needed)? {
             PathState::Unavailable(reason) => Some(reason.as_str()),
-            PathState::InTree | PathState::Stored(_) | PathState::Unprepared(_) => None,
+            PathState::InTree { .. } | PathState::Stored(_) | PathState::Unprepared(_) => None,
         })
     }
 
     /// Returns whether every path of a skill is in the tree or stored.
     pub(crate) fn are_available(&self, skill: &PlannedSkill) -> bool {
-        let is_available = |needed| matches!(self.state_of(needed), Some(PathState::InTree | PathState::Stored(_)));
+        let is_available =
+            |needed| matches!(self.state_of(needed), Some(PathState::InTree { .. } | PathState::Stored(_)));
         skill.needs_paths.iter().all(is_available)
     }
 
@@ -93,22 +128,21 @@ impl NeededPaths {
     pub(crate) fn missing_preparation(&self, skill: &PlannedSkill) -> Option<&str> {
         skill.needs_paths.iter().find_map(|needed| match self.state_of(needed)? {
             PathState::Unprepared(command) => Some(command.as_str()),
-            PathState::InTree | PathState::Stored(_) | PathState::Unavailable(_) => None,
+            PathState::InTree { .. } | PathState::Stored(_) | PathState::Unavailable(_) => None,
         })
     }
 
     /// Returns whether the program of a command is in a path that is not available.
     pub(crate) fn lacks_program(&self, cmd: &Argv) -> bool {
-        let is_below =
-            |path: &RelPath| cmd.program().strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'));
-        self.states().iter().any(|(needed, state)| matches!(state, PathState::Unavailable(_)) && is_below(&needed.path))
+        let is_unavailable = |state: &PathState| matches!(state, PathState::Unavailable(_));
+        self.states().iter().any(|(needed, state)| is_unavailable(state) && has_program(&needed.path, cmd))
     }
 
     /// Returns the stored paths that a skill needs.
     fn stored<'s>(&'s self, skill: &'s PlannedSkill) -> impl Iterator<Item = (&'s RelPath, &'s HeldPath)> {
         skill.needs_paths.iter().filter_map(|needed| match self.state_of(needed)? {
             PathState::Stored(held) => Some((&needed.path, held.as_ref())),
-            PathState::InTree | PathState::Unavailable(_) | PathState::Unprepared(_) => None,
+            PathState::InTree { .. } | PathState::Unavailable(_) | PathState::Unprepared(_) => None,
         })
     }
 
@@ -148,7 +182,7 @@ impl NeededPaths {
                 Arc::clone(self.all_mounts().entry(skill.name.clone()).or_insert(made))
             }
         };
-        Ok(made.iter().map(|(mount, _)| mount.clone()).collect())
+        Ok(made.iter().map(|needed| needed.mount.clone()).collect())
     }
 
     /// Returns the paths that the steps of a skill changed.
@@ -158,23 +192,119 @@ impl NeededPaths {
     pub(crate) fn changed_paths(&self, skill: &PlannedSkill) -> Result<Vec<RelPath>, SkillCacheError> {
         let Some(mounts) = self.all_mounts().get(&skill.name).cloned() else { return Ok(vec![]) };
         let mut changed = Vec::new();
-        for (mount, baseline) in mounts.iter() {
-            let upper = Directory::open(&mount.source.upper())?;
-            let is_changed = match baseline {
-                Baseline::NoWrites => !upper.entries(1)?.is_empty(),
-                Baseline::Copy(seal) => prepared::source_state(upper.as_fd(), None)? != *seal,
-            };
-            if is_changed {
-                changed.push(mount.at.clone());
+        for needed in mounts.iter() {
+            if needed.is_changed()? {
+                changed.push(needed.mount.at.clone());
             }
         }
         Ok(changed)
     }
 
+    /// Returns the reason why workers cannot get a path of a skill.
+    pub(crate) fn worker_obstacle(&self, skill: &PlannedSkill) -> Option<String> {
+        skill.needs_paths.iter().find_map(|needed| match self.state_of(needed) {
+            Some(PathState::Stored(_)) => None,
+            Some(PathState::InTree { not_copied: Some(reason) }) => Some(reason.clone()),
+            Some(PathState::Unavailable(reason) | PathState::Unprepared(reason)) => Some(reason.clone()),
+            Some(PathState::InTree { not_copied: None }) | None => {
+                Some(format!("`{}` of `needs_paths` has no copy", needed.path))
+            }
+        })
+    }
+
+    /// Returns the stored paths that a worker gets for a step of a skill after checks with these commands: those of the
+    /// skill, and those with the program of a check.
+    pub(crate) fn for_worker(&self, skill: &PlannedSkill, checks: &[&Argv]) -> Vec<PathForWorker> {
+        let mut paths: Vec<PathForWorker> = Vec::new();
+        for (needed, state) in self.states() {
+            let PathState::Stored(held) = state else { continue };
+            let is_of_skill = skill.needs_paths.contains(needed);
+            let overlaps = |known: &NeededPath| {
+                let (one, other) = (Path::new(known.path.as_str()), Path::new(needed.path.as_str()));
+                one.starts_with(other) || other.starts_with(one)
+            };
+            let is_checked = || checks.iter().any(|cmd| has_program(&needed.path, cmd));
+            let is_for_checks_only = !is_of_skill && !skill.needs_paths.iter().any(overlaps) && is_checked();
+            let is_known = paths.iter().any(|known| known.at == needed.path);
+            if is_of_skill || (is_for_checks_only && !is_known) {
+                paths.push(PathForWorker { at: needed.path.clone(), held: Arc::clone(held), is_for_checks_only });
+            }
+        }
+        paths
+    }
+
+    /// Returns the writes of earlier steps of a skill to its paths: for each path, the directories of an overlay, oldest
+    /// first.
+    ///
+    /// # Errors
+    /// The state directory cannot be read, or the writes are not in such directories.
+    pub(crate) fn writes(&self, skill: &PlannedSkill) -> Result<Vec<(RelPath, Vec<PathBuf>)>, SkillCacheError> {
+        let Some(mounts) = self.all_mounts().get(&skill.name).cloned() else { return Ok(vec![]) };
+        let mut writes = Vec::new();
+        for needed in mounts.iter().filter(|needed| needed.is_changed().unwrap_or(true)) {
+            let at = &needed.mount.at;
+            if let Baseline::Copy(_) = needed.baseline {
+                return Err(SkillCacheError::with_reason("list the changes of", at.as_str(), NO_OVERLAYS));
+            }
+            let newest = needed.mount.source.upper();
+            writes.push((at.clone(), needed.sealed.iter().rev().cloned().chain([newest]).collect()));
+        }
+        Ok(writes)
+    }
+
+    /// Adds the writes of a step of a skill on a worker to a path, which `fill` creates in an empty directory of an overlay
+    /// for this owner. Later steps of the skill see them.
+    ///
+    /// # Errors
+    /// The state directory cannot be written, there are no overlays, or `fill` fails.
+    pub(crate) fn add_writes<E: From<SkillCacheError>>(
+        &self,
+        (caches, space): (&RunCaches, &RunSpace),
+        (skill, path): (&PlannedSkill, &RelPath),
+        fill: impl FnOnce(BorrowedFd<'_>, Option<(u32, u32)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.mounts(caches, skill)?;
+        let known = self.all_mounts().get(&skill.name).cloned().unwrap_or_default();
+        let Some(position) = known.iter().position(|needed| needed.mount.at == *path) else {
+            return Err(SkillCacheError::with_reason("change", path.as_str(), "it is not mounted").into());
+        };
+        let needed = &known[position];
+        let CacheSource::Layers { lowers, .. } = &needed.mount.source else {
+            return Err(SkillCacheError::with_reason("change", path.as_str(), NO_OVERLAYS).into());
+        };
+        let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
+        let filled = room.join(CACHE_UPPER);
+        let directory = Directory::open(&filled).map_err(SkillCacheError::from)?;
+        let owner = caches.copies_owner();
+        fill(directory.as_fd(), owner)?;
+        prepared::set_owner(&directory, owner)?;
+        // No sandbox may have an overlay while its directories change their roles.
+        space.release_cache(&needed.mount.source);
+        let upper = Directory::open(&needed.mount.source.upper()).map_err(SkillCacheError::from)?;
+        let is_empty = upper.entries(1).map_err(SkillCacheError::from)?.is_empty();
+        let mut newer = vec![filled];
+        if !is_empty {
+            prepared::seal_writes(&upper, caches.committed_owner())?;
+            newer.push(needed.mount.source.upper());
+        }
+        let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
+        let source = CacheSource::Layers { room, lowers: newer.iter().chain(lowers).cloned().collect() };
+        let replaced = NeededMount {
+            mount: CacheMount { at: path.clone(), source },
+            baseline: needed.baseline.clone(),
+            sealed: newer.into_iter().chain(needed.sealed.iter().cloned()).collect(),
+        };
+        let mut mounts = (*known).clone();
+        mounts[position] = replaced;
+        self.all_mounts().insert(skill.name.clone(), Arc::new(mounts));
+        Ok(())
+    }
+
     /// Releases the mounts of all skills, so that their layers can be removed. Skills that run later get new ones.
     pub(crate) fn release_mounts(&self, space: &RunSpace) {
         let released = std::mem::take(&mut *self.all_mounts());
-        released.values().flat_map(|mounts| mounts.iter()).for_each(|(mount, _)| space.release_cache(&mount.source));
+        let mounts = released.values().flat_map(|mounts| mounts.iter());
+        mounts.for_each(|needed| space.release_cache(&needed.mount.source));
     }
 
     /// Returns the record of the stored paths.
@@ -184,20 +314,25 @@ impl NeededPaths {
             .iter()
             .filter_map(|(needed, state)| match state {
                 PathState::Stored(held) => Some(record_input(&needed.path, held)),
-                PathState::InTree | PathState::Unavailable(_) | PathState::Unprepared(_) => None,
+                PathState::InTree { .. } | PathState::Unavailable(_) | PathState::Unprepared(_) => None,
             })
             .collect();
         inputs.dedup();
         inputs
     }
 
-    fn all_mounts(&self) -> MutexGuard<'_, BTreeMap<SkillName, Arc<NeededMounts>>> {
+    fn all_mounts(&self) -> MutexGuard<'_, BTreeMap<SkillName, Arc<Vec<NeededMount>>>> {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Returns whether the program of a command is in a path.
+fn has_program(path: &RelPath, cmd: &Argv) -> bool {
+    cmd.program().strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// Returns the mount of a stored path, with a new directory for the writes.
-fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<(CacheMount, Baseline), SkillCacheError> {
+fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<NeededMount, SkillCacheError> {
     let (_, room) = caches.create_room()?;
     let (source, baseline) = match &caches.form {
         CacheForm::Layers => (CacheSource::Layers { room, lowers: vec![held.content.clone()] }, Baseline::NoWrites),
@@ -208,7 +343,7 @@ fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<(CacheMo
             (CacheSource::Directory(copy), Baseline::Copy(seal))
         }
     };
-    Ok((CacheMount { at: path.clone(), source }, baseline))
+    Ok(NeededMount { mount: CacheMount { at: path.clone(), source }, baseline, sealed: Vec::new() })
 }
 
 /// Opens a directory of the state directory for reading.

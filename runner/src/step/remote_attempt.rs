@@ -1,36 +1,38 @@
 //! Runs an attempt of a step on a worker of the cluster, and turns the worker's report into the result of the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proctor_core::model::outcome::Termination;
-use proctor_core::model::plan::{PlannedCheck, PlannedSkill, PlannedStep};
+use proctor_core::model::plan::{Argv, PlannedCheck, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, StreamEvidence};
 use proctor_core::reuse::WorkerInputs;
 use proctor_core::text::redact::Redactor;
 use proctor_git::files::paths;
-use proctor_remote::Bytes;
-use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentReport, AgentRequest, LayerChange, LayerChangeKind};
-use proctor_sandbox::layer_changes::{LayerBounds, read_directory};
+use proctor_remote::{Bytes, MerkleTree};
+use proctor_sandbox::agent::{AGENT_PROTOCOL, AgentCommand, AgentNeededPath, AgentReport, AgentRequest, LayerChange};
+use proctor_sandbox::layer_changes::fill_directory;
 use proctor_sandbox::{FileBatches, Layer, Policy, Unsealed};
 
 use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
     GitObjectSource, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, clean_texts,
-    examine_checks, git_tree, input_tree, received_stream, require_own_report, worker_evidence, worker_text,
+    examine_checks, git_tree, input_tree, needed_path_tree, received_stream, require_own_report, worker_evidence,
+    worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveWriter;
+use crate::step::needed_paths::PathForWorker;
 use crate::step::output::store_received;
+use crate::step::worker_paths::{CHANGES, SplitChanges, read_layers, split_changes};
+use crate::store::caches::SkillCacheError;
 use crate::store::directory::random_u64;
 
-/// Bounds on the files that travel between this machine and a worker: those that earlier steps left, and those that the
-/// step writes.
-const CHANGES: LayerBounds = LayerBounds { entries: 200_000, bytes: 256 << 20 };
 /// Maximum size of an output stream that a worker returns, in bytes.
 const MAX_STREAM: u64 = 64 << 20;
 /// Minimum size of an output stream that a worker may return, in bytes: its ends are shown in any case.
@@ -62,6 +64,8 @@ struct DescribedStep {
     /// The toolchain checks in the request.
     checks: Vec<PlannedCheck>,
     trees: RemoteTrees,
+    /// The needed paths in the request.
+    needed_paths: Vec<Arc<MerkleTree>>,
     /// The properties of the worker.
     platform: BTreeMap<String, String>,
 }
@@ -86,6 +90,12 @@ impl From<RemoteFailure> for NotExecuted {
     }
 }
 
+impl From<SkillCacheError> for NotExecuted {
+    fn from(error: SkillCacheError) -> Self {
+        Self::Refused(format!("the needed paths: {}", one_line(&error)))
+    }
+}
+
 fn refused(error: &impl std::error::Error) -> NotExecuted {
     NotExecuted::Refused(one_line(error))
 }
@@ -103,8 +113,8 @@ impl StepOnWorker<'_> {
         let executor = self.executor()?;
         let described = self.describe().await?;
         let sent = self.inputs_of(executor, &described);
-        let DescribedStep { request, checks, trees, platform } = described;
-        let (layers, content) = read_layers(stack).await?;
+        let DescribedStep { request, checks, trees, needed_paths, platform } = described;
+        let (layers, content) = self.read_layers(stack, step_paths(&request)).await?;
         let commands = request.checks.iter().chain([&request.step]);
         let timeouts = commands.map(|command| command.timeout_ms.saturating_add(command.grace_ms));
         let job = RemoteJob {
@@ -114,6 +124,7 @@ impl StepOnWorker<'_> {
             layers: content,
             tree: trees.tree,
             git: trees.git,
+            needed_paths,
             no_git_objects: trees.no_git_objects,
             platform,
         };
@@ -133,7 +144,7 @@ impl StepOnWorker<'_> {
     }
 
     fn inputs_of(&self, executor: &RemoteExecutor, described: &DescribedStep) -> Option<WorkerInputs> {
-        let DescribedStep { request, trees, platform, .. } = described;
+        let DescribedStep { request, trees, needed_paths, platform, .. } = described;
         let server = &self.remote.settings.server;
         Some(WorkerInputs {
             endpoint: server.endpoint.clone(),
@@ -143,6 +154,12 @@ impl StepOnWorker<'_> {
             request: self.context.reuse.as_ref()?.request_digest(request),
             tree: trees.tree.root.sha256.clone(),
             git: trees.git.as_ref().map(|git| git.identity.clone()),
+            needed_paths: request
+                .needed_paths
+                .iter()
+                .zip(needed_paths)
+                .map(|(needed, tree)| (needed.at.to_string(), tree.root.sha256.clone()))
+                .collect(),
         })
     }
 
@@ -153,10 +170,6 @@ impl StepOnWorker<'_> {
     /// Describes the step for a worker, without the files of earlier steps.
     async fn describe(&self) -> Result<DescribedStep, NotExecuted> {
         let Self { remote, context, skill, step, policy } = self;
-        if !skill.needs_paths.is_empty() {
-            let reason = format!("skill `{}` has `needs_paths`, which workers do not get", skill.name);
-            return Err(NotExecuted::Refused(reason));
-        }
         let checks = remote.checks(skill, step);
         let request = AgentRequest {
             version: AGENT_PROTOCOL,
@@ -167,14 +180,50 @@ impl StepOnWorker<'_> {
             checks: checks.iter().map(|check| self.check_command(check)).collect(),
             layers: Vec::new(),
             caches: skill.caches.clone(),
+            needed_paths: Vec::new(),
             has_git: false,
             max_changes_bytes: CHANGES.bytes,
         };
         require_no_secret(&request, context.redactor())?;
         let trees = self.trees().await?;
-        let request = AgentRequest { has_git: trees.git.is_some(), ..request };
+        let (paths, needed_paths) = self.needed_paths(&checks).await?;
+        let request = AgentRequest { has_git: trees.git.is_some(), needed_paths: paths, ..request };
         let platform = remote.settings.platform_of(&skill.platform, &skill.container);
-        Ok(DescribedStep { request, checks, trees, platform })
+        Ok(DescribedStep { request, checks, trees, needed_paths, platform })
+    }
+
+    /// Returns the needed paths that the worker gets, and their content.
+    async fn needed_paths(
+        &self,
+        checks: &[PlannedCheck],
+    ) -> Result<(Vec<AgentNeededPath>, Vec<Arc<MerkleTree>>), NotExecuted> {
+        let Self { remote, context, skill, .. } = self;
+        if let Some(reason) = context.needed_paths.worker_obstacle(skill) {
+            return Err(NotExecuted::Refused(reason));
+        }
+        let commands: Vec<&Argv> = checks.iter().map(|check| &check.run.cmd).collect();
+        let (mut paths, mut trees) = (Vec::new(), Vec::new());
+        for PathForWorker { at, held, is_for_checks_only } in context.needed_paths.for_worker(skill, &commands) {
+            let content = held.record.content.sha256.clone();
+            let tree = remote.needed_paths.tree_of(&content, move || needed_path_tree(&held)).await;
+            trees.push(tree.map_err(|reason| NotExecuted::Refused(format!("the needed path `{at}` {reason}")))?);
+            paths.push(AgentNeededPath { at, is_for_checks_only });
+        }
+        Ok((paths, trees))
+    }
+
+    /// Reads the files that earlier steps left, oldest first.
+    async fn read_layers(
+        &self,
+        stack: &LayerStack,
+        needed: Vec<RelPath>,
+    ) -> Result<(Vec<Vec<LayerChange>>, Bytes), NotExecuted> {
+        let (context, skill, stack) = (Arc::clone(self.context), self.skill.clone(), stack.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let writes = context.needed_paths.writes(&skill)?;
+            read_layers(&stack, &needed, &writes).map_err(|error| refused(&error))
+        });
+        work.await.unwrap_or_else(|error| Err(NotExecuted::Refused(error.to_string())))
     }
 
     /// Returns the step's command as the worker runs it.
@@ -251,7 +300,7 @@ impl StepOnWorker<'_> {
         outputs: RemoteOutputs,
         live: Option<[LiveWriter; 2]>,
     ) -> Result<RemoteAttempt, NotExecuted> {
-        let Self { remote, context, step, .. } = self;
+        let Self { remote, context, skill, step, .. } = self;
         let RemoteOutputs { action, report, stdout, stderr, changes } = outputs;
         require_own_report(&job.request, &report).map_err(|fault| refused(&fault))?;
         let toolchains = examine_checks(&checks, &report).map_err(|fault| refused(&fault))?;
@@ -273,7 +322,9 @@ impl StepOnWorker<'_> {
         if let Some(error) = changes_error {
             return Err(NotExecuted::Refused(format!("the files of the step are not known: {}", worker_text(&error))));
         }
-        let (shared, keep) = (Arc::clone(context), step.limits.output.get_or_max());
+        let SplitChanges { tree, needed } =
+            split_changes(list, &step_paths(&job.request)).map_err(|error| refused(&error))?;
+        let (shared, skill, keep) = (Arc::clone(context), (*skill).clone(), step.limits.output.get_or_max());
         let work = move || {
             let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
             let store = |stream, content: &Bytes, live| -> Result<StreamEvidence, NotExecuted> {
@@ -285,11 +336,19 @@ impl StepOnWorker<'_> {
             let streams = [store(&out, &stdout, live_out)?, store(&err, &stderr, live_err)?];
             let facts = &shared.tree.repository.facts;
             let upper = shared.space.new_layer(shared.launcher.host(), facts).map_err(|error| refused(&error))?;
-            match upper.fill(&list, changes.as_ref(), CHANGES) {
+            let mut filled = upper.fill(&tree, changes.as_ref(), CHANGES).map_err(|error| refused(&error));
+            for (path, list) in &needed {
+                let fill = |to: BorrowedFd<'_>, owner| {
+                    fill_directory(to, owner, list, changes.as_ref(), CHANGES).map_err(|error| refused(&error))
+                };
+                let place = (&shared.caches, &shared.space);
+                filled = filled.and_then(|()| shared.needed_paths.add_writes(place, (&skill, path), fill));
+            }
+            match filled {
                 Ok(()) => Ok((streams, upper)),
-                Err(error) => {
+                Err(reason) => {
                     drop(upper.seal().discard());
-                    Err(refused(&error))
+                    Err(reason)
                 }
             }
         };
@@ -337,32 +396,10 @@ async fn describe_trees(context: &Arc<RunContext>, source: GitObjectSource) -> R
     work.await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-/// Reads the files that earlier steps left, oldest first.
-async fn read_layers(stack: &LayerStack) -> Result<(Vec<Vec<LayerChange>>, Bytes), NotExecuted> {
-    if stack.uppers().is_empty() {
-        return Ok((Vec::new(), Bytes::new()));
-    }
-    let stack = stack.clone();
-    let work = tokio::task::spawn_blocking(move || {
-        let (mut layers, mut content) = (Vec::new(), Vec::new());
-        for upper in stack.uppers().into_iter().rev() {
-            let start = content.len() as u64;
-            let bounds = LayerBounds { bytes: CHANGES.bytes.saturating_sub(start), ..CHANGES };
-            let mut changes =
-                read_directory(upper, bounds, &|_| false, &mut content).map_err(|error| refused(&error))?;
-            changes.iter_mut().for_each(|change| move_content(change, start));
-            layers.push(changes);
-        }
-        Ok((layers, Bytes::from(content)))
-    });
-    work.await.unwrap_or_else(|error| Err(NotExecuted::Refused(error.to_string())))
-}
-
-/// Moves the content of a file of a layer, whose positions count from the layer's own content.
-fn move_content(change: &mut LayerChange, start: u64) {
-    if let LayerChangeKind::File { offset, .. } = &mut change.kind {
-        *offset += start;
-    }
+/// Returns the needed paths that the step of a request sees.
+fn step_paths(request: &AgentRequest) -> Vec<RelPath> {
+    let paths = request.needed_paths.iter().filter(|needed| !needed.is_for_checks_only);
+    paths.map(|needed| needed.at.clone()).collect()
 }
 
 /// Returns whether a path of the tree is its git directory or below it.

@@ -119,6 +119,11 @@ pub(crate) async fn store_result(
             if recheck == Recheck::OnWorker && evidence.outcome.is_failure() {
                 return refute(reuse, &key.key, refutation(skill, evidence, recheck));
             }
+            if let Some(obstacle) = changed_paths_obstacle(context, skill).await {
+                tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
+                reuse.keep_obstacle(&key.key, &obstacle);
+                return not_stored();
+            }
             return store_worker_result(context, key, (skill, evidence), (sent, has_files)).await;
         }
     };
@@ -128,13 +133,7 @@ pub(crate) async fn store_result(
     if checks && evidence.outcome.is_failure() && !recheck.has_run_out(evidence) {
         return refute(reuse, &key, refutation(skill, evidence, recheck));
     }
-    // A step that changes a needed path has another effect than its stored result.
-    let obstacle = match context.changed_needed_paths(skill).await {
-        Ok(paths) if paths.is_empty() => None,
-        Ok(paths) => Some(ReuseObstacle::ChangedPaths { paths }),
-        Err(message) => Some(ReuseObstacle::NotObserved { message }),
-    };
-    if let Some(obstacle) = obstacle {
+    if let Some(obstacle) = changed_paths_obstacle(context, skill).await {
         tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
         reuse.keep_obstacle(&key, &obstacle);
         return not_stored();
@@ -183,6 +182,16 @@ pub(crate) async fn store_result(
         Box::pin(exchange.publish(draft)).await;
     }
     outcome
+}
+
+/// Returns why no result is stored if a step of the skill has changed a needed path: it has another effect than its stored
+/// result.
+async fn changed_paths_obstacle(context: &Arc<RunContext>, skill: &PlannedSkill) -> Option<ReuseObstacle> {
+    match context.changed_needed_paths(skill).await {
+        Ok(paths) if paths.is_empty() => None,
+        Ok(paths) => Some(ReuseObstacle::ChangedPaths { paths }),
+        Err(message) => Some(ReuseObstacle::NotObserved { message }),
+    }
 }
 
 /// Stores the result of an execution on a worker that got `sent`.

@@ -7,7 +7,7 @@ use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, StepEvidence, StepExecutor};
-use proctor_core::reuse::{MountedDirectory, ReuseObstacle, StoredResult};
+use proctor_core::reuse::{MountedContent, MountedDirectory, ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::Policy;
 
@@ -143,7 +143,7 @@ async fn unchanged_key(
         Err(message) => ReuseObstacle::NotObserved { message },
     };
     tracing::debug!(skill = %skill.name, step = %step.name, %obstacle, "no stored result is used");
-    context.reuse.as_ref()?.keep_obstacle(&key.key, &obstacle);
+    context.reuse.as_ref()?.keep_obstacle(key.of_next_execution(), &obstacle);
     None
 }
 
@@ -193,7 +193,7 @@ async fn worker_route(
     context: &Arc<RunContext>,
     (skill, step): (&PlannedSkill, &PlannedStep),
     (policy, files): (&Policy, &StepFiles),
-    below: (&[MountedDirectory], &[Sha256Hex]),
+    (mounted, below): (&[MountedDirectory], &[Sha256Hex]),
 ) -> Option<WorkerRoute> {
     let remote = context.remote.get().filter(|remote| remote.executes(step))?;
     let reuse = context.reuse.as_ref()?;
@@ -203,11 +203,14 @@ async fn worker_route(
         Err(obstacle) => return Some(WorkerRoute { key: Err(obstacle), falls_back }),
     };
     let policy = &Policy { files: files.batches(step, policy), ..policy.clone() };
+    // The inputs of the worker name the needed paths.
+    let is_input = |mounted: &&MountedDirectory| matches!(mounted.content, MountedContent::NeededPath { .. });
+    let mounted: Vec<MountedDirectory> = mounted.iter().filter(|mounted| !is_input(mounted)).cloned().collect();
     let key = match (StepOnWorker { remote, context, skill, step, policy }).inputs().await {
         Ok(inputs) => {
             let inputs = inputs?;
             let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
-            let key = reuse.worker_key((skill, step), policy, &tolerated, below);
+            let key = reuse.worker_key((skill, step), policy, &tolerated, (&mounted, below));
             let programs = remote.programs_of(&inputs.platform);
             Ok(WorkerKey { key, inputs, max_age_ms, programs })
         }

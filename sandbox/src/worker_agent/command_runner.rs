@@ -15,10 +15,10 @@ use super::input_root::{InputRoot, WorkDirectory, home_directory};
 use super::mount_points::MountPoints;
 use super::stream_capture::StreamCapture;
 use super::termination_signals::TerminationSignals;
-use super::{outputs, tree_import};
+use super::{needed_paths, outputs, tree_import};
 use crate::agent::{
     AgentAttempt, AgentCommand, AgentRequest, AgentStream, CheckReport, GIT_DIRECTORY, LAYERS_CONTENT_FILE,
-    LayerChange, LayerChangeKind, REQUEST_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
+    LayerChange, LayerChangeKind, NEEDED_PATHS_DIRECTORY, REQUEST_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
 };
 use crate::host::{Host, HostConfig, RepoFacts};
 use crate::launcher::Launcher;
@@ -33,6 +33,8 @@ const MAX_CHECK_OUTPUT: usize = 16 << 10;
 const MAX_DISK: u64 = 64 << 30;
 /// Maximum number of entries in one earlier layer.
 const MAX_LAYER_ENTRIES: usize = 2_000_000;
+/// The directories in the input root that no command may see.
+const INPUT_DIRECTORIES: [&str; 3] = [TREE_DIRECTORY, GIT_DIRECTORY, NEEDED_PATHS_DIRECTORY];
 /// Size of a page, by which the size of a file in a run space is rounded up.
 const PAGE: u64 = 4096;
 
@@ -54,8 +56,8 @@ pub(super) struct CommandRunner<'a> {
 struct Places {
     /// The copy of the tree.
     tree: PathBuf,
-    /// An empty directory, which the checks see instead of the tree.
-    empty: PathBuf,
+    /// A directory that has only the needed paths. The checks see it instead of the tree.
+    for_checks: PathBuf,
     /// The path at which commands see the tree, if there are namespaces.
     repo: PathBuf,
     /// The path of the home directory of the step's user.
@@ -90,7 +92,8 @@ impl<'a> CommandRunner<'a> {
     ) -> Result<Self, AgentError> {
         let work = WorkDirectory::create(root)?;
         let tree = import_tree(request, root, &work)?;
-        let empty = work.create_directory("empty")?;
+        let for_checks = work.create_directory("for-checks")?;
+        needed_paths::import(request, root, &for_checks)?;
         let state_dir = work.create_directory("state")?;
         let helper = std::env::current_exe().map_err(AgentError::system("cannot find the agent's own program"))?;
         let home = home_directory().unwrap_or_else(|| state_dir.clone());
@@ -105,7 +108,7 @@ impl<'a> CommandRunner<'a> {
         };
         let space = RunSpace::create(&launcher, space)?;
         let layers = fill_layers(request, root, (&launcher, &space), &tree, disk_bytes)?;
-        let places = Places { repo: tree.clone(), home: request.home.clone(), tree, empty };
+        let places = Places { repo: tree.clone(), home: request.home.clone(), tree, for_checks };
         let mut runner =
             Self { request, root, signals, layers, space, launcher, places, mount_points: MountPoints::new(), work };
         runner.choose_paths()?;
@@ -138,9 +141,14 @@ impl<'a> CommandRunner<'a> {
         Ok(())
     }
 
-    /// Runs a check over an empty tree.
+    /// Puts the needed paths of the step into the tree. Must come after the checks.
+    pub(super) fn complete_tree(&self) -> Result<(), AgentError> {
+        needed_paths::place(self.request, &self.places.for_checks, &self.places.tree)
+    }
+
+    /// Runs a check over a tree that has only the needed paths.
     pub(super) fn run_check(&self, check: &AgentCommand) -> Result<CheckReport, AgentError> {
-        let tree = Tree { source: &self.places.empty, has_git: false, layers: &[], caches: Vec::new() };
+        let tree = Tree { source: &self.places.for_checks, has_git: false, layers: &[], caches: Vec::new() };
         let mut streams = Streams {
             stdout: StreamCapture::with_beginning(MAX_CHECK_OUTPUT),
             stderr: StreamCapture::with_beginning(MAX_CHECK_OUTPUT),
@@ -254,7 +262,7 @@ impl<'a> CommandRunner<'a> {
         let root = self.root.path();
         let mut hidden = vec![self.work.path().to_owned()];
         match self.is_root_of_file_system() {
-            true => hidden.extend([TREE_DIRECTORY, GIT_DIRECTORY].map(|name| root.join(name))),
+            true => hidden.extend(INPUT_DIRECTORIES.map(|name| root.join(name))),
             false => hidden.push(root.to_owned()),
         }
         hidden

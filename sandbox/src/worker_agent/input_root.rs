@@ -10,7 +10,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::agent_error::AgentError;
-use crate::agent::{CHANGES_CONTENT_FILE, GIT_DIRECTORY, REPORT_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY};
+use crate::agent::{
+    CHANGES_CONTENT_FILE, GIT_DIRECTORY, NEEDED_PATHS_DIRECTORY, REPORT_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
+};
 use crate::removal::remove_dir;
 
 /// Name of the directory in the input root in which the agent works.
@@ -22,6 +24,8 @@ const TMPFS: u64 = 0x0102_1994;
 const PAGE: u64 = 4096;
 /// The largest tree that is copied to memory.
 const SMALL: TreeSize = TreeSize { bytes: 128 << 20, entries: 50_000 };
+/// The directories in the input root that are copied.
+const INPUTS: [&str; 3] = [TREE_DIRECTORY, GIT_DIRECTORY, NEEDED_PATHS_DIRECTORY];
 /// Number of names that are tried for a directory outside of the input root.
 const MAX_TRIES: usize = 16;
 
@@ -141,7 +145,7 @@ impl WorkDirectory {
     /// enough space, because creating a file on a disk takes much longer. Otherwise, the directory is in the input
     /// root. If that is on a remote file system, or cannot be written, it is in `TMPDIR` or `/tmp`.
     pub(super) fn create(root: &InputRoot) -> Result<Self, AgentError> {
-        if let Some(size) = TreeSize::of_small([TREE_DIRECTORY, GIT_DIRECTORY].map(|name| root.path.join(name))) {
+        if let Some(size) = TreeSize::of_small(INPUTS.map(|name| root.path.join(name))) {
             let candidates = [temporary_directory(), "/tmp".into(), "/dev/shm".into()];
             let in_memory = candidates.iter().filter(|candidate| has_memory_for(candidate, size));
             if let Some(made) = in_memory.filter_map(|candidate| Self::create_in_temporary(candidate).ok()).next() {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::agent_error::AgentError;
 use super::input_root::InputRoot;
-use crate::agent::{AGENT_PROTOCOL, AgentRequest, REQUEST_FILE};
+use crate::agent::{AGENT_PROTOCOL, AgentNeededPath, AgentRequest, REQUEST_FILE};
 
 /// Maximum size of a request, in bytes. Most of a large one are the layers of earlier steps.
 const MAX_REQUEST_BYTES: u64 = 256 << 20;
@@ -15,6 +15,8 @@ const MAX_REQUEST_BYTES: u64 = 256 << 20;
 const MAX_CHECKS: usize = 256;
 /// Maximum number of caches.
 const MAX_CACHES: usize = 256;
+/// Maximum number of needed paths.
+const MAX_NEEDED_PATHS: usize = 256;
 /// Maximum number of earlier layers.
 const MAX_LAYERS: usize = 500;
 
@@ -48,6 +50,7 @@ fn parse(text: &[u8]) -> Result<AgentRequest, String> {
     for (what, count, max) in [
         ("checks", request.checks.len(), MAX_CHECKS),
         ("caches", request.caches.len(), MAX_CACHES),
+        ("needed paths", request.needed_paths.len(), MAX_NEEDED_PATHS),
         ("layers", request.layers.len(), MAX_LAYERS),
     ] {
         if count > max {
@@ -58,6 +61,11 @@ fn parse(text: &[u8]) -> Result<AgentRequest, String> {
         if !is_plain(path) {
             return Err(format!("`{}` is not an absolute path without `..`", path.display()));
         }
+    }
+    // A mount of the tree's own directory, or of its git directory, would hide both.
+    let hides = |path: &&AgentNeededPath| matches!(path.at.as_str().split('/').next(), Some("." | ".git"));
+    if let Some(bad) = request.needed_paths.iter().find(hides) {
+        return Err(format!("`{}` cannot be a needed path", bad.at));
     }
     Ok(request)
 }
@@ -82,7 +90,7 @@ mod tests {
                 "network": "deny", "limits": limits, "leaks": "warn", "timeout_ms": 1, "grace_ms": 1,
                 "max_output_bytes": 1,
             },
-            "checks": [], "layers": [], "caches": [], "has_git": false, "max_changes_bytes": 1,
+            "checks": [], "layers": [], "caches": [], "needed_paths": [], "has_git": false, "max_changes_bytes": 1,
         });
         change(&mut request);
         parse(request.to_string().as_bytes())
@@ -109,6 +117,10 @@ mod tests {
         for path in ["/", "r", "/r/../x", ""] {
             assert!(request(|request| request["repo"] = path.into()).expect_err("refused").contains("absolute"));
             assert!(request(|request| request["home"] = path.into()).expect_err("refused").contains("absolute"));
+        }
+        for path in [".", ".git", ".git/hooks"] {
+            let needed = serde_json::json!([{ "at": path, "is_for_checks_only": false }]);
+            assert!(request(|request| request["needed_paths"] = needed).expect_err("refused").contains("needed path"));
         }
         let many = vec!["c"; MAX_CACHES + 1];
         assert!(request(|request| request["caches"] = many.into()).expect_err("refused").contains("caches"));

@@ -308,6 +308,7 @@ pub(crate) fn request(step: AgentCommand) -> AgentRequest {
         checks: Vec::new(),
         layers: Vec::new(),
         caches: Vec::new(),
+        needed_paths: Vec::new(),
         has_git: false,
         max_changes_bytes: 1 << 20,
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::drift::display_path;
-use proctor_core::model::plan::{Ignored, NeededPath, PathSource, Plan, PlannedSkill, PlannedStep};
+use proctor_core::model::plan::{Ignored, NeededPath, PathSource, Plan, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::model::tier::Tier;
 use proctor_core::record::unverified_inputs::{InputShown, UnverifiedInput};
 use proctor_core::text::canonical;
@@ -77,7 +77,7 @@ impl Engine {
         }
         let doubt = |(_, state): &(NeededPath, PathState)| match state {
             PathState::Unavailable(reason) => Some(InconclusiveReason::NeededPath.with_message(reason.clone())),
-            PathState::InTree | PathState::Stored(_) | PathState::Unprepared(_) => None,
+            PathState::InTree { .. } | PathState::Stored(_) | PathState::Unprepared(_) => None,
         };
         let doubts = states.iter().filter_map(doubt).collect();
         context.needed_paths.set(states);
@@ -98,31 +98,53 @@ impl Engine {
         let is_in_tree = context.tree.source.is_worktree()
             && (plan.ignored == Ignored::Worktree || context.tree.private_copy.is_none());
         if is_in_tree && needed.source == PathSource::Worktree {
-            return state_in_tree(context, needed);
+            return match state_in_tree(context, needed) {
+                PathState::InTree { .. } if may_use_workers(context, plan, needed) => {
+                    let copied = self.copy_for_workers(context, needed).await;
+                    copied.unwrap_or_else(|reason| PathState::InTree { not_copied: Some(reason) })
+                }
+                state => state,
+            };
         }
         if let Some(hidden) = context.tree.snapshot.first_covered_in(path) {
-            let hidden = display_path(&hidden);
-            return PathState::Unavailable(format!(
-                "`{path}` of `needs_paths` would hide `{hidden}`, a part of the tree"
-            ));
+            return PathState::Unavailable(hidden_part(path, &hidden));
         }
         match &needed.source {
             PathSource::Worktree => {
-                let (shared, needed) = (Arc::clone(context), needed.clone());
-                let rights = self.worktree_rights(&context.tree.worktree);
-                let work = tokio::task::spawn_blocking(move || provide_from_worktree(&shared, &needed, rights?));
-                match work.await {
-                    Ok(Ok(held)) => PathState::Stored(Box::new(held)),
-                    Ok(Err(reason)) => PathState::Unavailable(reason),
-                    Err(error) => PathState::Unavailable(format!("`{path}` cannot be copied: {error}")),
-                }
+                let copied = self.copy_path(context, needed, KeyFilesRule::Required).await;
+                copied.unwrap_or_else(PathState::Unavailable)
             }
             PathSource::Prepare { run } => match self.prepare_path(context, plan, needed, run, preparation).await {
-                Ok(Some(held)) => PathState::Stored(Box::new(held)),
+                Ok(Some(held)) => PathState::Stored(Arc::new(held)),
                 Ok(None) => PathState::Unprepared(format!("a run would prepare `{path}` first, by `{}`", run.cmd)),
                 Err(reason) => PathState::Unavailable(reason),
             },
         }
+    }
+
+    /// Copies a path of a worktree that the run verifies, because workers get only stored paths. The steps on this machine
+    /// then see the same copy.
+    ///
+    /// # Errors
+    /// The reason why there is no copy.
+    async fn copy_for_workers(&self, context: &Arc<RunContext>, needed: &NeededPath) -> Result<PathState, String> {
+        if let Some(hidden) = context.tree.snapshot.first_covered_in(&needed.path) {
+            return Err(hidden_part(&needed.path, &hidden));
+        }
+        self.copy_path(context, needed, KeyFilesRule::Optional).await
+    }
+
+    async fn copy_path(
+        &self,
+        context: &Arc<RunContext>,
+        needed: &NeededPath,
+        rule: KeyFilesRule,
+    ) -> Result<PathState, String> {
+        let (shared, copied) = (Arc::clone(context), needed.clone());
+        let rights = self.worktree_rights(&context.tree.worktree);
+        let work = tokio::task::spawn_blocking(move || provide_from_worktree(&shared, &copied, rights?, rule));
+        let held = work.await.map_err(|error| format!("`{}` cannot be copied: {error}", needed.path))??;
+        Ok(PathState::Stored(Arc::new(held)))
     }
 
     /// Returns the rights with which the worktree must be readable, if they are not our own.
@@ -319,11 +341,29 @@ fn find_stored(context: &RunContext, scopes: &[PathScope]) -> Result<Option<Held
     Ok(None)
 }
 
+/// Returns whether a step that needs the path can run on a worker.
+fn may_use_workers(context: &RunContext, plan: &Plan, needed: &NeededPath) -> bool {
+    let Some(remote) = context.remote.get().filter(|_| context.tree.private_copy.is_some()) else { return false };
+    let users = plan.skills.iter().filter(|skill| skill.needs_paths.contains(needed));
+    users.flat_map(|skill| &skill.steps).any(|step| remote.executes(step))
+}
+
+fn hidden_part(path: &RelPath, hidden: &[u8]) -> String {
+    format!("`{path}` of `needs_paths` would hide `{}`, a part of the tree", display_path(hidden))
+}
+
+/// Whether a path is copied without key files. A run of the worktree verifies the files that are next to the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeyFilesRule {
+    Required,
+    Optional,
+}
+
 /// Returns the state of a path that a run of the worktree shows among the ignored files.
 fn state_in_tree(context: &RunContext, needed: &NeededPath) -> PathState {
     let path = &needed.path;
     match context.tree.repository.path().join(path.as_str()).symlink_metadata() {
-        Ok(_) => PathState::InTree,
+        Ok(_) => PathState::InTree { not_copied: None },
         Err(_) => PathState::Unavailable(format!("`{path}` is not in the worktree; create it, and run again")),
     }
 }
@@ -334,6 +374,7 @@ fn provide_from_worktree(
     context: &RunContext,
     needed: &NeededPath,
     rights: Option<StepRights>,
+    rule: KeyFilesRule,
 ) -> Result<HeldPath, String> {
     let (path, worktree) = (&needed.path, &context.tree.worktree);
     let missing = |reason: String| format!("`{path}` is not part of a commit, and {reason}");
@@ -344,6 +385,7 @@ fn provide_from_worktree(
     let in_tree = path_keys::of_tree(&context.tree.snapshot, needed).map_err(|error| missing(error.to_string()))?;
     let on_disk = path_keys::of_worktree(worktree, needed).map_err(|error| missing(one_line(&error)))?;
     match path_keys::differences(&in_tree, &on_disk).as_slice() {
+        [] if rule == KeyFilesRule::Optional => {}
         [] => path_keys::require_key(needed, &in_tree).map_err(|error| missing(error.to_string()))?,
         [one] => return Err(missing(format!("`{one}` differs from the file in the worktree"))),
         [one, others @ ..] => {

@@ -137,6 +137,7 @@ fn worker_key() -> WorkerKey {
         request: Sha256Hex::digest(b"request"),
         tree: Sha256Hex::digest(b"tree"),
         git: None,
+        needed_paths: BTreeMap::new(),
     };
     WorkerKey { key: Sha256Hex::digest(b"key"), inputs, max_age_ms: u64::MAX, programs: Vec::new() }
 }

@@ -5,12 +5,14 @@
 //! prepared/<name>/     one path; locked (shared) by the runs that use it
 //!   entry.json         its origin, its digest and its seal
 //!   content/           the directory that steps see
+//!   listing            the digests of its files, once a worker of a cluster needed it
 //! ```
 //!
 //! An entry appears by one rename of a complete, synced directory, and disappears by one rename. A kill at any point
 //! leaves a complete entry, or none. The next clean-up removes directories with other names.
 
 mod content;
+mod listing;
 mod stored_paths;
 
 use std::ffi::CString;
@@ -34,6 +36,7 @@ use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 
 pub(crate) use content::ContentDigest;
+pub(crate) use listing::{ListedEntry, ListedKind, PathListing};
 pub(super) use stored_paths::{StoredPath, is_path_in_use, remove_abandoned_paths, remove_path, stored_paths};
 
 /// Directory of the prepared paths, in that of all caches.
@@ -265,6 +268,24 @@ impl CacheStore {
         let to = Directory::open(&room.join(CACHE_UPPER))?;
         merge(&[source], to.as_fd(), MergeMode::Copy { owner })
     }
+}
+
+/// Prepares the writes of steps to a stored path, as `upper` directory of an overlay, for use below a new layer.
+///
+/// # Errors
+/// The directory cannot be read or changed.
+pub(crate) fn seal_writes(upper: &Directory, owner: Option<(u32, u32)>) -> Result<(), SkillCacheError> {
+    cache_layer::sanitize(upper.as_fd(), LayerRules { is_overlay: true, owner }).map(drop)
+}
+
+/// Gives a directory to the user who owns its content, if one is given.
+///
+/// # Errors
+/// The owner cannot be changed.
+pub(crate) fn set_owner(directory: &Directory, owner: Option<(u32, u32)>) -> Result<(), SkillCacheError> {
+    let Some((uid, gid)) = owner else { return Ok(()) };
+    let set = fs::fchown(directory, Some(fs::Uid::from_raw(uid)), Some(fs::Gid::from_raw(gid)));
+    Ok(set.map_err(StoreError::io("change the owner of", directory.name()))?)
 }
 
 /// Returns a digest of the state of a directory, which changes with each change of an entry in it. With `rights`,

@@ -60,7 +60,7 @@ impl SkillCacheError {
     }
 
     /// Creates an error with a reason of our own.
-    pub(super) fn with_reason(action: &'static str, path: &str, reason: &'static str) -> Self {
+    pub(crate) fn with_reason(action: &'static str, path: &str, reason: &'static str) -> Self {
         Self::Entry { action, path: path.to_owned(), source: io::Error::other(reason) }
     }
 }

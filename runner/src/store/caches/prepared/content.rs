@@ -51,17 +51,36 @@ pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<S
     Ok(Sha256Hex::from_raw(hash.finalize().into()))
 }
 
+/// The digests of one entry.
+pub(super) struct EntryDigests {
+    /// The sha256 of the bytes of a file, or of the target of a link.
+    pub(super) content: [u8; 32],
+    /// The size of a file, in bytes.
+    pub(super) bytes: u64,
+    /// The digest of the extended attributes that a step sees.
+    pub(super) attributes: [u8; 32],
+}
+
 /// Returns the digest of the content of all entries below `root`.
 pub(super) fn digest(root: BorrowedFd<'_>) -> Result<ContentDigest, SkillCacheError> {
+    digest_with(root, &mut |_, _| Ok(()))
+}
+
+/// Does the same as [`digest`], and calls `visit` with each entry, directories before their content.
+pub(super) fn digest_with(
+    root: BorrowedFd<'_>,
+    visit: &mut dyn FnMut(&WalkedEntry<'_>, &EntryDigests) -> Result<(), SkillCacheError>,
+) -> Result<ContentDigest, SkillCacheError> {
     let (mut hash, mut files, mut bytes) = (Sha256::new(), 0u64, 0u64);
     let mut buffer = vec![0; BUFFER];
     cache_layer::walk_entries(root, &mut |entry| {
         let (content, size) = entry_content(entry, &mut buffer)?;
+        let digests = EntryDigests { content, bytes: size, attributes: entry.attributes_digest()? };
         hash.update(u64::try_from(entry.path.len()).unwrap_or(u64::MAX).to_le_bytes());
         hash.update(entry.path);
         hash.update(entry.stat.st_mode.to_le_bytes());
         hash.update(content);
-        hash.update(entry.attributes_digest()?);
+        hash.update(digests.attributes);
         // The number of links of a directory depends on the file system.
         let links = if entry.kind().is_dir() { 0 } else { entry.stat.st_nlink };
         hash.update(links.to_le_bytes());
@@ -69,7 +88,7 @@ pub(super) fn digest(root: BorrowedFd<'_>) -> Result<ContentDigest, SkillCacheEr
             files += 1;
             bytes = bytes.saturating_add(size);
         }
-        Ok(())
+        visit(entry, &digests)
     })?;
     Ok(ContentDigest { sha256: Sha256Hex::from_raw(hash.finalize().into()), files, bytes })
 }
