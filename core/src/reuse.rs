@@ -11,6 +11,7 @@ mod obstacle;
 mod shared;
 mod step_identity;
 mod stored_result;
+mod tree_listing;
 mod worker_inputs;
 
 pub use maintenance::{DamagedResult, DistrustedStep, ResultStats, ResultVerification};
@@ -27,4 +28,5 @@ pub use step_identity::{
     ResourceLimit, ShownTool, StepIdentity, processor_model,
 };
 pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};
+pub use tree_listing::{MAX_LISTING_BYTES, TreeDifference, TreeEntry, TreeListing};
 pub use worker_inputs::{WorkerChange, WorkerInputs};

@@ -25,5 +25,5 @@ pub use client::{Client, ClientConfig, Timeouts};
 pub use connection::{BadEndpoint, Credentials, Endpoint, TlsFiles};
 pub use error::RemoteError;
 pub use execution::{ExecutionLimits, ExecutionRequest};
-pub use merkle::{MAX_ENTRIES, MerkleError, MerkleTree, TreeBuilder};
+pub use merkle::{MAX_ENTRIES, MerkleError, MerkleTree, TreeBuilder, TreeEntry};
 pub use retry::RetryPolicy;

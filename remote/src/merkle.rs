@@ -74,6 +74,41 @@ impl MerkleTree {
     }
 }
 
+/// An entry of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeEntry {
+    /// The path.
+    pub path: String,
+    /// A digest of the content, and of whether a file is executable. For a link, that of its target.
+    pub sha256: Sha256Hex,
+    /// True for a directory.
+    pub is_directory: bool,
+}
+
+impl MerkleTree {
+    /// Returns all entries of the tree, except those in directories whose blobs are elsewhere.
+    pub fn entries(&self) -> Vec<TreeEntry> {
+        let (mut entries, mut open) = (Vec::new(), vec![(String::new(), self.root.clone())]);
+        while let Some((path, digest)) = open.pop() {
+            let Some(BlobSource::Bytes(content)) = self.blobs.get(&digest) else { continue };
+            let Ok(directory) = Directory::decode(content.clone()) else { continue };
+            let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+            for node in &directory.directories {
+                let Ok(digest) = BlobDigest::from_message(node.digest.as_ref()) else { continue };
+                let path = at(&node.name);
+                entries.push(TreeEntry { path: path.clone(), sha256: digest.sha256.clone(), is_directory: true });
+                open.push((path, digest));
+            }
+            let files = directory.files.iter().map(|node| (&node.name, node.encode_to_vec()));
+            let links = directory.symlinks.iter().map(|node| (&node.name, node.encode_to_vec()));
+            for (name, node) in files.chain(links) {
+                entries.push(TreeEntry { path: at(name), sha256: Sha256Hex::digest(&node), is_directory: false });
+            }
+        }
+        entries
+    }
+}
+
 struct TreeReader {
     blobs: BTreeMap<BlobDigest, BlobSource>,
     entries: usize,
@@ -187,6 +222,22 @@ mod tests {
         assert_ne!(changed.root, before.root);
         fs::set_permissions(top.path().join("sub/a"), fs::Permissions::from_mode(0o755)).expect("executable");
         assert_ne!(MerkleTree::read(top.path()).expect("a tree").root, changed.root);
+    }
+
+    #[test]
+    fn entries_have_digests_of_everything_in_them() {
+        let (top, before) = tree(&["a", "b"]);
+        let digests = |tree: &MerkleTree| -> BTreeMap<String, Sha256Hex> {
+            tree.entries().into_iter().map(|entry| (entry.path, entry.sha256)).collect()
+        };
+        let of_before = digests(&before);
+        assert_eq!(of_before.keys().collect::<Vec<_>>(), ["link", "sub", "sub/a", "sub/b"]);
+        assert_eq!(before.entries().iter().filter(|entry| entry.is_directory).count(), 1);
+        fs::set_permissions(top.path().join("sub/a"), fs::Permissions::from_mode(0o755)).expect("executable");
+        let now = digests(&MerkleTree::read(top.path()).expect("a tree"));
+        let changed: Vec<_> =
+            now.iter().filter(|(path, digest)| of_before[*path] != **digest).map(|(path, _)| path).collect();
+        assert_eq!(changed, ["sub", "sub/a"]);
     }
 
     #[test]

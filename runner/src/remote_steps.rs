@@ -11,7 +11,7 @@ mod worker_report;
 
 pub(crate) use clients::RemoteClients;
 pub(crate) use executor::{AgentProgram, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs};
-pub(crate) use input_root::{git_tree, input_tree};
+pub(crate) use input_root::{GitTree, git_tree, input_tree, list_tree};
 pub(crate) use needed_paths::needed_path_tree;
 pub(crate) use remote_run::{GitObjectSource, RemoteRun, RemoteTrees};
 pub(crate) use worker_report::{

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::reuse::tree_listing::TreeDifference;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
@@ -43,27 +44,40 @@ pub enum WorkerChange {
     Agent,
     /// The request to the agent has changed.
     Request,
-    /// The tree has changed.
-    Tree,
-    /// The git directory has changed.
-    Git,
+    /// The tree has changed; with the first difference, if it is known.
+    Tree(Option<TreeDifference>),
+    /// The git directory has changed; with the first difference, if it is known.
+    Git(Option<TreeDifference>),
     /// A needed path has changed.
     NeededPath(String),
 }
 
 impl fmt::Display for WorkerChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NeededPath(path) => return write!(f, "the content of the needed path `{path}` has changed"),
-            Self::Cluster => "the cluster is another one (`endpoint` or `instance` of `[remote_executor]`)",
-            Self::Platform => "the properties of the worker have changed (`platform`, `container`)",
-            Self::Agent => "the agent program has changed",
-            Self::Request => {
-                "the request to the worker has changed (`path` of `[remote_executor]`, or a toolchain check)"
+        let shown = |difference: &Option<TreeDifference>| {
+            difference.as_ref().map(|difference| format!(": {difference}")).unwrap_or_default()
+        };
+        match self {
+            Self::Cluster => {
+                f.write_str("the cluster is another one (`endpoint` or `instance` of `[remote_executor]`)")
             }
-            Self::Tree => "the tree has changed, and a worker does not report which files a step reads",
-            Self::Git => "the git directory has changed (HEAD, its refs, the index or the config)",
-        })
+            Self::Platform => f.write_str("the properties of the worker have changed (`platform`, `container`)"),
+            Self::Agent => f.write_str("the agent program has changed"),
+            Self::Request => f.write_str(
+                "the request to the worker has changed (`path` of `[remote_executor]`, or a toolchain check)",
+            ),
+            Self::Tree(None) => {
+                f.write_str("the tree has changed, and a worker does not report which files a step reads")
+            }
+            Self::Tree(difference) => write!(
+                f,
+                "the tree has changed{}; a worker does not report which files a step reads",
+                shown(difference)
+            ),
+            Self::Git(None) => f.write_str("the git directory has changed (HEAD, its refs, the index or the config)"),
+            Self::Git(difference) => write!(f, "the git directory has changed{}", shown(difference)),
+            Self::NeededPath(path) => write!(f, "the content of the needed path `{path}` has changed"),
+        }
     }
 }
 
@@ -80,8 +94,8 @@ impl WorkerInputs {
             (*endpoint != now.endpoint || *instance != now.instance, WorkerChange::Cluster),
             (*platform != now.platform, WorkerChange::Platform),
             (*agent != now.agent, WorkerChange::Agent),
-            (*tree != now.tree, WorkerChange::Tree),
-            (*git != now.git, WorkerChange::Git),
+            (*tree != now.tree, WorkerChange::Tree(None)),
+            (*git != now.git, WorkerChange::Git(None)),
         ];
         let paths: BTreeSet<&String> = needed_paths.keys().chain(now.needed_paths.keys()).collect();
         let path = paths.into_iter().find(|path| needed_paths.get(*path) != now.needed_paths.get(*path));
@@ -122,8 +136,8 @@ mod tests {
             (WorkerInputs { platform: BTreeMap::new(), ..inputs() }, WorkerChange::Platform),
             (WorkerInputs { agent: other(), ..inputs() }, WorkerChange::Agent),
             (WorkerInputs { request: other(), ..inputs() }, WorkerChange::Request),
-            (WorkerInputs { tree: other(), ..inputs() }, WorkerChange::Tree),
-            (WorkerInputs { git: None, ..inputs() }, WorkerChange::Git),
+            (WorkerInputs { tree: other(), ..inputs() }, WorkerChange::Tree(None)),
+            (WorkerInputs { git: None, ..inputs() }, WorkerChange::Git(None)),
             (with_paths(&[(".venv", "one"), ("deps", "other")]), path("deps")),
             (with_paths(&[(".venv", "one")]), path("deps")),
             (with_paths(&[(".venv", "one"), ("deps", "two"), ("new", "three")]), path("new")),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::{EntryKind, display_path};
+use proctor_core::reuse::{TreeEntry, TreeListing};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
 use proctor_remote::{BlobDigest, BlobSource, MerkleError, MerkleTree, TreeBuilder};
@@ -100,12 +101,22 @@ pub(crate) fn input_tree(
 }
 
 /// The git directory that a worker gets.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GitTree {
     pub(crate) tree: MerkleTree,
     /// A digest of the tree without the stat data in the index. They belong to the files of the private copy, and never match
     /// those of a worker.
     pub(crate) identity: Sha256Hex,
+    /// The entries of that tree.
+    pub(crate) listing: TreeListing,
+}
+
+/// Returns the list of a tree's entries.
+pub(crate) fn list_tree(tree: &MerkleTree) -> TreeListing {
+    TreeListing::new(tree.entries().into_iter().map(|entry| {
+        let proctor_remote::TreeEntry { path, sha256, is_directory } = entry;
+        TreeEntry { path, sha256, is_directory }
+    }))
 }
 
 /// Describes the git directory of a private copy with these objects; `None` if there is none. Blocks the thread.
@@ -118,8 +129,9 @@ pub(crate) fn git_tree(directory: &Path, objects: Option<&GitObjects>) -> Result
     }
     let tree = describe_git(directory, objects, |index| index)?;
     let entries = |index: Vec<u8>| entries_digest(&index).map_or(index, |entries| entries.to_vec());
-    let identity = describe_git(directory, objects, entries)?.root.sha256;
-    Ok(Some(GitTree { tree, identity }))
+    let without_stats = describe_git(directory, objects, entries)?;
+    let listing = list_tree(&without_stats);
+    Ok(Some(GitTree { tree, identity: without_stats.root.sha256, listing }))
 }
 
 /// Describes a git directory, with `index` applied to the content of its index.

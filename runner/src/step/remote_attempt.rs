@@ -29,6 +29,7 @@ use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveWriter;
 use crate::step::needed_paths::PathForWorker;
 use crate::step::output::store_received;
+use crate::step::reuse::worker::WorkerTrees;
 use crate::step::worker_paths::{CHANGES, SplitChanges, read_layers, split_changes};
 use crate::store::caches::SkillCacheError;
 use crate::store::directory::random_u64;
@@ -138,9 +139,12 @@ impl StepOnWorker<'_> {
     ///
     /// # Errors
     /// The cluster would not execute the step.
-    pub(crate) async fn inputs(&self) -> Result<Option<WorkerInputs>, NotExecuted> {
+    pub(crate) async fn inputs(&self) -> Result<Option<(WorkerInputs, WorkerTrees)>, NotExecuted> {
         let executor = self.executor()?;
-        Ok(self.inputs_of(executor, &self.describe().await?))
+        let described = self.describe().await?;
+        let inputs = self.inputs_of(executor, &described);
+        let RemoteTrees { tree, git, .. } = described.trees;
+        Ok(inputs.map(|inputs| (inputs, WorkerTrees { tree, git })))
     }
 
     fn inputs_of(&self, executor: &RemoteExecutor, described: &DescribedStep) -> Option<WorkerInputs> {

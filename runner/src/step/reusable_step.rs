@@ -208,11 +208,11 @@ async fn worker_route(
     let mounted: Vec<MountedDirectory> = mounted.iter().filter(|mounted| !is_input(mounted)).cloned().collect();
     let key = match (StepOnWorker { remote, context, skill, step, policy }).inputs().await {
         Ok(inputs) => {
-            let inputs = inputs?;
+            let (inputs, trees) = inputs?;
             let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
             let key = reuse.worker_key((skill, step), policy, &tolerated, (&mounted, below));
             let programs = remote.programs_of(&inputs.platform);
-            Ok(WorkerKey { key, inputs, max_age_ms, programs })
+            Ok(WorkerKey { key, inputs, trees, max_age_ms, programs })
         }
         // A run executes such a step on this machine.
         Err(_) if falls_back => return None,

@@ -8,6 +8,7 @@
 //! matter: its step is executed again. Only one process at a time removes results beyond the bound in bytes.
 
 pub(crate) mod maintenance;
+mod worker_trees;
 
 use std::fs;
 use std::io;

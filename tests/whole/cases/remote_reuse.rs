@@ -106,13 +106,13 @@ fn every_change_executes(env: &TestEnvironment) {
     let before = cluster.repo.read("README.md");
     cluster.repo.write("README.md", "no step reads it\n");
     let explained = explain(&cluster);
-    assert!(explained.contains("the tree has changed"), "{explained}");
+    assert!(explained.contains("the tree has changed: `README.md` differs; a worker"), "{explained}");
     assert!(!is_cached(&cluster) && is_cached(&cluster));
     cluster.repo.write("README.md", &before);
     assert!(is_cached(&cluster), "the result for the earlier tree is still stored");
     cluster.repo.git(&["commit", "--quiet", "--allow-empty", "--message=other"]);
     let explained = explain(&cluster);
-    assert!(explained.contains("the git directory has changed"), "{explained}");
+    assert!(explained.contains("the git directory has changed: `packed-refs` differs"), "{explained}");
     assert!(!is_cached(&cluster) && is_cached(&cluster));
     for (change, expected) in [
         ("platform = { unixUID = '1000', unixGID = '1000' }\n", "the properties of the worker"),

@@ -1,14 +1,16 @@
 //! Tests of the age of results, and of the identity of programs.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::model::enforcement::{Control, Tolerated};
 use proctor_core::record::evidence::{RemoteExecution, StepExecutor, WorkerEvidence};
 use proctor_core::reuse::{WorkerChange, WorkerInputs};
+use proctor_remote::TreeBuilder;
 use proctor_snapshot::EntryTree;
 
-use super::worker::WorkerKey;
+use super::worker::{WorkerKey, WorkerTrees};
 use super::*;
 
 const DAY_MS: u64 = SECONDS_PER_DAY * 1_000;
@@ -139,7 +141,8 @@ fn worker_key() -> WorkerKey {
         git: None,
         needed_paths: BTreeMap::new(),
     };
-    WorkerKey { key: Sha256Hex::digest(b"key"), inputs, max_age_ms: u64::MAX, programs: Vec::new() }
+    let trees = WorkerTrees { tree: Arc::new(TreeBuilder::default().finish()), git: None };
+    WorkerKey { key: Sha256Hex::digest(b"key"), inputs, trees, max_age_ms: u64::MAX, programs: Vec::new() }
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn result_of_a_worker_holds_for_what_the_worker_got() {
     found(&reuse, &key).expect("holds");
     let other = WorkerInputs { tree: Sha256Hex::digest(b"other"), ..key.inputs.clone() };
     let changed = found(&reuse, &WorkerKey { inputs: other.clone(), ..key.clone() });
-    assert!(matches!(changed, Err(NoResult::ChangedForWorkers(WorkerChange::Tree))), "{changed:?}");
+    assert!(matches!(changed, Err(NoResult::ChangedForWorkers(WorkerChange::Tree(None)))), "{changed:?}");
     let old = found(&store.at(third_day), &WorkerKey { max_age_ms: DAY_MS, ..key.clone() });
     assert!(matches!(old, Err(NoResult::TooOldOfWorkers)), "{old:?}");
     let old = found(&store.at(ninth_day), &key);

@@ -1,15 +1,22 @@
 //! Uses and stores the results of steps that ran on workers of a cluster.
 
+use std::sync::Arc;
+
 use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::enforcement::Tolerated;
 use proctor_core::record::evidence::WorkerProgram;
-use proctor_core::reuse::{MountedDirectory, WorkerInputs, worker_result_obstacle};
+use proctor_core::reuse::{MountedDirectory, WorkerChange, WorkerInputs, worker_result_obstacle};
+use proctor_remote::MerkleTree;
 use proctor_sandbox::agent::{AgentCommand, AgentRequest};
 
 use super::{
     NoResult, ObservedInputs, PlannedSkill, PlannedStep, Policy, ReuseObstacle, ReuseSearch, Sha256Hex, StepEvidence,
     StepReuse, StoredResult, is_trace_variable,
 };
+use crate::remote_steps::{GitTree, list_tree};
+
+/// The part of a git directory that contains objects.
+const GIT_OBJECTS: &str = "objects";
 
 /// The identity of the worker results that apply to a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +25,19 @@ pub(crate) struct WorkerKey {
     pub(crate) key: Sha256Hex,
     /// The inputs that a worker gets for the step.
     pub(crate) inputs: WorkerInputs,
+    /// The trees in these inputs.
+    pub(crate) trees: WorkerTrees,
     /// The maximum age of a result, in milliseconds.
     pub(crate) max_age_ms: u64,
     /// The programs that such workers have reported in this run.
     pub(crate) programs: Vec<WorkerProgram>,
+}
+
+/// The trees that a worker gets for a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WorkerTrees {
+    pub(crate) tree: Arc<MerkleTree>,
+    pub(crate) git: Option<Arc<GitTree>>,
 }
 
 impl StepReuse {
@@ -74,7 +90,8 @@ impl StepReuse {
             let Some((inputs, execution)) = result.worker.as_ref().zip(execution) else {
                 return Some(NoResult::NotStored);
             };
-            let change = inputs.first_change(&worker.inputs).map(NoResult::ChangedForWorkers);
+            let change = inputs.first_change(&worker.inputs).map(|change| self.with_difference(change, inputs, worker));
+            let change = change.map(NoResult::ChangedForWorkers);
             let program = || execution.worker.first_changed_program(&worker.programs);
             let change = change.or_else(|| Some(NoResult::ChangedProgram(program()?.to_owned())));
             change.or_else(|| self.is_dated(result, worker.max_age_ms).then_some(NoResult::TooOldOfWorkers))
@@ -82,6 +99,45 @@ impl StepReuse {
         let newest = self.holding_results(&worker.key, refusal, |_| true)?.swap_remove(0);
         self.mark_used(std::slice::from_ref(&newest));
         if self.is_chosen_for_recheck()? { Err(NoResult::RecheckOnWorker) } else { Ok(newest) }
+    }
+
+    /// Adds the first path that differs, if the caller wants to know it.
+    fn with_difference(&self, change: WorkerChange, stored: &WorkerInputs, now: &WorkerKey) -> WorkerChange {
+        if !self.request.is_preview {
+            return change;
+        }
+        match change {
+            WorkerChange::Tree(None) => {
+                let earlier = self.results.tree(&stored.tree);
+                WorkerChange::Tree(earlier.and_then(|earlier| {
+                    let current = list_tree(&now.trees.tree);
+                    earlier.first_difference(&current, None)
+                }))
+            }
+            WorkerChange::Git(None) => {
+                let earlier = stored.git.as_ref().and_then(|git| self.results.tree(git));
+                let current = now.trees.git.as_ref().map(|git| &git.listing);
+                WorkerChange::Git(earlier.zip(current).and_then(|(earlier, current)| {
+                    // The names of packs say less than those of the other files.
+                    let of_others = earlier.first_difference(current, Some(GIT_OBJECTS));
+                    of_others.or_else(|| earlier.first_difference(current, None))
+                }))
+            }
+            change => change,
+        }
+    }
+
+    /// Stores the lists of the trees that a worker got, which only serve to name a later difference.
+    fn keep_trees(&self, WorkerKey { inputs, trees, .. }: &WorkerKey) {
+        let of_git = inputs.git.as_ref().zip(trees.git.as_ref());
+        let kept = self.results.keep_tree(&inputs.tree, || list_tree(&trees.tree));
+        let kept = kept.and_then(|()| match of_git {
+            Some((identity, git)) => self.results.keep_tree(identity, || git.listing.clone()),
+            None => Ok(()),
+        });
+        if let Err(error) = kept {
+            tracing::debug!(%error, "the lists of the trees of a worker cannot be stored");
+        }
     }
 
     /// Stores the result of an execution on a worker that got `sent`, if it can be reused.
@@ -101,7 +157,7 @@ impl StepReuse {
 
     fn try_record_of_worker(
         &self,
-        WorkerKey { key, inputs, .. }: &WorkerKey,
+        worker @ WorkerKey { key, inputs, .. }: &WorkerKey,
         evidence: &StepEvidence,
         has_files: bool,
         (skill, sent): (&PlannedSkill, &WorkerInputs),
@@ -119,6 +175,7 @@ impl StepReuse {
         result.worker = Some(sent.clone());
         result.inputs_sha256 = result.digest_inputs();
         self.store(&result)?;
+        self.keep_trees(worker);
         Ok(result)
     }
 }
