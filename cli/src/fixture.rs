@@ -117,6 +117,7 @@ pub(crate) fn partly_checked(name: &str, cmd: &[&str]) -> StepEvidence {
         reused_executed_at: Some("2026-01-01T03:04:05.678Z".to_owned()),
         dependence: None,
         transparent_caches: Vec::new(),
+        origins: Vec::new(),
         covers_all: false,
     };
     StepEvidence { checked_files: Some(files), ..exited(name, cmd, 0) }

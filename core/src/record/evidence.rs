@@ -9,6 +9,7 @@ mod declared_reports;
 mod exit_code_field;
 mod input_enforcement;
 mod measured;
+mod result_origin;
 mod reuse_source;
 mod scope_coverage;
 mod step_end;
@@ -21,7 +22,8 @@ pub use checked_files::{CheckedFiles, FileDependence, MAX_NAMED_FILES};
 pub use declared_reports::{MAX_REPORT_BYTES, ReportEvidence, ReportFault, ReportState};
 pub use input_enforcement::InputEnforcement;
 pub use measured::Measured;
-pub use reuse_source::{CACHED, ResultOrigin, ReuseSource, cached_of_steps, cached_skill_note};
+pub use result_origin::ResultOrigin;
+pub use reuse_source::{CACHED, ReuseSource, cached_of_steps, cached_skill_note};
 pub use scope_coverage::covered_scope;
 pub use step_executor::{RemoteExecution, StepExecutor, WorkerEvidence, WorkerProgram};
 pub use tree_source::{TreeKind, TreeSource};
@@ -488,7 +490,7 @@ fn remove_measured_fields(step: &mut Json, outputs: bool) {
     let is_removed = |key: &str| MEASURED_FIELDS.contains(&key) || !outputs && is_output(key);
     remove_keys(step, is_removed);
     if let Some(files) = step.as_object_mut().and_then(|s| s.get_mut("checked_files")) {
-        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at" | "dependence"));
+        remove_keys(files, |key| matches!(key, "reused" | "reused_executed_at" | "origins" | "dependence"));
     }
     // The state of a control is stable. The mechanism is not, because it contains IDs and paths of this host.
     if let Some(Json::Object(controls)) = step.as_object_mut().and_then(|s| s.get_mut("enforcement")) {

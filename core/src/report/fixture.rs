@@ -73,6 +73,7 @@ pub(crate) fn partly_checked_step(name: &str) -> StepEvidence {
         reused_executed_at: Some("2026-01-02T03:04:05.678Z".to_owned()),
         dependence: None,
         transparent_caches: Vec::new(),
+        origins: Vec::new(),
         covers_all: false,
     };
     StepEvidence { checked_files: Some(files), ..passed_step(name) }

@@ -17,14 +17,20 @@ use prost::Message as _;
 use super::envelope;
 use super::keys::{KeyError, SigningKey, TrustedKeys};
 use crate::remote_server::{ServerError, connect_to};
+use crate::store::results::MAX_AGE;
 
 const PATH_SET_TYPE: &str = "application/vnd.proctor.path-set";
 const RECORD_TYPE: &str = "application/vnd.in-toto+json";
 /// The salt of the actions; a change of the exchange must change it.
 const SALT: &[u8] = b"proctor-shared-results-1";
 const RECORD_FILE: &str = "record.dsse";
+/// Suffixes of the names of path sets and of records.
+const PATH_SET_SUFFIX: &str = ".paths";
+const RECORD_SUFFIX: &str = ".dsse";
 /// Maximum number of path sets of one step.
 const MAX_PATH_SETS: usize = 16;
+/// Maximum number of records of a step with `per_file` for the same inputs.
+const MAX_RECORDS: usize = 16;
 /// Size of an envelope beyond its payload in base64, in bytes.
 const ENVELOPE_OVERHEAD: usize = 16 << 10;
 const MAX_PATH_SET_ENVELOPE: u64 = (MAX_PATH_SET_BYTES / 3 * 4 + ENVELOPE_OVERHEAD) as u64;
@@ -194,6 +200,29 @@ impl SharedResults {
         Ok(Some(self.open_record(&bytes, expected)))
     }
 
+    /// Returns the records of executions of a step with `per_file`.
+    ///
+    /// # Errors
+    /// The server does not answer, or returns wrong bytes.
+    pub(crate) async fn records(
+        &self,
+        expected: &ExpectedRecord<'_>,
+    ) -> Result<Vec<Verified<(SharedRecord, Sha256Hex)>>, RemoteError> {
+        let action = NamedAction::for_record(expected.strong);
+        let Some(result) = self.client.action_result(&action.digest, &[]).await? else { return Ok(Vec::new()) };
+        let files = result.output_files.iter().filter(|file| file.path.ends_with(RECORD_SUFFIX)).take(MAX_RECORDS);
+        let digests = files.filter_map(|file| BlobDigest::from_message(file.digest.as_ref()).ok());
+        let (mut wanted, mut total) = (BTreeSet::new(), 0u64);
+        for digest in digests.filter(|digest| digest.bytes <= MAX_RECORD_ENVELOPE) {
+            total = total.saturating_add(digest.bytes);
+            if total <= MAX_SEARCH_BYTES {
+                wanted.insert(digest);
+            }
+        }
+        let blobs = self.client.read(&wanted, MAX_SEARCH_BYTES).await?;
+        Ok(blobs.values().map(|bytes| self.open_record(bytes, expected)).collect())
+    }
+
     fn open_record(&self, bytes: &[u8], expected: &ExpectedRecord<'_>) -> Verified<(SharedRecord, Sha256Hex)> {
         let (payload, key) =
             envelope::open(bytes, RECORD_TYPE, &self.trusted).map_err(|refusal| format!("a record: {refusal}"))?;
@@ -221,6 +250,12 @@ impl SharedResults {
         blobs.insert(record_digest.clone(), BlobSource::Bytes(record.into()));
         blobs.extend(of_paths.blobs.iter().chain(&of_record.blobs).cloned());
         self.client.upload(&blobs).await?;
+        if !draft.record.files.is_empty() {
+            let now_ms = draft.record.executed_ms;
+            self.add_file(&of_record.digest, (&record_digest, now_ms), (RECORD_SUFFIX, MAX_RECORDS)).await?;
+            self.add_file(&of_paths.digest, (&paths_digest, now_ms), (PATH_SET_SUFFIX, MAX_PATH_SETS)).await?;
+            return Ok(true);
+        }
         // Stores the record first: a path set without a record would only cost other machines a request.
         let file = |path: &str, digest: &BlobDigest| OutputFile {
             path: path.to_owned(),
@@ -247,6 +282,68 @@ impl SharedResults {
         self.client.store_action_result(&of_paths.digest, result(files)).await?;
         Ok(true)
     }
+}
+
+impl SharedResults {
+    /// Adds a file to those of an action's result, for a step with `per_file`: executions of other files must not replace
+    /// each other. If two machines do this at the same time, one file is lost, and with it only hits.
+    async fn add_file(
+        &self,
+        action: &BlobDigest,
+        (digest, now_ms): (&BlobDigest, u64),
+        (suffix, max): (&str, usize),
+    ) -> Result<(), RemoteError> {
+        let known = self.client.action_result(action, &[]).await?.unwrap_or_default();
+        let mut kept = kept_files(&known, (digest, now_ms), (suffix, max));
+        let digests: Vec<BlobDigest> = kept.iter().map(|file| file.digest.clone()).collect();
+        let missing = self.client.find_missing(&digests).await?;
+        kept.retain(|file| !missing.contains(&file.digest));
+        let file = |kept: &KeptFile| OutputFile {
+            path: kept.name(suffix),
+            digest: Some(kept.digest.to_message()),
+            ..OutputFile::default()
+        };
+        let mut output_files: Vec<OutputFile> = kept.iter().map(file).collect();
+        output_files.sort_by(|one, other| one.path.cmp(&other.path));
+        self.client.store_action_result(action, ActionResult { output_files, ..ActionResult::default() }).await
+    }
+}
+
+/// A file of an action's result, whose name has the time at which it was stored. The server could change the time, and with
+/// it only hits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct KeptFile {
+    stored_ms: u64,
+    digest: BlobDigest,
+}
+
+impl KeptFile {
+    fn name(&self, suffix: &str) -> String {
+        format!("{:015}-{}{suffix}", self.stored_ms, &self.digest.sha256.as_str()[..8])
+    }
+
+    fn parse(file: &OutputFile, suffix: &str) -> Option<Self> {
+        let (time, _) = file.path.strip_suffix(suffix)?.split_once('-')?;
+        let digest = BlobDigest::from_message(file.digest.as_ref()).ok()?;
+        Some(Self { stored_ms: time.parse().ok()?, digest })
+    }
+}
+
+/// Returns a new file and those of the known ones that are kept: of the last days, the largest ones, which are about the most
+/// files of the step.
+fn kept_files(
+    known: &ActionResult,
+    (digest, now_ms): (&BlobDigest, u64),
+    (suffix, max): (&str, usize),
+) -> Vec<KeptFile> {
+    let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
+    let is_kept = |file: &KeptFile| file.digest != *digest && now_ms.saturating_sub(file.stored_ms) <= max_age_ms;
+    let known = known.output_files.iter().filter_map(|file| KeptFile::parse(file, suffix)).filter(is_kept);
+    let mut known: Vec<KeptFile> = known.collect();
+    known.sort_by_key(|file| std::cmp::Reverse((file.digest.bytes, file.stored_ms)));
+    known.truncate(max - 1);
+    known.push(KeptFile { stored_ms: now_ms, digest: digest.clone() });
+    known
 }
 
 fn is_first(result: &ActionResult, digest: &BlobDigest) -> bool {
@@ -284,5 +381,50 @@ impl NamedAction {
         let digest = BlobDigest::for_bytes(&action);
         let blob = |bytes: Vec<u8>| (BlobDigest::for_bytes(&bytes), BlobSource::Bytes(bytes.into()));
         Self { digest, blobs: vec![blob(command), blob(root), blob(action)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+    fn digest(content: &str, bytes: u64) -> BlobDigest {
+        BlobDigest { sha256: Sha256Hex::digest(content.as_bytes()), bytes }
+    }
+
+    fn result(files: &[KeptFile]) -> ActionResult {
+        let file = |kept: &KeptFile| OutputFile {
+            path: kept.name(RECORD_SUFFIX),
+            digest: Some(kept.digest.to_message()),
+            ..OutputFile::default()
+        };
+        ActionResult { output_files: files.iter().map(file).collect(), ..ActionResult::default() }
+    }
+
+    #[test]
+    fn records_of_few_files_do_not_replace_the_record_of_all() {
+        let mut known = ActionResult::default();
+        let all = digest("all", 10_000);
+        for number in 0..40u64 {
+            let new = if number == 0 { all.clone() } else { digest(&number.to_string(), 100 + number) };
+            let kept = kept_files(&known, (&new, number), (RECORD_SUFFIX, MAX_RECORDS));
+            assert!(kept.iter().any(|file| file.digest == all) && kept.last().map(|file| &file.digest) == Some(&new));
+            assert!(kept.len() <= MAX_RECORDS);
+            known = result(&kept);
+        }
+        let later = kept_files(&known, (&all, 8 * DAY_MS), (RECORD_SUFFIX, MAX_RECORDS));
+        assert_eq!(later, [KeptFile { stored_ms: 8 * DAY_MS, digest: all }], "the others are too old");
+    }
+
+    #[test]
+    fn other_files_are_left_out() {
+        let mut known = result(&[KeptFile { stored_ms: 5, digest: digest("a", 1) }]);
+        for path in ["record.dsse", "x-1.dsse", "00.paths"] {
+            known.output_files.push(OutputFile { path: path.to_owned(), ..known.output_files[0].clone() });
+        }
+        let kept = kept_files(&known, (&digest("b", 1), 6), (RECORD_SUFFIX, MAX_RECORDS));
+        assert_eq!(kept.iter().map(|file| file.stored_ms).collect::<Vec<_>>(), [5, 6]);
     }
 }

@@ -102,6 +102,17 @@ impl SharedRun {
         self.accept(found)
     }
 
+    /// Returns the records of executions of a step with `per_file`, each with the id of the key that signed it.
+    pub(crate) async fn records(
+        &self,
+        expected: &proctor_core::reuse::ExpectedRecord<'_>,
+    ) -> Vec<(SharedRecord, Sha256Hex)> {
+        let Some(results) = self.server() else { return Vec::new() };
+        let limit = Self::limit(&results);
+        let found = self.watch(limit, results.records(expected)).await.unwrap_or_default();
+        found.into_iter().filter_map(|record| self.accept(record)).collect()
+    }
+
     /// Counts a result that is used.
     pub(crate) fn note_hit(&self) {
         self.update(|state| state.report.hits += 1);

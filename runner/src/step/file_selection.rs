@@ -8,7 +8,7 @@ use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
 use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::{StartFault, passing_codes};
 use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedSkill, PlannedStep, RelPath};
-use proctor_core::record::evidence::{CheckedFiles, FileDependence, escape_output};
+use proctor_core::record::evidence::{CheckedFiles, FileDependence, ResultOrigin, escape_output};
 use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{FileBatches, Policy};
@@ -31,6 +31,8 @@ pub(crate) struct StepFiles {
     reused: Vec<Vec<u8>>,
     /// The end of the oldest execution that the passes of these files can come from.
     reused_executed_at: Option<String>,
+    /// The other machines on which some of these files passed.
+    origins: Vec<ResultOrigin>,
     /// The observation that contradicts `per_file`.
     dependence: Option<FileDependence>,
     /// The caches of the executions that passed the reused files.
@@ -46,6 +48,7 @@ impl StepFiles {
             parallel,
             reused: Vec::new(),
             reused_executed_at: None,
+            origins: Vec::new(),
             dependence: None,
             earlier_caches: Vec::new(),
         }
@@ -123,7 +126,7 @@ impl StepFiles {
         if let Restriction::Open { only } = &self.restriction {
             self.files = Some(Arc::clone(only));
             self.restriction = Restriction::LeavesOut;
-            self.set_reused(Vec::new(), None);
+            self.set_reused(Vec::new(), None, Vec::new());
             if self.chosen().is_empty() {
                 return Err(self.no_files());
             }
@@ -146,8 +149,10 @@ impl StepFiles {
     }
 
     /// Sets the files that need not be checked again, and the end of the oldest execution that their passes can come from.
-    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>, executed_at: Option<String>) {
+    /// `origins` are the other machines on which some of them passed.
+    pub(crate) fn set_reused(&mut self, reused: Vec<Vec<u8>>, executed_at: Option<String>, origins: Vec<ResultOrigin>) {
         self.reused_executed_at = executed_at.filter(|_| !reused.is_empty());
+        self.origins = if reused.is_empty() { Vec::new() } else { origins };
         self.reused = reused;
     }
 
@@ -197,6 +202,7 @@ impl StepFiles {
             reused_executed_at: self.reused_executed_at.clone(),
             dependence: self.dependence.clone(),
             transparent_caches: if self.reused.is_empty() { Vec::new() } else { self.earlier_caches.clone() },
+            origins: self.origins.clone(),
             covers_all: self.restriction.covers_all(),
         })
     }

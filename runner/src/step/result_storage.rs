@@ -17,7 +17,7 @@ use crate::step::attempt::AttemptInputs;
 use crate::step::file_selection::{StepFiles, path_in_tree};
 use crate::step::reuse::shared::SharedKey;
 use crate::step::reuse::worker::WorkerKey;
-use crate::step::reuse::{FilesNotStored, ObservedExecution, StepReuse};
+use crate::step::reuse::{FilesNotStored, ObservedExecution, RecordedFiles, StepReuse};
 
 /// How the reuse of results applies to one execution of a step.
 pub(crate) struct StepReuseState {
@@ -158,7 +158,12 @@ pub(crate) async fn store_result(
                 result.chain_digest()
             }),
             Some((checked, all, earlier)) => {
-                reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier))
+                let recorded = reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier));
+                recorded.map(|RecordedFiles { stored_as, execution }| {
+                    let about = (&skill, context.redactor());
+                    draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&execution, shared, about, tree));
+                    stored_as
+                })
             }
         };
         match stored {

@@ -1,12 +1,13 @@
 //! Runs a step, or uses a stored result instead.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::record::evidence::{CheckedFiles, StepEvidence, StepExecutor};
+use proctor_core::record::evidence::{CheckedFiles, ResultOrigin, StepEvidence, StepExecutor};
 use proctor_core::reuse::{MountedContent, MountedDirectory, ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::Policy;
@@ -17,6 +18,7 @@ use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
 use crate::step::remote_attempt::StepOnWorker;
 use crate::step::result_storage::{Recheck, StepKey, StepReuseState, WorkerRoute, paths_in_tree};
+use crate::step::reuse::shared::AdoptedResult;
 use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
@@ -79,7 +81,7 @@ pub(crate) async fn run(
     if let Err(not_chosen) = files.leave_out_others() {
         return unchosen_step(context, step, not_chosen);
     }
-    files.set_reused(Vec::new(), None);
+    files.set_reused(Vec::new(), None, Vec::new());
     // If `per_file` was found to be wrong, the step now has the key of a step without it.
     let key = unchanged_key(context, &stack, skill, step, &mut files).await.filter(|key| !key.is_per_file);
     let state = key.map(|key| StepReuseState { key, recheck: Recheck::No, earlier: Vec::new() });
@@ -171,7 +173,12 @@ pub(crate) async fn reuse_key(
     if step.passes_per_file() && !is_for_worker {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
         match reuse.per_file_refutation(&key) {
-            Ok(None) => return Some(StepKey { key, is_per_file: true, worker, shared: None }),
+            Ok(None) => {
+                let shared = below
+                    .is_empty()
+                    .then(|| reuse.weak_fingerprint((skill, step), &policy, &mounted, context.redactor()));
+                return Some(StepKey { key, is_per_file: true, worker, shared: shared.flatten() });
+            }
             Ok(Some(dependence)) => files.set_dependence(dependence),
             Err(error) => {
                 tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
@@ -242,7 +249,7 @@ async fn search_shared(
         };
         let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
         let strong = candidate.strong.clone();
-        let expected = reuse.expected_record(&shared_key.weak, &path_set, &strong);
+        let expected = reuse.expected_record(&shared_key.weak, &path_set, &strong, false);
         let Some(record) = shared.record(&expected).await else { continue };
         match reuse.rechecks_shared() {
             Ok(true) => return ReuseSearch::Nothing(NoResult::Recheck),
@@ -250,12 +257,36 @@ async fn search_shared(
             Err(error) => return ReuseSearch::Nothing(NoResult::Unreadable(error)),
         }
         let (blocking, key) = (Arc::clone(context), key.clone());
-        let adopt = move || Some(blocking.reuse.as_ref()?.adopt(&key, candidate, record));
+        let adopt = move || Some(blocking.reuse.as_ref()?.adopt(&key, &candidate, record));
         if let Ok(Some(result)) = tokio::task::spawn_blocking(adopt).await {
             return ReuseSearch::Found(Box::new(result));
         }
     }
     ReuseSearch::Nothing(reason)
+}
+
+/// Searches results of other machines for a step with `per_file`. All of them hold.
+async fn search_shared_files(
+    context: &Arc<RunContext>,
+    StepKey { key, shared: shared_key, .. }: &StepKey,
+    inputs: &Arc<Option<InputFilter>>,
+) -> Vec<AdoptedResult> {
+    let mut found = Vec::new();
+    let (Some(shared_key), Some(reuse)) = (shared_key, &context.reuse) else { return found };
+    let Some(shared) = reuse.shared() else { return found };
+    for set in shared.path_sets(&shared_key.weak).await {
+        let path_set = Sha256Hex::digest(&set.encode());
+        let (blocking, inputs, of_step) = (Arc::clone(context), Arc::clone(inputs), shared_key.clone());
+        let look_up = move || {
+            let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
+            blocking.reuse.as_ref()?.shared_candidate(&of_step, &set, tree)
+        };
+        let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
+        let expected = reuse.expected_record(&shared_key.weak, &path_set, &candidate.strong, true);
+        let records = shared.records(&expected).await;
+        found.extend(records.into_iter().map(|record| AdoptedResult::new(key, &candidate, record)));
+    }
+    found
 }
 
 /// Searches stored results. If they count for each file, marks the files that have passed.
@@ -299,63 +330,100 @@ async fn search_of_worker(context: &Arc<RunContext>, key: &Result<WorkerKey, Reu
     found.unwrap_or(ReuseSearch::Nothing(NoResult::NotStored))
 }
 
-/// Searches stored results of this machine on a blocking thread.
+/// Searches stored results of this machine, and then those of other machines.
 async fn search_on_this_machine(
     context: &Arc<RunContext>,
     step_key: &StepKey,
     (skill, step): (&PlannedSkill, &PlannedStep),
     files: &mut StepFiles,
 ) -> ReuseSearch {
-    let (shared, key) = (Arc::clone(context), step_key.key.clone());
-    let listed = step_key.is_per_file.then(|| paths_in_tree(step, files.chosen()));
-    let none = || (Vec::new(), None);
     let inputs = match context.input_filter(skill, step) {
         Ok(inputs) => Arc::new(inputs),
         Err(message) => return ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })),
     };
-    let seen = Arc::clone(&inputs);
+    let found = search_stored(context, step_key, &inputs, (step, files), Vec::new()).await;
+    if !step_key.is_per_file {
+        return match found {
+            // The future of an exchange is large, and few runs have one.
+            ReuseSearch::Nothing(reason) => Box::pin(search_shared(context, step_key, &inputs, reason)).await,
+            found => found,
+        };
+    }
+    let may_search = match &found {
+        ReuseSearch::Found(_) => false,
+        ReuseSearch::Files(_) => true,
+        ReuseSearch::Nothing(reason) => {
+            matches!(reason, NoResult::NotStored | NoResult::Changed(_) | NoResult::TooOld)
+        }
+    };
+    if !may_search {
+        return found;
+    }
+    let of_others = Box::pin(search_shared_files(context, step_key, &inputs)).await;
+    match of_others.is_empty() {
+        true => found,
+        false => search_stored(context, step_key, &inputs, (step, files), of_others).await,
+    }
+}
+
+/// Searches stored results on a blocking thread. `of_others` are more results of a step with `per_file`.
+async fn search_stored(
+    context: &Arc<RunContext>,
+    step_key: &StepKey,
+    inputs: &Arc<Option<InputFilter>>,
+    (step, files): (&PlannedStep, &mut StepFiles),
+    of_others: Vec<AdoptedResult>,
+) -> ReuseSearch {
+    let (shared, key) = (Arc::clone(context), step_key.key.clone());
+    let listed = step_key.is_per_file.then(|| paths_in_tree(step, files.chosen()));
+    let none = || (Vec::new(), None, Vec::new());
+    let seen = Arc::clone(inputs);
     let search = move || match (&shared.reuse, shared.observed_tree(seen.as_ref().as_ref()), listed) {
         (Some(reuse), Some(tree), None) => (reuse.find(&key, tree), none()),
-        (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed) {
-            Ok(PassedFiles { passed, holding, executed_at }) if passed.len() == listed.len() => {
-                match newest_of(holding) {
-                    Some(newest) => {
-                        let result = StoredResult { executed_at: executed_at.clone(), ..newest };
-                        (ReuseSearch::Found(Box::new(result)), (passed, Some(executed_at)))
-                    }
-                    None => (ReuseSearch::Nothing(NoResult::NotStored), none()),
-                }
-            }
+        (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed, &of_others) {
             Ok(PassedFiles { passed, holding, executed_at }) => {
-                (ReuseSearch::Files(holding), (passed, Some(executed_at)))
+                let origins = origins_of(&holding);
+                let found = if passed.len() == listed.len() {
+                    representative(holding).map_or(ReuseSearch::Nothing(NoResult::NotStored), |result| {
+                        ReuseSearch::Found(Box::new(StoredResult { executed_at: executed_at.clone(), ..result }))
+                    })
+                } else {
+                    ReuseSearch::Files(holding)
+                };
+                (found, (passed, Some(executed_at), origins))
             }
             Err(reason) => (ReuseSearch::Nothing(reason), none()),
         },
         _ => (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::SharedTree)), none()),
     };
-    let (found, (passed, executed_at)) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
+    let (found, (passed, executed_at, origins)) = tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| {
         let message = format!("the search for a stored result failed unexpectedly: {error}");
         (ReuseSearch::Nothing(NoResult::Obstacle(ReuseObstacle::NotObserved { message })), none())
     });
     let reused = passed.into_iter().filter_map(|at| files.chosen().get(at).cloned()).collect();
-    files.set_reused(reused, executed_at);
-    match found {
-        // The future of an exchange is large, and few runs have one.
-        ReuseSearch::Nothing(reason) => Box::pin(search_shared(context, step_key, &inputs, reason)).await,
-        found => found,
-    }
+    files.set_reused(reused, executed_at, origins);
+    found
 }
 
-/// Returns the newest of the results of a step with `per_file`, with the caches of all of them. It leaves files if one of
-/// them does.
-fn newest_of(holding: Vec<StoredResult>) -> Option<StoredResult> {
-    let mut results = holding.into_iter();
-    let mut newest = results.next()?;
-    for older in results {
-        newest.has_files |= older.has_files;
-        merge_transparent_caches(&mut newest.transparent_caches, &older.transparent_caches);
+/// Returns the other machines that executed some of these results, each once.
+fn origins_of(results: &[StoredResult]) -> Vec<ResultOrigin> {
+    let origins: BTreeSet<ResultOrigin> = results.iter().filter_map(|result| result.origin.clone()).collect();
+    origins.into_iter().collect()
+}
+
+/// Returns the result that represents those of a step with `per_file`: the first one of another machine, or the newest one;
+/// with the caches of all of them. It leaves files if one of them does.
+fn representative(mut holding: Vec<StoredResult>) -> Option<StoredResult> {
+    let position = holding.iter().position(|result| result.origin.is_some()).unwrap_or(0);
+    if position >= holding.len() {
+        return None;
     }
-    Some(newest)
+    let mut chosen = holding.swap_remove(position);
+    for other in holding {
+        chosen.has_files |= other.has_files;
+        merge_transparent_caches(&mut chosen.transparent_caches, &other.transparent_caches);
+    }
+    Some(chosen)
 }
 
 /// Returns the result of a step that is not executed, because a stored result holds.

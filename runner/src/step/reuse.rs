@@ -6,15 +6,16 @@
 //! `worker.rs` those of workers of a cluster.
 
 mod no_result;
+mod per_file;
 pub(crate) mod shared;
 pub(crate) mod worker;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
+use proctor_core::model::cache::TransparentCache;
 use proctor_core::model::names::RunId;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
@@ -29,6 +30,7 @@ use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Policy, ViewTrace};
 
 pub(crate) use no_result::NoResult;
+pub(crate) use per_file::{FilesNotStored, PassedFiles, RecordedFiles};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
@@ -119,26 +121,6 @@ pub(crate) struct LastResults {
     pub(crate) newest: Option<StoredResult>,
     /// The reason why the result of the last execution was not stored; `None` if it was stored.
     pub(crate) not_stored: Option<String>,
-}
-
-/// The files of a step with `per_file` that need not be checked again.
-#[derive(Debug)]
-pub(crate) struct PassedFiles {
-    /// The positions of these files in the list of files.
-    pub(crate) passed: Vec<usize>,
-    /// The results that hold, newest first; at least one.
-    pub(crate) holding: Vec<StoredResult>,
-    /// The end of the oldest execution that the passes can come from.
-    pub(crate) executed_at: String,
-}
-
-/// The reason why the result of a step with `per_file` is not stored.
-#[derive(Debug)]
-pub(crate) enum FilesNotStored {
-    /// A rule forbids it, or the inputs are not known.
-    Obstacle(ReuseObstacle),
-    /// The step read a file that it was not to check, so that `per_file` is wrong.
-    Dependence(FileDependence),
 }
 
 /// The search for a stored result.
@@ -314,101 +296,6 @@ impl StepReuse {
 
     fn is_chosen_for_recheck(&self) -> Result<bool, StoreError> {
         Ok(!self.request.is_preview && random_u64()? % 100 < u64::from(self.settings.recheck_percent))
-    }
-
-    /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
-    /// in the tree; the positions of those that have passed are returned.
-    ///
-    /// # Errors
-    /// No result is used, and the reason for it.
-    pub(crate) fn find_files(
-        &self,
-        key: &Sha256Hex,
-        tree: ObservedTree<'_>,
-        files: &[Vec<u8>],
-    ) -> Result<PassedFiles, NoResult> {
-        let inputs = TreeInputs(tree);
-        // The positions of the files that no result confirms yet, and how each file looks now.
-        let mut open: Vec<(usize, Option<PassedFile>)> =
-            files.iter().map(|path| inputs.file(path)).enumerate().collect();
-        let refusal = |result: &StoredResult| self.refusal(result, &inputs);
-        let holding = self.holding_results(key, refusal, |result| {
-            let known: HashSet<&PassedFile> = result.files.iter().collect();
-            open.retain(|(_, file)| file.as_ref().is_none_or(|file| !known.contains(file)));
-            open.is_empty()
-        })?;
-        self.mark_used(&holding);
-        if self.is_chosen_for_recheck()? {
-            return Err(NoResult::Recheck);
-        }
-        let mut open = open.into_iter().map(|(at, _)| at).peekable();
-        let passed = (0..files.len()).filter(|at| open.next_if_eq(at).is_none()).collect();
-        let oldest = holding.iter().min_by_key(|result| result.executed_ms);
-        let executed_at = oldest.map(|result| result.executed_at.clone()).unwrap_or_default();
-        Ok(PassedFiles { passed, holding, executed_at })
-    }
-
-    /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
-    /// results that hold.
-    ///
-    /// # Errors
-    /// The reason why it is not stored. [`FilesNotStored::Dependence`] if the result of a file depends on another one
-    /// of `all`.
-    pub(crate) fn record_files(
-        &self,
-        key: &Sha256Hex,
-        evidence: &StepEvidence,
-        execution: ObservedExecution,
-        tree: ObservedTree<'_>,
-        files: (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
-    ) -> Result<Sha256Hex, FilesNotStored> {
-        let recorded = self.try_record_files(key, evidence, execution, tree, files);
-        recorded.inspect_err(|reason| {
-            if let FilesNotStored::Obstacle(obstacle) = reason {
-                self.keep_obstacle(key, obstacle);
-            }
-        })
-    }
-
-    fn try_record_files(
-        &self,
-        key: &Sha256Hex,
-        evidence: &StepEvidence,
-        execution: ObservedExecution,
-        tree: ObservedTree<'_>,
-        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
-    ) -> Result<Sha256Hex, FilesNotStored> {
-        let not_observed = |message: String| FilesNotStored::Obstacle(ReuseObstacle::NotObserved { message });
-        if let Some(obstacle) = result_obstacle(evidence) {
-            return Err(FilesNotStored::Obstacle(obstacle));
-        }
-        let ObservedExecution { trace, mut has_files, mut transparent_caches } = execution;
-        let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
-        let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
-        let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
-        if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
-            let checked = checked.iter().map(|path| escape_output(path));
-            return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
-        }
-        let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
-        let mut inputs = observed.without_files(&own).map_err(invalid)?;
-        let source = TreeInputs(tree);
-        let mut files: BTreeSet<PassedFile> = checked.iter().filter_map(|path| source.file(path)).collect();
-        for result in earlier {
-            inputs = inputs.union(&result.inputs).map_err(invalid)?;
-            files.extend(result.files.iter().cloned());
-            has_files |= result.has_files;
-            merge_transparent_caches(&mut transparent_caches, &result.transparent_caches);
-        }
-        // Only files of the tree as it is now are of use.
-        files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
-        let files = files.into_iter().collect();
-        let mut result = self.new_result(key, evidence, has_files, (inputs, files, transparent_caches));
-        // The passes of other files do not become younger.
-        earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
-        self.store(&result).map_err(FilesNotStored::Obstacle)?;
-        Ok(result.chain_digest())
     }
 
     /// Returns whether this run has stored a result.

@@ -221,7 +221,16 @@ impl StepResults {
 }
 
 fn file_name(result: &StoredResult) -> String {
-    format!("{}{SUFFIX}", result.inputs_sha256)
+    name_for(result, &result.inputs_sha256)
+}
+
+/// Returns the name of the file of a result with these inputs. Results with `per_file` of other machines confirm other files,
+/// and do not replace those of this one.
+fn name_for(result: &StoredResult, inputs: &Sha256Hex) -> String {
+    match result.origin.as_ref().filter(|_| !result.files.is_empty()) {
+        Some(_) => format!("{inputs}-{}{SUFFIX}", result.chain_digest()),
+        None => format!("{inputs}{SUFFIX}"),
+    }
 }
 
 /// Returns the secret of a state directory, which makes digests of values unusable for guessing the values.

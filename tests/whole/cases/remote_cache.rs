@@ -43,6 +43,13 @@ pub(super) const CASES: &[CaseDefinition] = &[
         Needs::Program("python3"),
     ]),
     remote_case("remote_cache::doctor_names_server_and_keys", doctor_names_server),
+    remote_case("remote_cache::second_machine_checks_only_files_that_the_first_has_not", files_are_shared),
+    remote_case("", files_are_shared)
+        .unprivileged("remote_cache::second_machine_checks_only_files_that_the_first_has_not_as_a_user"),
+    remote_case("remote_cache::passes_of_files_do_not_replace_each_other", passes_do_not_replace_each_other),
+    remote_case("remote_cache::passes_of_files_of_a_distrusted_key_do_not_count", distrusted_passes_do_not_count),
+    remote_case("remote_cache::wrong_per_file_is_not_shared", wrong_per_file_is_not_shared),
+    remote_case("remote_cache::changed_record_of_files_is_refused", changed_record_of_files_is_refused),
 ];
 
 const fn remote_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
@@ -157,11 +164,11 @@ impl<'e> Machines<'e> {
         store(self.env).join("cas/objects").join(&digest.hash[..2]).join(&digest.hash[2..])
     }
 
-    /// Replaces the first file of each result whose file has this name, in the store of the server.
+    /// Replaces the first file of each result whose file has a name with this end, in the store of the server.
     fn forge(&self, name: &str, change: impl Fn(Value) -> Vec<u8>) {
         let mut forged = 0;
         for (path, mut result) in self.action_results() {
-            let Some(file) = result.output_files.first_mut().filter(|file| file.path == name) else { continue };
+            let Some(file) = result.output_files.first_mut().filter(|file| file.path.ends_with(name)) else { continue };
             let digest = file.digest.clone().expect("a digest");
             let envelope = serde_json::from_slice(&std::fs::read(self.blob(&digest)).expect("a blob")).expect("JSON");
             let content = change(envelope);
@@ -179,6 +186,7 @@ impl<'e> Machines<'e> {
 
 const RECORD: &str = "record.dsse";
 const PATH_SET: &str = "00.paths";
+const RECORD_SUFFIX: &str = ".dsse";
 
 fn socket(env: &TestEnvironment) -> PathBuf {
     env.root().join("casd.sock")
@@ -256,6 +264,125 @@ fn other_content_executes(env: &TestEnvironment) {
     machines.repo.write("README.md", "changed\n");
     machines.executes("with_other_file");
     machines.uses_results("last");
+}
+
+/// Returns a step that checks each Python file by itself, with a file that all checks read, and prints the checked ones.
+fn per_file_step() -> TestStep {
+    let script = "cat src/config.txt > /dev/null && cat \"$@\" > /dev/null && basename -a \"$@\"";
+    TestStep::argv("each", &["sh", "-c", script, "sh", "{files}"])
+        .with_field("files: { include: ['src/*.py'] }")
+        .with_field("per_file: true")
+}
+
+fn machines_with_files(env: &TestEnvironment) -> Machines<'_> {
+    let machines = Machines::new(env, [per_file_step()]);
+    for name in ["a.py", "b.py", "c.py", "config.txt"] {
+        machines.repo.write(&format!("src/{name}"), format!("{name}\n"));
+    }
+    machines
+}
+
+/// Runs the step, and returns the names of the files that it checked; `None` if it was cached.
+fn checked_by(machines: &Machines<'_>, name: &str) -> Option<String> {
+    machines.run(name).exits(0);
+    let step = machines.evidence(name).remove(0);
+    let is_cached = step.get("reused").is_some();
+    (!is_cached).then(|| step["stdout_preview"].as_str().expect("text").replace('\n', " ").trim().to_owned())
+}
+
+fn origins(machines: &Machines<'_>, name: &str) -> Vec<String> {
+    let step = machines.evidence(name).remove(0);
+    let origins = step["checked_files"]["origins"].as_array().cloned().unwrap_or_default();
+    origins.iter().map(|origin| origin["key_id"].as_str().expect("a key")[..KEY_ID.len()].to_owned()).collect()
+}
+
+fn files_are_shared(env: &TestEnvironment) {
+    let machines = machines_with_files(env);
+    assert_eq!(checked_by(&machines, "first").as_deref(), Some("a.py b.py c.py"));
+    // All files have passed on the first machine.
+    let second = machines.uses_results("second");
+    assert!(second.contains(&format!("cached from {KEY_ID}")), "{second}");
+    assert_eq!(origins(&machines, "second"), [KEY_ID]);
+    // A third one has other files.
+    machines.repo.write("src/b.py", "changed\n");
+    machines.repo.write("src/d.py", "new\n");
+    let run = machines.run("third").exits(0).all_output();
+    let step = machines.evidence("third").remove(0);
+    assert_eq!(step["stdout_preview"], "b.py\nd.py\n", "{step:#}");
+    let checked = &step["checked_files"];
+    assert_eq!((&checked["count"], &checked["reused"]), (&4.into(), &2.into()), "{checked:#}");
+    assert_eq!(origins(&machines, "third"), [KEY_ID]);
+    assert!(run.contains("2 of 4 files checked, 2 passed earlier (some of them on `"), "{run}");
+    let mut gate = env.command(machines.repo.path());
+    gate.args(["gate", "--profile", "pr", "--changeset", "third", "--no-daemon", "--this-machine", "--state-dir"]);
+    gate.arg(machines.state_dir("third"));
+    let gate = env.finish(RunningProcess::start(gate)).exits(1).all_output();
+    assert!(gate.contains("other machines executed steps") && gate.contains(KEY_ID), "{gate}");
+    // The passes are stored here, and their origin stays known.
+    machines.server.signal(Signal::KILL);
+    assert_eq!(checked_by(&machines, "third"), None);
+    assert_eq!(origins(&machines, "third"), [KEY_ID]);
+    // Another config is another input of all checks.
+    machines.repo.write("src/config.txt", "changed\n");
+    assert_eq!(checked_by(&machines, "third").as_deref(), Some("a.py b.py c.py d.py"));
+    assert!(origins(&machines, "third").is_empty());
+}
+
+/// Machines that keep nothing between runs, such as those of a CI service.
+fn passes_do_not_replace_each_other(env: &TestEnvironment) {
+    let machines = machines_with_files(env);
+    assert_eq!(checked_by(&machines, "first").as_deref(), Some("a.py b.py c.py"));
+    for number in 0..20 {
+        machines.repo.write("src/a.py", format!("{number}\n"));
+        let name = format!("machine_{number}");
+        assert_eq!(checked_by(&machines, &name).as_deref(), Some("a.py"), "{number}");
+    }
+    assert_eq!(checked_by(&machines, "last"), None);
+    let most = machines.action_results().values().map(|result| result.output_files.len()).max();
+    assert_eq!(most, Some(16));
+}
+
+fn distrusted_passes_do_not_count(env: &TestEnvironment) {
+    let machines = machines_with_files(env);
+    assert_eq!(checked_by(&machines, "first").as_deref(), Some("a.py b.py c.py"));
+    machines.repo.write("src/b.py", "changed\n");
+    assert_eq!(checked_by(&machines, "second").as_deref(), Some("b.py"));
+    assert_eq!(checked_by(&machines, "second"), None);
+    machines.configure(false, "other.pem", "");
+    assert_eq!(checked_by(&machines, "second").as_deref(), Some("a.py c.py"), "`b.py` passed on this machine");
+    assert!(origins(&machines, "second").is_empty());
+}
+
+fn wrong_per_file_is_not_shared(env: &TestEnvironment) {
+    let script = "cat src/a.py > /dev/null && basename -a \"$@\"";
+    let step = TestStep::argv("each", &["sh", "-c", script, "sh", "{files}"])
+        .with_field("files: { include: ['src/*.py'] }")
+        .with_field("per_file: true");
+    let machines = Machines::new(env, [step]);
+    machines.repo.write("src/a.py", "a\n");
+    machines.repo.write("src/b.py", "b\n");
+    // All files were checked together, which does not show that the check of one reads another.
+    assert_eq!(checked_by(&machines, "first").as_deref(), Some("a.py b.py"));
+    machines.repo.write("src/b.py", "changed\n");
+    let run = machines.run("second").exits(0).all_output();
+    assert!(run.contains("`per_file` is wrong: the check of `src/b.py` read `src/a.py`"), "{run}");
+    let step = machines.evidence("second").remove(0);
+    assert_eq!(step["stdout_preview"], "a.py\nb.py\n", "{step:#}");
+    assert!(step["checked_files"].get("origins").is_none(), "{step:#}");
+    // Another machine finds the same.
+    assert_eq!(checked_by(&machines, "third").as_deref(), Some("a.py b.py"));
+}
+
+fn changed_record_of_files_is_refused(env: &TestEnvironment) {
+    let machines = machines_with_files(env);
+    machines.executes("first");
+    machines.forge(RECORD_SUFFIX, |mut envelope| {
+        let payload = envelope["payload"].as_str().expect("text").to_owned();
+        let (first, rest) = payload.split_at(1);
+        envelope["payload"] = json!(format!("{}{rest}", if first == "e" { "f" } else { "e" }));
+        envelope.to_string().into_bytes()
+    });
+    refuses(&machines, "a record: its signature does not match its content");
 }
 
 fn distrusted_key_has_no_results(env: &TestEnvironment) {

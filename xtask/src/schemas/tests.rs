@@ -183,6 +183,7 @@ fn step() -> StepEvidence {
             reused_executed_at: Some("2026-01-01T00:00:00Z".into()),
             dependence: Some(FileDependence::new(["src/a".to_owned()].into_iter(), "src/b".to_owned())),
             transparent_caches: vec![transparent_cache()],
+            origins: Vec::new(),
             covers_all: true,
         }),
         reused: Some(ReuseSource {

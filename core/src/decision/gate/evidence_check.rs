@@ -94,7 +94,7 @@ impl RecordedSteps {
         for (skill, step) in skills.flat_map(|skill| skill.steps.iter().map(|step| (&skill.skill, step))) {
             recorded.counts.steps += 1;
             recorded.counts.cached_steps += u64::from(step.is_cached());
-            recorded.origins.extend(step.reused.iter().filter_map(|source| source.origin.clone()));
+            recorded.origins.extend(step.origins().into_iter().cloned());
             recorded.clusters.extend(step.cluster().map(str::to_owned));
             recorded.earlier.extend(step.oldest_execution().map(|executed_at| EarlierExecution {
                 step: step_path(skill, &step.planned.name),

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::cache::TransparentCache;
+use crate::record::evidence::result_origin::ResultOrigin;
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
@@ -32,6 +33,9 @@ pub struct CheckedFiles {
     /// declares; absent if there were none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transparent_caches: Vec<TransparentCache>,
+    /// The other machines on which some of the files have passed; absent if all passed on this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<ResultOrigin>,
     /// True if the run was restricted to some files, and left out no file of this step: it has no others, or all others
     /// have passed earlier. Absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -86,7 +90,10 @@ impl CheckedFiles {
     fn reuse_phrase(&self) -> Option<String> {
         let all = count(usize::try_from(self.count).unwrap_or(usize::MAX), "file");
         let checked = self.count.saturating_sub(self.reused);
-        (self.reused > 0).then(|| format!("{checked} of {all} checked, {} passed earlier", self.reused))
+        let machines: Vec<String> = self.origins.iter().map(ResultOrigin::phrase).collect();
+        let elsewhere =
+            if machines.is_empty() { String::new() } else { format!(" (some of them on {})", machines.join(", ")) };
+        (self.reused > 0).then(|| format!("{checked} of {all} checked, {} passed earlier{elsewhere}", self.reused))
     }
 }
 
@@ -109,10 +116,14 @@ mod tests {
             reused_executed_at: None,
             dependence: None,
             transparent_caches: Vec::new(),
+            origins: Vec::new(),
             covers_all: false,
         };
         assert_eq!(files(800, 0).note(), None);
         assert_eq!(files(800, 797).note().as_deref(), Some("3 of 800 files checked, 797 passed earlier"));
+        let origin = ResultOrigin { key_id: Sha256Hex::digest(b""), host: "builder".to_owned() };
+        let note = CheckedFiles { origins: vec![origin], ..files(800, 797) }.note().expect("a note");
+        assert!(note.ends_with("797 passed earlier (some of them on `builder` (key e3b0c44298fc1c14))"), "{note}");
     }
 
     #[test]

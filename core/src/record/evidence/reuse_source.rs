@@ -6,14 +6,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::cache::TransparentCache;
 use crate::model::names::RunId;
 use crate::record::evidence::StepEvidence;
+use crate::record::evidence::result_origin::ResultOrigin;
 use crate::text::digest::Sha256Hex;
 use crate::text::humanize::count;
 
 /// The word that every output uses for a step or skill whose result was reused.
 pub const CACHED: &str = "cached";
-
-/// Number of digits of a key's id that people see.
-const SHORT_KEY: usize = 16;
 
 /// Returns the number of cached steps among all steps of a run, as a phrase; `None` if there are none.
 pub fn cached_of_steps(cached: usize, steps: usize) -> Option<String> {
@@ -49,23 +47,6 @@ pub struct ReuseSource {
     /// The machine that executed the step; absent if it was this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<ResultOrigin>,
-}
-
-/// Another machine whose result a step has.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResultOrigin {
-    /// The key that signed the result: the sha256 of the public key.
-    pub key_id: Sha256Hex,
-    /// The name of the machine, as the signed record states it.
-    pub host: String,
-}
-
-impl ResultOrigin {
-    /// Returns the first digits of the key's id, for people.
-    pub fn short_key(&self) -> &str {
-        &self.key_id.as_str()[..SHORT_KEY]
-    }
 }
 
 impl ReuseSource {

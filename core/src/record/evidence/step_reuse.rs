@@ -1,6 +1,8 @@
 //! Describes how far the result of a step comes from earlier executions and other machines, and notes about its files.
 
-use super::{CACHED, RemoteExecution, ReuseSource, StepEvidence, StepExecutor};
+use std::collections::BTreeSet;
+
+use super::{CACHED, RemoteExecution, ResultOrigin, ReuseSource, StepEvidence, StepExecutor};
 use crate::text::humanize::duration;
 
 impl StepEvidence {
@@ -60,11 +62,17 @@ impl StepEvidence {
         self.remote_execution().map(|remote| remote.endpoint.as_str())
     }
 
+    /// Returns the machines that executed the step, or checked some of its files, besides the machine of the run.
+    pub fn origins(&self) -> BTreeSet<&ResultOrigin> {
+        let of_files = self.checked_files.iter().flat_map(|files| &files.origins);
+        self.reused.iter().filter_map(|source| source.origin.as_ref()).chain(of_files).collect()
+    }
+
     /// Returns the other machine that executed the step, as a phrase; `None` if it was the machine of the run.
     pub fn other_machine(&self) -> Option<String> {
-        let origin = self.reused.as_ref().and_then(|source| source.origin.as_ref());
-        let origin = origin.map(|origin| format!("`{}` (key {})", origin.host, origin.short_key()));
-        origin.or_else(|| self.cluster().map(|cluster| format!("a worker of `{cluster}`")))
+        let origins: Vec<String> = self.origins().into_iter().map(ResultOrigin::phrase).collect();
+        let origins = (!origins.is_empty()).then(|| origins.join(", "));
+        origins.or_else(|| self.cluster().map(|cluster| format!("a worker of `{cluster}`")))
     }
 
     /// Returns where the step was executed, as a phrase; `None` if it was this machine, as planned.

@@ -8,6 +8,7 @@ use crate::model::cache::TransparentCache;
 use crate::model::names::{RunId, SkillName};
 use crate::record::evidence::{StepEvidence, step_path};
 use crate::reuse::obstacle::{ReuseObstacle, result_obstacle};
+use crate::reuse::stored_result::PassedFile;
 use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
@@ -42,6 +43,9 @@ pub struct SharedRecord {
     pub evidence: StepEvidence,
     /// The caches of the execution, whose content does not change the result as the spec declares.
     pub transparent_caches: Vec<TransparentCache>,
+    /// The files that the execution checked, for a step with `per_file`; empty for other steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PassedFile>,
 }
 
 /// The fingerprints and the age that a record must have.
@@ -57,6 +61,8 @@ pub struct ExpectedRecord<'a> {
     pub now_ms: u64,
     /// The maximum age, in milliseconds.
     pub max_age_ms: u64,
+    /// True if the pass of each file counts by itself.
+    pub is_per_file: bool,
 }
 
 /// The reason why a signed record is not used.
@@ -139,7 +145,9 @@ impl SharedRecord {
         }
         let fingerprints =
             [(&record.weak, expected.weak), (&record.path_set, expected.path_set), (&record.strong, expected.strong)];
-        if fingerprints.iter().any(|(is, should)| is != should) || statement.subject != [record.subject()] {
+        let is_per_file = !record.files.is_empty();
+        let is_other = fingerprints.iter().any(|(is, should)| is != should) || is_per_file != expected.is_per_file;
+        if is_other || statement.subject != [record.subject()] {
             return Err(RecordRefusal::OtherExecution);
         }
         if record.executed_ms > expected.now_ms.saturating_add(MAX_CLOCK_DIFFERENCE_MS) {
@@ -199,6 +207,7 @@ mod tests {
             executed_ms: DAY_MS,
             evidence,
             transparent_caches: Vec::new(),
+            files: Vec::new(),
         }
     }
 
@@ -210,6 +219,7 @@ mod tests {
             strong: &known.strong,
             now_ms: 2 * DAY_MS,
             max_age_ms: 7 * DAY_MS,
+            is_per_file: false,
         };
         change(&mut expected);
         SharedRecord::from_statement(statement, &expected)
@@ -233,10 +243,16 @@ mod tests {
                     strong: &record().strong,
                     now_ms: 0,
                     max_age_ms: u64::MAX,
+                    is_per_file: false,
                 }
             ),
             refused
         );
+        let file = PassedFile { path: "a".to_owned(), sha256: other.clone(), executable: false };
+        let of_files = SharedRecord { files: vec![file], ..record() };
+        assert_eq!(read(&of_files.to_statement(), |_| {}), refused, "it passed for some files only");
+        assert_eq!(read(&of_files.to_statement(), |expected| expected.is_per_file = true), Ok(of_files));
+        assert_eq!(read(&statement, |expected| expected.is_per_file = true), refused);
         let moved = SharedRecord { strong: Sha256Hex::digest(b"moved"), ..record() }.to_statement();
         assert_eq!(read(&moved, |_| {}), refused);
         let subject = String::from_utf8(statement).expect("text").replacen("\"name\":\"lint/", "\"name\":\"test/", 1);

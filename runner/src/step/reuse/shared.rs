@@ -53,6 +53,38 @@ pub(crate) struct SharedCandidate {
     is_storable: bool,
 }
 
+/// A result of another machine that holds.
+#[derive(Debug, Clone)]
+pub(crate) struct AdoptedResult {
+    pub(crate) result: StoredResult,
+    /// True if it can be stored here.
+    is_storable: bool,
+}
+
+impl AdoptedResult {
+    pub(crate) fn new(
+        key: &Sha256Hex,
+        SharedCandidate { inputs, is_storable, .. }: &SharedCandidate,
+        (record, key_id): (SharedRecord, Sha256Hex),
+    ) -> Self {
+        let result = StoredResult {
+            key: key.clone(),
+            run_id: record.run_id,
+            executed_at: record.executed_at,
+            executed_ms: record.executed_ms,
+            has_files: false,
+            evidence: record.evidence,
+            inputs_sha256: inputs.digest(),
+            inputs: inputs.clone(),
+            worker: None,
+            files: record.files,
+            transparent_caches: record.transparent_caches,
+            origin: Some(ResultOrigin { key_id, host: record.host }),
+        };
+        Self { result, is_storable: *is_storable }
+    }
+}
+
 impl StepReuse {
     /// Returns the exchange of results with other machines, if there is one.
     pub(crate) fn shared(&self) -> Option<&SharedRun> {
@@ -161,43 +193,35 @@ impl StepReuse {
         weak: &'a Sha256Hex,
         path_set: &'a Sha256Hex,
         strong: &'a Sha256Hex,
+        is_per_file: bool,
     ) -> ExpectedRecord<'a> {
         let max_age_ms = u64::try_from(MAX_AGE.as_millis()).unwrap_or(u64::MAX);
-        ExpectedRecord { weak, path_set, strong, now_ms: self.clock.now_ms(), max_age_ms }
+        ExpectedRecord { weak, path_set, strong, now_ms: self.clock.now_ms(), max_age_ms, is_per_file }
     }
 
     /// Returns the result of another machine, and stores it here, if possible.
     pub(crate) fn adopt(
         &self,
         key: &Sha256Hex,
-        candidate: SharedCandidate,
-        (record, key_id): (SharedRecord, Sha256Hex),
+        candidate: &SharedCandidate,
+        record: (SharedRecord, Sha256Hex),
     ) -> StoredResult {
-        let SharedCandidate { inputs, is_storable, .. } = candidate;
-        let result = StoredResult {
-            key: key.clone(),
-            run_id: record.run_id,
-            executed_at: record.executed_at,
-            executed_ms: record.executed_ms,
-            has_files: false,
-            evidence: record.evidence,
-            inputs_sha256: inputs.digest(),
-            inputs,
-            worker: None,
-            files: Vec::new(),
-            transparent_caches: record.transparent_caches,
-            origin: Some(ResultOrigin { key_id, host: record.host }),
-        };
-        if is_storable
+        let adopted = AdoptedResult::new(key, candidate, record);
+        self.keep_adopted(&adopted);
+        adopted.result
+    }
+
+    /// Stores a result of another machine that is used, if possible.
+    pub(super) fn keep_adopted(&self, AdoptedResult { result, is_storable }: &AdoptedResult) {
+        if *is_storable
             && !self.request.is_preview
-            && let Err(obstacle) = self.store(&result)
+            && let Err(obstacle) = self.store(result)
         {
             tracing::debug!(%obstacle, "a result of another machine is not stored here");
         }
         if let Some(shared) = self.shared.as_ref().filter(|_| !self.request.is_preview) {
             shared.note_hit();
         }
-        result
     }
 
     /// Returns whether the step is executed although a result of another machine holds, to check it.
@@ -241,6 +265,7 @@ impl StepReuse {
             executed_ms: result.executed_ms,
             evidence,
             transparent_caches: result.transparent_caches.clone(),
+            files: result.files.clone(),
         };
         Some(SharedDraft { paths, record })
     }

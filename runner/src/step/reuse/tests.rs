@@ -78,14 +78,14 @@ fn passes_of_files_do_not_become_younger_when_they_are_stored_again() {
     };
     record(&store.at(first_day), &files, &[]);
     let reuse = store.at(third_day);
-    let found = reuse.find_files(&key, store.observed(), &files).expect("holds");
+    let found = reuse.find_files(&key, store.observed(), &files, &[]).expect("holds");
     record(&reuse, &files[..1], &found.holding);
     let stored = reuse.last_results(&key).expect("reads").newest.expect("a result");
     assert_eq!(stored.executed_ms, reuse.clock.now_ms() - 2 * DAY_MS, "the pass of `b.py` is of the first day");
     assert_eq!(stored.executed_at, store.at(first_day).clock.now_text());
-    let found = reuse.find_files(&key, store.observed(), &files).expect("holds");
+    let found = reuse.find_files(&key, store.observed(), &files, &[]).expect("holds");
     assert_eq!(found.executed_at, stored.executed_at);
-    let late = store.at(ninth_day).find_files(&key, store.observed(), &files);
+    let late = store.at(ninth_day).find_files(&key, store.observed(), &files, &[]);
     assert!(matches!(late, Err(NoResult::TooOld)), "{late:?}");
 }
 
@@ -99,7 +99,7 @@ fn files_that_an_earlier_check_left_are_made_again() {
         let execution =
             ObservedExecution { trace: Ok(AccessTrace::default()), has_files, transparent_caches: Vec::new() };
         reuse.record_files(&key, &evidence, execution, store.observed(), (checked, &files, earlier)).expect("stores");
-        reuse.find_files(&key, store.observed(), &files).expect("holds").holding
+        reuse.find_files(&key, store.observed(), &files, &[]).expect("holds").holding
     };
     let earlier = record(true, &files, &[]);
     assert!(record(false, &files[..1], &earlier)[0].has_files, "the check of `b.py` left files");

@@ -10,7 +10,7 @@ use proctor_core::reuse::{
     DamagedResult, DistrustedStep, MAX_STORED_BYTES, ResultStats, ResultVerification, StoredResult,
 };
 
-use super::{DISTRUST_FILE, MAX_AGE, MAX_REASON, RESULTS_DIR, SUFFIX, evict, names_by_age};
+use super::{DISTRUST_FILE, MAX_AGE, MAX_REASON, RESULTS_DIR, evict, name_for, names_by_age};
 use crate::clock::Clock;
 use crate::store::freed_bytes::{disk_usage, remove_and_count};
 use crate::store::{Directory, GcExtent, SNAPSHOTS_DIR, StoreError};
@@ -131,7 +131,7 @@ fn find_damage(directory: &Directory, key: &str, name: &str) -> Result<Option<St
     let Some(result) = StoredResult::decode(&bytes) else {
         return Ok(Some("its content is damaged, or was written by another version".to_owned()));
     };
-    let is_named_right = result.key.as_str() == key && format!("{}{SUFFIX}", result.digest_inputs()) == name;
+    let is_named_right = result.key.as_str() == key && name_for(&result, &result.digest_inputs()) == name;
     Ok((!is_named_right).then(|| "it belongs to another step or to other inputs".to_owned()))
 }
 
@@ -153,8 +153,8 @@ mod tests {
 
     use proctor_core::text::digest::Sha256Hex;
 
-    use super::super::StepResults;
     use super::super::tests::result;
+    use super::super::{SUFFIX, StepResults};
     use super::*;
 
     fn state() -> (tempfile::TempDir, StepResults) {

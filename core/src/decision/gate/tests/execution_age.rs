@@ -64,6 +64,7 @@ fn a_requested_age_applies_to_the_passes_of_files() {
         reused_executed_at: Some(time.to_owned()),
         dependence: None,
         transparent_caches: Vec::new(),
+        origins: Vec::new(),
         covers_all: false,
     };
     let with_files = |time| GateScenario::new().with(|w| w.skills[0].steps[0].checked_files = Some(files(time)));

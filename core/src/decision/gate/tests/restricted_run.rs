@@ -50,6 +50,7 @@ fn scenario_of_files(covers_all: bool) -> GateScenario {
             reused_executed_at: None,
             dependence: None,
             transparent_caches: Vec::new(),
+            origins: Vec::new(),
             covers_all,
         });
     })
