@@ -359,7 +359,11 @@ fn reports_program_that_does_not_exist(action: &Action) -> Result<(), Failed> {
     let ran = action.run(&request(command("step", &["no-such-program"])))?;
     let attempt = attempt(&ran)?;
     let fault = attempt.not_started.as_ref().map(|(fault, _)| *fault);
-    assert_eq!(fault, Some(StartFault::ProgramMissing), "{attempt:?}");
+    assert_eq!(
+        (fault, attempt.started, attempt.status),
+        (Some(StartFault::ProgramMissing), false, None),
+        "{attempt:?}"
+    );
     assert!(attempt.processes_ended && !attempt.timed_out);
     assert_eq!(ran.report.worker.programs[0].path, None);
     Ok(())

@@ -165,6 +165,8 @@ impl Supervision<'_> {
                 self.attempt.not_started.get_or_insert((StartFault::Sandbox, reason));
             }
             SandboxEvent::NotStarted { fault, message } => {
+                // The sandbox was ready, but its program cannot be executed.
+                self.attempt.started = false;
                 self.attempt.not_started.get_or_insert((fault, message));
             }
             SandboxEvent::Exited { status, limit, resources, leaked } => {

@@ -21,6 +21,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_needed_paths::worker_without_namespaces_gets_the_path", worker_without_namespaces),
     remote_case("remote_needed_paths::toolchain_check_sees_the_path", check_sees_path),
     remote_case("remote_needed_paths::unsendable_path_is_named", unsendable_path_is_named),
+    remote_case("remote_needed_paths::program_that_the_worker_lacks_is_named", missing_program_is_named),
     remote_case("remote_needed_paths::strict_step_that_changes_a_path_does_not_pass", strict_step_must_not_change),
 ];
 
@@ -233,6 +234,15 @@ fn unsendable_path_is_named(env: &TestEnvironment) {
     let step = cluster.repo.step("it");
     assert_eq!(step["executor"]["kind"], "local_fallback", "{step:#}");
     assert_eq!(step["executor"]["reason"], reason, "{step:#}");
+}
+
+fn missing_program_is_named(env: &TestEnvironment) {
+    let cluster = cluster(env, "web/deps", [TestStep::argv("it", &["web/deps/bin/interpreter"])]);
+    // Such as the Python of a virtual environment, in the home directory of this machine's user.
+    symlink("/opt/absent/python", cluster.repo.file("web/deps/bin/interpreter")).expect("a link");
+    env.give_to_actor(&cluster.repo.file("web/deps"));
+    let run = cluster.run().exits(5).all_output();
+    assert!(run.contains("the worker could not start the step: ") && run.contains("web/deps/bin/interpreter"), "{run}");
 }
 
 fn strict_step_must_not_change(env: &TestEnvironment) {
