@@ -207,8 +207,11 @@ impl Client {
                         return Err(error);
                     }
                     let is_lost = matches!(error, RemoteError::Unreachable { .. });
-                    if is_lost && progress.may_reconnect() && self.wait_for_server(end).await {
-                        continue;
+                    if is_lost && progress.may_reconnect() {
+                        if self.wait_for_server(end).await {
+                            continue;
+                        }
+                        return Err(error);
                     }
                     // An action that a worker has started could make every worker fail.
                     if !has_ended

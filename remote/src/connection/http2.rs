@@ -89,13 +89,17 @@ pub(crate) async fn connect(endpoint: &Endpoint, tls: Option<&Arc<rustls::Client
             let Some(tls) = tls else { return handshake(stream, MAYBE_TLS).await };
             let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
             let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).map_err(|error| tls_problem(&error));
-            handshake(stream.await?, "").await
+            handshake(stream.await?, MAYBE_CLIENT_CERTIFICATE).await
         }
     }
 }
 
 /// What may be wrong if a server without TLS answers nothing.
 const MAYBE_TLS: &str = "; if the server uses TLS on this port, its address begins with `grpcs://`";
+
+/// What may be wrong if a server with TLS answers nothing. It refuses a client without a certificate only after the handshake,
+/// and can close the connection before its reason arrives.
+const MAYBE_CLIENT_CERTIFICATE: &str = "; if the server wants a client certificate, set `tls_client_certificate`";
 
 fn tls_problem(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
