@@ -213,7 +213,7 @@ fn main() -> ExitCode {
         let lacks = &lacks;
         let trial = |host| move |(name, needs, _): &SandboxTestCase| role.trial(name, needs, lacks, host);
         // CPU time is counted in the same way over another user's repository, and this check uses much of it.
-        let applies = |name: &str| !role.is_foreign() || name != "limits_cpu_time";
+        let applies = |name: &str| is_long() || !role.is_foreign() || name != "limits_cpu_time";
         let checks = [CHECKS, special].concat();
         trials.extend(checks.iter().filter(|(name, ..)| applies(name)).map(trial(HostAccess::Direct)));
         if !role.has_no_namespaces() {
@@ -246,9 +246,17 @@ fn missing_program(check: &str) -> Option<&'static str> {
 }
 
 /// Returns whether a check applies to sandboxes with a view. They are not used again, and the kernel makes an overlay over the view
-/// of an overlay of any depth. CPU time is counted in the same way with a view.
+/// of an overlay of any depth. CPU time is counted in the same way with a view, so that only `make test-long` checks its limit.
 fn works_on_view(check: &str) -> bool {
-    !check.starts_with("reuse::") && !["falls_back_to_copy_without_overlay", "limits_cpu_time"].contains(&check)
+    !check.starts_with("reuse::")
+        && check != "falls_back_to_copy_without_overlay"
+        && (is_long() || check != "limits_cpu_time")
+}
+
+/// Returns whether `make test-long` runs these tests.
+#[expect(clippy::disallowed_methods, reason = "the command line selects the level")]
+fn is_long() -> bool {
+    std::env::var("PROCTOR_TEST_LONG").is_ok_and(|value| value == "1")
 }
 
 fn passes_exit_code_and_signal_through(bench: &SandboxTestEnv) -> Result<(), Failed> {
