@@ -8,7 +8,7 @@ use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, ResultOrigin, StepEvidence, StepExecutor};
-use proctor_core::reuse::{MountedContent, MountedDirectory, ReuseObstacle, StoredResult};
+use proctor_core::reuse::{MountedContent, MountedDirectory, PathSet, ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::Policy;
 
@@ -18,7 +18,7 @@ use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, ReusedFiles};
 use crate::step::remote_attempt::StepOnWorker;
 use crate::step::result_storage::{Recheck, StepKey, StepReuseState, WorkerRoute, paths_in_tree};
-use crate::step::reuse::shared::AdoptedResult;
+use crate::step::reuse::shared::{AdoptedResult, SharedCandidate, SharedKey};
 use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{NoResult, PassedFiles, ReuseSearch};
 use crate::step::reused_files;
@@ -228,6 +228,21 @@ async fn worker_route(
     Some(WorkerRoute { key, falls_back })
 }
 
+/// Returns what a result of another machine that accessed the paths `set` must be about; `None` if that cannot be determined.
+async fn shared_candidate(
+    context: &Arc<RunContext>,
+    shared_key: &SharedKey,
+    inputs: &Arc<Option<InputFilter>>,
+    set: PathSet,
+) -> Option<SharedCandidate> {
+    let (blocking, inputs, of_step) = (Arc::clone(context), Arc::clone(inputs), shared_key.clone());
+    let look_up = move || {
+        let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
+        blocking.reuse.as_ref()?.shared_candidate(&of_step, &set, tree)
+    };
+    tokio::task::spawn_blocking(look_up).await.ok().flatten()
+}
+
 /// Searches a result of another machine, if no stored one of this machine holds.
 async fn search_shared(
     context: &Arc<RunContext>,
@@ -242,14 +257,8 @@ async fn search_shared(
     let Some(shared) = reuse.shared() else { return ReuseSearch::Nothing(reason) };
     for set in shared.path_sets(&shared_key.weak).await {
         let path_set = Sha256Hex::digest(&set.encode());
-        let (blocking, inputs, of_step) = (Arc::clone(context), Arc::clone(inputs), shared_key.clone());
-        let look_up = move || {
-            let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
-            blocking.reuse.as_ref()?.shared_candidate(&of_step, &set, tree)
-        };
-        let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
-        let strong = candidate.strong.clone();
-        let expected = reuse.expected_record(&shared_key.weak, &path_set, &strong, false);
+        let Some(candidate) = shared_candidate(context, shared_key, inputs, set).await else { continue };
+        let expected = reuse.expected_record(&shared_key.weak, &path_set, &candidate.strong, false);
         let Some(record) = shared.record(&expected).await else { continue };
         match reuse.rechecks_shared() {
             Ok(true) => return ReuseSearch::Nothing(NoResult::Recheck),
@@ -276,12 +285,7 @@ async fn search_shared_files(
     let Some(shared) = reuse.shared() else { return found };
     for set in shared.path_sets(&shared_key.weak).await {
         let path_set = Sha256Hex::digest(&set.encode());
-        let (blocking, inputs, of_step) = (Arc::clone(context), Arc::clone(inputs), shared_key.clone());
-        let look_up = move || {
-            let tree = blocking.observed_tree(inputs.as_ref().as_ref())?;
-            blocking.reuse.as_ref()?.shared_candidate(&of_step, &set, tree)
-        };
-        let Ok(Some(candidate)) = tokio::task::spawn_blocking(look_up).await else { continue };
+        let Some(candidate) = shared_candidate(context, shared_key, inputs, set).await else { continue };
         let expected = reuse.expected_record(&shared_key.weak, &path_set, &candidate.strong, true);
         let records = shared.records(&expected).await;
         found.extend(records.into_iter().map(|record| AdoptedResult::new(key, &candidate, record)));
