@@ -252,50 +252,53 @@ impl NeededPaths {
         Ok(writes)
     }
 
-    /// Adds the writes of a step of a skill on a worker to a path, which `fill` creates in an empty directory of an overlay
-    /// for this owner. Later steps of the skill see them.
+    /// Adds the writes of a step of a skill on a worker to its paths. `fill` creates those of one path in an empty directory of
+    /// an overlay for this owner. Later steps of the skill see them. If `fill` fails for one path, nothing is added.
     ///
     /// # Errors
     /// The state directory cannot be written, there are no overlays, or `fill` fails.
-    pub(crate) fn add_writes<E: From<SkillCacheError>>(
+    pub(crate) fn add_writes<T, E: From<SkillCacheError>>(
         &self,
         (caches, space): (&RunCaches, &RunSpace),
-        (skill, path): (&PlannedSkill, &RelPath),
-        fill: impl FnOnce(BorrowedFd<'_>, Option<(u32, u32)>) -> Result<(), E>,
+        (skill, writes): (&PlannedSkill, &BTreeMap<RelPath, T>),
+        fill: impl Fn(BorrowedFd<'_>, Option<(u32, u32)>, &T) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.mounts(caches, skill)?;
-        let known = self.all_mounts().get(&skill.name).cloned().unwrap_or_default();
-        let Some(position) = known.iter().position(|needed| needed.mount.at == *path) else {
-            return Err(SkillCacheError::with_reason("change", path.as_str(), "it is not mounted").into());
-        };
-        let needed = &known[position];
-        let CacheSource::Layers { lowers, .. } = &needed.mount.source else {
-            return Err(SkillCacheError::with_reason("change", path.as_str(), NO_OVERLAYS).into());
-        };
-        let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
-        let filled = room.join(CACHE_UPPER);
-        let directory = Directory::open(&filled).map_err(SkillCacheError::from)?;
-        let owner = caches.copies_owner();
-        fill(directory.as_fd(), owner)?;
-        prepared::set_owner(&directory, owner)?;
-        // No sandbox may have an overlay while its directories change their roles.
-        space.release_cache(&needed.mount.source);
-        let upper = Directory::open(&needed.mount.source.upper()).map_err(SkillCacheError::from)?;
-        let is_empty = upper.entries(1).map_err(SkillCacheError::from)?.is_empty();
-        let mut newer = vec![filled];
-        if !is_empty {
-            prepared::seal_writes(&upper, caches.committed_owner())?;
-            newer.push(needed.mount.source.upper());
+        if writes.is_empty() {
+            return Ok(());
         }
-        let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
-        let source = CacheSource::Layers { room, lowers: newer.iter().chain(lowers).cloned().collect() };
-        let replaced = NeededMount {
-            mount: CacheMount { at: path.clone(), source },
-            baseline: needed.baseline.clone(),
-            sealed: newer.into_iter().chain(needed.sealed.iter().cloned()).collect(),
-        };
-        let mut mounts = (*known).clone();
-        mounts[position] = replaced;
+        self.mounts(caches, skill)?;
+        let mut mounts = self.all_mounts().get(&skill.name).map(|known| (**known).clone()).unwrap_or_default();
+        let mut filled = Vec::new();
+        for (path, content) in writes {
+            let Some(position) = mounts.iter().position(|needed| needed.mount.at == *path) else {
+                return Err(SkillCacheError::with_reason("change", path.as_str(), "it is not mounted").into());
+            };
+            let CacheSource::Layers { lowers, .. } = &mounts[position].mount.source else {
+                return Err(SkillCacheError::with_reason("change", path.as_str(), NO_OVERLAYS).into());
+            };
+            let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
+            let newest = room.join(CACHE_UPPER);
+            let directory = Directory::open(&newest).map_err(SkillCacheError::from)?;
+            let owner = caches.copies_owner();
+            fill(directory.as_fd(), owner, content)?;
+            prepared::set_owner(&directory, owner)?;
+            filled.push((position, newest, lowers.clone()));
+        }
+        for (position, newest, lowers) in filled {
+            let needed = &mut mounts[position];
+            // No sandbox may have an overlay while its directories change their roles.
+            space.release_cache(&needed.mount.source);
+            let upper = Directory::open(&needed.mount.source.upper()).map_err(SkillCacheError::from)?;
+            let is_empty = upper.entries(1).map_err(SkillCacheError::from)?.is_empty();
+            let mut newer = vec![newest];
+            if !is_empty {
+                prepared::seal_writes(&upper, caches.committed_owner())?;
+                newer.push(needed.mount.source.upper());
+            }
+            let (_, room) = caches.create_room().map_err(SkillCacheError::from)?;
+            needed.mount.source = CacheSource::Layers { room, lowers: newer.iter().cloned().chain(lowers).collect() };
+            needed.sealed.splice(0..0, newer);
+        }
         self.all_mounts().insert(skill.name.clone(), Arc::new(mounts));
         Ok(())
     }

@@ -326,8 +326,12 @@ impl StepOnWorker<'_> {
         if let Some(error) = changes_error {
             return Err(NotExecuted::Refused(format!("the files of the step are not known: {}", worker_text(&error))));
         }
-        let SplitChanges { tree, needed } =
+        let SplitChanges { tree, mut needed } =
             split_changes(list, &step_paths(&job.request)).map_err(|error| refused(&error))?;
+        if !remote.settings.trust_workers {
+            // A later attempt on this machine could pass because of them.
+            needed.clear();
+        }
         let (shared, skill, keep) = (Arc::clone(context), (*skill).clone(), step.limits.output.get_or_max());
         let work = move || {
             let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
@@ -340,14 +344,13 @@ impl StepOnWorker<'_> {
             let streams = [store(&out, &stdout, live_out)?, store(&err, &stderr, live_err)?];
             let facts = &shared.tree.repository.facts;
             let upper = shared.space.new_layer(shared.launcher.host(), facts).map_err(|error| refused(&error))?;
-            let mut filled = upper.fill(&tree, changes.as_ref(), CHANGES).map_err(|error| refused(&error));
-            for (path, list) in &needed {
-                let fill = |to: BorrowedFd<'_>, owner| {
+            let filled = upper.fill(&tree, changes.as_ref(), CHANGES).map_err(|error| refused(&error));
+            let filled = filled.and_then(|()| {
+                let fill = |to: BorrowedFd<'_>, owner, list: &Vec<LayerChange>| {
                     fill_directory(to, owner, list, changes.as_ref(), CHANGES).map_err(|error| refused(&error))
                 };
-                let place = (&shared.caches, &shared.space);
-                filled = filled.and_then(|()| shared.needed_paths.add_writes(place, (&skill, path), fill));
-            }
+                shared.needed_paths.add_writes((&shared.caches, &shared.space), (&skill, &needed), fill)
+            });
             match filled {
                 Ok(()) => Ok((streams, upper)),
                 Err(reason) => {
