@@ -18,6 +18,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_needed_paths::step_is_cached_while_the_path_is_the_same", step_is_cached),
     remote_case("remote_needed_paths::writes_stay_in_the_skill", writes_stay_in_skill),
     remote_case("", writes_stay_in_skill).unprivileged("remote_needed_paths::writes_stay_in_the_skill_for_a_user"),
+    remote_case("remote_needed_paths::writes_of_an_untrusted_worker_do_not_count", untrusted_writes_do_not_count),
     remote_case("remote_needed_paths::worker_without_namespaces_gets_the_path", worker_without_namespaces),
     remote_case("remote_needed_paths::toolchain_check_sees_the_path", check_sees_path),
     remote_case("remote_needed_paths::unsendable_path_is_named", unsendable_path_is_named),
@@ -182,6 +183,20 @@ fn writes_stay_in_skill(env: &TestEnvironment) {
     let explained = explain(&cluster, "verify.writer/one");
     assert!(explained.contains("changed `web/deps`"), "{explained}");
     assert!(step_of(&cluster, "verify.reader", "six").get("reused").is_some());
+}
+
+/// If the writes of the first attempt counted, the second one would pass, on this machine too.
+fn untrusted_writes_do_not_count(env: &TestEnvironment) {
+    let script = "test -e web/deps/left || { touch web/deps/left; exit 1; }";
+    let step = TestStep::sh("it", script).with_field("retries: 1");
+    let cluster = cluster(env, "web/deps", [step]);
+    cluster.run().exits(0);
+    let trusted = cluster.repo.step("it");
+    assert!(trusted["outcome"] == "passed" && trusted["flaky"] == true, "as on this machine: {trusted:#}");
+    cluster.configure("remote", &[USER, NO_CHECKS]);
+    cluster.run().exits(1);
+    let step = cluster.repo.step("it");
+    assert!(is_remote(&step) && step["outcome"] == "failed", "{step:#}");
 }
 
 fn worker_without_namespaces(env: &TestEnvironment) {
