@@ -336,15 +336,7 @@ impl SqlEngine for DuckDb {
         on: ExecutionBounds<'_>,
         rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
-        let allowed_kind = match policy {
-            SqlPolicy::Read => StatementKind::Read,
-            SqlPolicy::Write => StatementKind::Write,
-            SqlPolicy::Migrate => StatementKind::Schema,
-        };
-        if bound.kind() > allowed_kind {
-            let message = format!("a statement of the kind `{}` was about to run", bound.kind().as_str());
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
-        }
+        bound.check_policy(policy)?;
         if bound.kind() > StatementKind::Read && self.is_readonly {
             return Err(EngineRefusal::new(SqlCode::EngineFailed, "the database is open only for reading"));
         }

@@ -134,6 +134,23 @@ impl BoundStatement {
         if strongest == StatementKind::Read && !is_known { StatementKind::Other } else { strongest }
     }
 
+    /// Checks that a policy allows statements of this kind. Engines check it again right before they execute a statement.
+    ///
+    /// # Errors
+    /// The policy does not allow it.
+    pub fn check_policy(&self, policy: SqlPolicy) -> Result<(), EngineRefusal> {
+        let allowed = match policy {
+            SqlPolicy::Read => StatementKind::Read,
+            SqlPolicy::Write => StatementKind::Write,
+            SqlPolicy::Migrate => StatementKind::Schema,
+        };
+        if self.kind() <= allowed {
+            return Ok(());
+        }
+        let message = format!("a statement of the kind `{}` was about to run", self.kind().as_str());
+        Err(EngineRefusal::new(SqlCode::EngineFailed, message))
+    }
+
     /// Returns the tables and views that the statement reads or writes.
     pub fn tables(&self) -> BTreeSet<&str> {
         self.actions
@@ -406,5 +423,27 @@ pub trait SqlEngine {
     /// Quotes a name as this dialect requires.
     fn quote_name(&self, name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_allows_its_kind_of_statements_and_weaker_ones() {
+        let write = || Action::Insert("t".to_owned());
+        let statement = |action| BoundStatement { actions: BTreeSet::from([action]), ..BoundStatement::default() };
+        let read = BoundStatement { is_readonly: true, is_query: true, ..BoundStatement::default() };
+        let allowed = |bound: &BoundStatement| {
+            let policies = [SqlPolicy::Read, SqlPolicy::Write, SqlPolicy::Migrate];
+            policies.map(|policy| bound.check_policy(policy).is_ok())
+        };
+        assert_eq!(allowed(&read), [true, true, true]);
+        assert_eq!(allowed(&statement(write())), [false, true, true]);
+        assert_eq!(allowed(&statement(Action::Other("VACUUM".to_owned()))), [false, false, false]);
+        assert_eq!(allowed(&statement(Action::Attach("x".to_owned()))), [false, false, false]);
+        // Nothing is known about it.
+        assert_eq!(allowed(&BoundStatement::default()), [false, false, false]);
     }
 }

@@ -374,15 +374,7 @@ impl SqlEngine for Mysql {
         on: ExecutionBounds<'_>,
         rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
-        let allowed_kind = match policy {
-            SqlPolicy::Read => StatementKind::Read,
-            SqlPolicy::Write => StatementKind::Write,
-            SqlPolicy::Migrate => StatementKind::Schema,
-        };
-        if bound.kind() > allowed_kind {
-            let message = format!("a statement of the kind `{}` was about to run", bound.kind().as_str());
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
-        }
+        bound.check_policy(policy)?;
         let is_definition = bound.kind() == StatementKind::Schema;
         self.has_lasting_changes |= is_definition;
         if !bound.is_readonly {

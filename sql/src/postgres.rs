@@ -406,15 +406,7 @@ impl SqlEngine for Postgres {
         on: ExecutionBounds<'_>,
         rows: Option<&mut RowBuffer>,
     ) -> Result<StatementOutcome, EngineRefusal> {
-        let allowed_kind = match policy {
-            SqlPolicy::Read => StatementKind::Read,
-            SqlPolicy::Write => StatementKind::Write,
-            SqlPolicy::Migrate => StatementKind::Schema,
-        };
-        if bound.kind() > allowed_kind {
-            let message = format!("a statement of the kind `{}` was about to run", bound.kind().as_str());
-            return Err(EngineRefusal::new(SqlCode::EngineFailed, message));
-        }
+        bound.check_policy(policy)?;
         let ran = self.isolated(Effects::Keep, on.deadline, |session, _| {
             let prepared = session.prepare(sql, on.deadline)?;
             let count = RowCount::of_statement(bound);

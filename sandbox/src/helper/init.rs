@@ -23,6 +23,7 @@ use rustix::process::{DumpableBehavior, Pid};
 use rustix::time::Timespec;
 
 use self::namespace_mounts::{mount_proc, mount_sys, set_up_loopback};
+pub(super) use self::privilege_drop::empty_capability_sets;
 use self::privilege_drop::{become_step_user, drop_capabilities, no_new_privs};
 use super::leftover_processes::{self, ProcessScope};
 use super::limit_monitor::LimitMonitor;

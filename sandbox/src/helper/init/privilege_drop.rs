@@ -52,6 +52,16 @@ pub(super) fn drop_capabilities(prepared: &mut InitState<'_>) -> InitOpResult {
             Err(errno) => return Err(refuse(control, "empty the bounding set")(errno)),
         }
     }
+    empty_capability_sets()?;
+    prepared
+        .enforcement
+        .record_enforced(control, "bounding, ambient, permitted, effective and inheritable sets are empty");
+    Ok(())
+}
+
+/// Empties the ambient, permitted, effective and inheritable sets.
+pub(in crate::helper) fn empty_capability_sets() -> InitOpResult {
+    let control = Control::NoCapabilities;
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -63,9 +73,6 @@ pub(super) fn drop_capabilities(prepared: &mut InitState<'_>) -> InitOpResult {
     if left != none {
         return Err(refused(control, "capabilities are left", "report this with the kernel's version"));
     }
-    prepared
-        .enforcement
-        .record_enforced(control, "bounding, ambient, permitted, effective and inheritable sets are empty");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use proctor_core::model::outcome::LimitKind;
 use proctor_core::model::plan::{Leaks, Network};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Pid;
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use rustix::thread::{CapabilitySet, Gid, Uid};
 
 use super::command_process;
 use crate::capabilities;
@@ -126,17 +126,7 @@ fn empty_bounding_set() -> Result<bool, SetupFailure> {
 
 fn drop_capabilities(prepared: &mut InitState<'_>, bounded: bool) -> FirstProcessOpResult {
     let control = Control::NoCapabilities;
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
-        inheritable: CapabilitySet::empty(),
-    };
-    rustix::thread::clear_ambient_capability_set().map_err(refuse(control, "empty the ambient set"))?;
-    rustix::thread::set_capabilities(None, none).map_err(refuse(control, "drop all capabilities"))?;
-    let left = rustix::thread::capabilities(None).map_err(refuse(control, "read the capabilities"))?;
-    if left != none {
-        return Err(refused(control, "capabilities are left", "report this with the kernel's version"));
-    }
+    pid_one::empty_capability_sets()?;
     let bounding = if bounded { "bounding, " } else { "no_new_privs keeps it from using its bounding set; " };
     let how = format!("{bounding}ambient, permitted, effective and inheritable sets are empty");
     prepared.enforcement.record_enforced(control, how);
