@@ -120,12 +120,24 @@ fn action_and_template_are_valid(_: &TestEnvironment) {
         ("vendor.github-workflows", ".github/workflows/release.yml"),
         ("vendor.github-workflows", ".github/workflows/checks.yml"),
         ("vendor.github-workflows", ".github/workflows/weekly.yml"),
+        ("vendor.dependabot", ".github/dependabot.yml"),
     ];
     for (schema, file) in files {
+        let text = std::fs::read_to_string(project_path(file)).expect("a file of the project");
+        let unpinned: Vec<&str> = text.lines().filter(|line| uses_unpinned_action(line)).collect();
+        assert!(unpinned.is_empty(), "{file} uses actions without the hash of a commit: {unpinned:?}");
         let mut check = machine::client_command(SCHEMA_CHECKER);
         check.args(["--builtin-schema", schema]).arg(project_path(file)).env("HOME", "/nonexistent");
         RunningProcess::start(check).wait().exits(0);
     }
+}
+
+/// Returns whether a line of a workflow uses an action whose content can change. PyPI's documentation recommends a branch.
+fn uses_unpinned_action(line: &str) -> bool {
+    let Some((_, action)) = line.split_once("uses: ") else { return false };
+    let revision = action.split_once('@').map_or("", |(_, revision)| revision.split(' ').next().unwrap_or(revision));
+    let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+    !is_commit && !action.starts_with("pypa/gh-action-pypi-publish@")
 }
 
 /// Reads a YAML file as JSON, with a general YAML parser.
