@@ -27,6 +27,6 @@ pub use step_identity::{
     IDENTITY_PARTS, InheritedAttributes, MachineFact, MachineFacts, MountedContent, MountedDirectory, NeededPathOrigin,
     ResourceLimit, ShownTool, StepIdentity, processor_model,
 };
-pub use stored_result::{MAX_STORED_BYTES, PassedFile, StoredResult};
+pub use stored_result::{ImageMount, MAX_STORED_BYTES, PassedFile, StoredResult, chain_digest};
 pub use tree_listing::{MAX_LISTING_BYTES, TreeDifference, TreeEntry, TreeListing};
 pub use worker_inputs::{WorkerChange, WorkerInputs};

@@ -5,6 +5,7 @@ pub mod environment;
 pub(crate) mod git_on_demand;
 pub(crate) mod hidden_programs;
 pub(crate) mod host_toolchains;
+pub(crate) mod image_mount;
 pub(crate) mod probe;
 pub(crate) mod pushed_commits;
 pub(crate) mod repository;

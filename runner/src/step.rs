@@ -4,6 +4,7 @@ pub(crate) mod attempt;
 pub(crate) mod chosen_files;
 pub(crate) mod declared_inputs;
 pub(crate) mod file_selection;
+pub(crate) mod git_reads;
 pub(crate) mod host_stamps;
 pub(crate) mod layer_stack;
 pub(crate) mod live_output;

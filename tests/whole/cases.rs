@@ -83,6 +83,7 @@ mod sql_reuse;
 mod sql_run;
 mod sql_steps;
 mod sql_verifiers;
+mod stale_results;
 mod step_environment;
 mod step_output;
 mod step_reports;
@@ -186,6 +187,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         reuse_daemon::CASES,
         reuse_traps::CASES,
         reused_reports::CASES,
+        stale_results::CASES,
         report_formats::CASES,
         prior_results::CASES,
         revisions::CASES,

@@ -179,19 +179,29 @@ pub fn ctime_detects_all_changes(f_type: u64) -> bool {
 }
 
 /// Returns whether the stamp of a file that steps only read shows a change of its content, some time after the change.
-/// Besides the file systems of [`ctime_detects_all_changes`], these are read-only ones, ZFS and bcachefs, which set the
-/// time when they write a page, and overlayfs, with which containers show their programs.
+/// Besides the file systems of [`ctime_detects_all_changes`], these are ZFS and bcachefs, which set the time when they
+/// write a page, overlayfs, with which containers show their programs, and [images](is_image_file_system), as long as the
+/// same image is mounted.
 ///
 /// Not tmpfs: a write through a mapping never sets a time. Not network file systems and FUSE: the kernel does not
 /// notice a change by another machine or by the server until it asks for the attributes again.
 pub fn stamp_detects_settled_changes(f_type: u64) -> bool {
     const OVERLAYFS: u64 = 0x794C_7630;
+    const ZFS: u64 = 0x2FC1_2FC1;
+    const BCACHEFS: u64 = 0xCA45_1A4E;
+    let sets_times = ctime_detects_all_changes(f_type) || matches!(f_type, OVERLAYFS | ZFS | BCACHEFS);
+    sets_times || is_image_file_system(f_type)
+}
+
+/// Returns whether a file system shows a read-only image, whose author chose the times of its files. Another image that is
+/// mounted later can have the same device, inodes, sizes and times with other content.
+pub fn is_image_file_system(f_type: u64) -> bool {
     const SQUASHFS: u64 = 0x7371_7368;
     const EROFS: u64 = 0xE0F5_E1E2;
     const ISO9660: u64 = 0x9660;
-    const ZFS: u64 = 0x2FC1_2FC1;
-    const BCACHEFS: u64 = 0xCA45_1A4E;
-    ctime_detects_all_changes(f_type) || matches!(f_type, OVERLAYFS | SQUASHFS | EROFS | ISO9660 | ZFS | BCACHEFS)
+    const CRAMFS: u64 = 0x28CD_3D45;
+    const ROMFS: u64 = 0x7275;
+    matches!(f_type, SQUASHFS | EROFS | ISO9660 | CRAMFS | ROMFS)
 }
 
 /// Returns whether a path belongs to our own evidence, which is never drift and not part of a snapshot:

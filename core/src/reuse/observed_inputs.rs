@@ -180,14 +180,18 @@ impl ObservedInputs {
         Self::new(AccessTrace::new(entries)?, contents, self.host.clone())
     }
 
-    /// Returns the union of the inputs of two executions.
+    /// Returns the union of the inputs of two executions that had the same ones: no path has another state, content or
+    /// listing in the other execution.
     ///
     /// # Errors
-    /// Together they exceed the bounds of a trace.
+    /// Together they exceed the bounds of a trace, or a path differs.
     pub fn union(&self, other: &Self) -> Result<Self, DamagedTrace> {
         let mut tree: BTreeMap<&[u8], (AccessedPath, ContentPin)> = BTreeMap::new();
         for (entry, content) in self.tree().chain(other.tree()) {
             let known = tree.entry(&entry.path).or_insert_with(|| (entry.clone(), content));
+            if !known.1.can_be_same(content) || (!content.is_covered() && !is_same_path(&known.0, entry)) {
+                return Err(DamagedTrace::CONTRADICTION);
+            }
             add_access(&mut known.0, entry);
             if known.1 == ContentPin::None {
                 known.1 = content;
@@ -195,7 +199,11 @@ impl ObservedInputs {
         }
         let mut host: BTreeMap<&[u8], AccessedPath> = BTreeMap::new();
         for entry in self.host().iter().chain(other.host()) {
-            add_access(host.entry(&entry.path).or_insert_with(|| entry.clone()), entry);
+            let known = host.entry(&entry.path).or_insert_with(|| entry.clone());
+            if !is_same_path(known, entry) {
+                return Err(DamagedTrace::CONTRADICTION);
+            }
+            add_access(known, entry);
         }
         let (entries, contents): (Vec<_>, Vec<_>) = tree.into_values().unzip();
         Self::new(AccessTrace::new(entries)?, contents, AccessTrace::new(host.into_values().collect())?)
@@ -263,6 +271,16 @@ fn displayed_tree_path(path: &[u8]) -> String {
 impl ContentPin {
     const BYTES: usize = 33;
 
+    fn is_covered(self) -> bool {
+        matches!(self, Self::Covered { .. })
+    }
+
+    /// Returns whether two executions can have seen this content at the same path. The content of an object of git is
+    /// recorded only if it was read.
+    fn can_be_same(self, other: Self) -> bool {
+        self == other || matches!((self, other), (Self::None, Self::Git { .. }) | (Self::Git { .. }, Self::None))
+    }
+
     fn encode(self) -> [u8; Self::BYTES] {
         let (tag, sha256) = match self {
             Self::None => (0, [0; 32]),
@@ -284,6 +302,15 @@ impl ContentPin {
             _ => None,
         }
     }
+}
+
+/// Returns whether two executions can have seen a path in the same state.
+fn is_same_path(one: &AccessedPath, other: &AccessedPath) -> bool {
+    let is_same_listing = one.listing.is_none() || other.listing.is_none() || one.listing == other.listing;
+    // If only one of them read the file, only its time of modification counts.
+    let less_read = if one.read { other } else { one };
+    let more_read = if one.read { one } else { other };
+    one.state == other.state && is_same_listing && has_same_stamp(less_read, more_read.stamp.as_ref())
 }
 
 /// Adds another access to the same path.

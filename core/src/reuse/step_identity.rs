@@ -92,9 +92,26 @@ pub enum MountedContent {
         origin: NeededPathOrigin,
         /// The digest of everything in it that a program can observe, except for owners and times.
         sha256: Sha256Hex,
+        /// The digest of the times of modification of its files. Some programs conclude from them that a file has not
+        /// changed, as Python does for a compiled module. `None` in the identity on other machines, where the same content
+        /// has other times.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        modified_sha256: Option<Sha256Hex>,
         /// True if the step sees a copy, which has neither the hard links nor the extended attributes of the original.
         is_copy: bool,
     },
+}
+
+impl MountedDirectory {
+    /// Returns the directory as other machines identify it.
+    #[must_use]
+    pub fn without_times(&self) -> Self {
+        let mut portable = self.clone();
+        if let MountedContent::NeededPath { modified_sha256, .. } = &mut portable.content {
+            *modified_sha256 = None;
+        }
+        portable
+    }
 }
 
 /// The origin of the content of a needed path.
@@ -270,10 +287,11 @@ mod tests {
             below: &[],
         };
         let mount = |path: &str, content| [MountedDirectory { path: path.to_owned(), content }];
-        let needed = |origin, content: &[u8], is_copy| {
-            let sha256 = Sha256Hex::digest(content);
-            mount("m", MountedContent::NeededPath { origin, sha256, is_copy })
+        let needed_at = |origin, content: &[u8], is_copy, times: &[u8]| {
+            let (sha256, modified_sha256) = (Sha256Hex::digest(content), Some(Sha256Hex::digest(times)));
+            mount("m", MountedContent::NeededPath { origin, sha256, modified_sha256, is_copy })
         };
+        let needed = |origin, content: &[u8], is_copy| needed_at(origin, content, is_copy, b"times");
         let mounts = [
             mount("m", MountedContent::TransparentCache),
             mount("n", MountedContent::TransparentCache),
@@ -281,7 +299,11 @@ mod tests {
             needed(NeededPathOrigin::Worktree, b"2", false),
             needed(NeededPathOrigin::Worktree, b"1", true),
             needed(NeededPathOrigin::Command, b"1", false),
+            needed_at(NeededPathOrigin::Worktree, b"1", false, b"other times"),
         ];
+        assert_eq!(mounts[2][0].without_times(), mounts[6][0].without_times(), "times differ between machines");
+        assert_ne!(mounts[2][0].without_times(), mounts[3][0].without_times());
+
         let other_step = PlannedStep { retries: 1, ..step.clone() };
         let tool = ShownTool { source: "/t".to_owned(), at: "/t".to_owned(), kind: "k".to_owned() };
         let base = || identity.clone();

@@ -8,6 +8,7 @@ use crate::model::trace::MAX_ENCODED_BYTES;
 use crate::record::evidence::{ResultOrigin, ReuseSource, StepEvidence};
 use crate::reuse::observed_inputs::ObservedInputs;
 use crate::reuse::worker_inputs::WorkerInputs;
+use crate::text::canonical;
 use crate::text::digest::Sha256Hex;
 
 /// Maximum size of an encoded result, in bytes.
@@ -42,6 +43,18 @@ pub struct StoredResult {
     pub transparent_caches: Vec<TransparentCache>,
     /// The machine that executed the step; `None` if it was this one.
     pub origin: Option<ResultOrigin>,
+    /// The mounts of the file system images that contain inputs, each once. The stamps of their files count only while these
+    /// mounts exist.
+    pub images: Vec<ImageMount>,
+}
+
+/// The mount of a file system image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ImageMount {
+    /// The device number of its files.
+    pub device: u64,
+    /// The identity of the mount and of the boot of the machine.
+    pub mount: String,
 }
 
 /// A file that passed by itself.
@@ -53,6 +66,12 @@ pub struct PassedFile {
     pub sha256: Sha256Hex,
     /// True for an executable file.
     pub executable: bool,
+}
+
+/// Returns the digest that stands for the files that a step leaves, if it checks exactly `files` with these inputs. `files`
+/// is empty for a step without `per_file`.
+pub fn chain_digest(key: &Sha256Hex, inputs: &Sha256Hex, files: &[PassedFile]) -> Sha256Hex {
+    Sha256Hex::digest(&canonical::to_vec(&(key, inputs, files)))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -70,19 +89,27 @@ struct Header {
     origin: Option<ResultOrigin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worker: Option<WorkerInputs>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    images: Vec<ImageMount>,
 }
 
 impl StoredResult {
     /// Returns the digest that stands for the files of this execution in the identity of later steps: executions of the
     /// same step on the same inputs are interchangeable.
     pub fn chain_digest(&self) -> Sha256Hex {
-        let files: Vec<String> = self.files.iter().map(|file| format!(" {} {}", file.path, file.sha256)).collect();
-        Sha256Hex::digest(format!("{} {}{}", self.key, self.inputs_sha256, files.concat()).as_bytes())
+        chain_digest(&self.key, &self.inputs_sha256, &self.files)
     }
 
     /// Returns the digest of the inputs.
     pub fn digest_inputs(&self) -> Sha256Hex {
         self.worker.as_ref().map_or_else(|| self.inputs.digest(), WorkerInputs::digest)
+    }
+
+    /// Adds the images of another result whose inputs this one contains.
+    pub fn add_images(&mut self, images: &[ImageMount]) {
+        self.images.extend_from_slice(images);
+        self.images.sort();
+        self.images.dedup();
     }
 
     /// Makes the result as old as `other`, if that is older.
@@ -120,6 +147,7 @@ impl StoredResult {
             transparent_caches: self.transparent_caches.clone(),
             origin: self.origin.clone(),
             worker: self.worker.clone(),
+            images: self.images.clone(),
         };
         // Serializing these types cannot fail.
         let header = serde_json::to_vec(&header).unwrap_or_default();
@@ -154,6 +182,37 @@ impl StoredResult {
             transparent_caches: header.transparent_caches,
             origin: header.origin,
             worker: header.worker,
+            images: header.images,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chain_digest_differs_for_different_files() {
+        let digest = Sha256Hex::digest;
+        let file = |path: &str, content: &str, executable| PassedFile {
+            path: path.to_owned(),
+            sha256: digest(content.as_bytes()),
+            executable,
+        };
+        let (key, inputs) = (digest(b"key"), digest(b"inputs"));
+        let combined = format!("a {} b", digest(b"1"));
+        let lists = [
+            vec![],
+            vec![file("a", "1", false)],
+            vec![file("a", "1", true)],
+            vec![file("a", "2", false)],
+            vec![file("a", "1", false), file("b", "2", false)],
+            vec![file(&combined, "2", false)],
+        ];
+        let mut digests: Vec<Sha256Hex> = lists.iter().map(|files| chain_digest(&key, &inputs, files)).collect();
+        digests.extend([chain_digest(&inputs, &inputs, &[]), chain_digest(&key, &key, &[])]);
+        digests.sort();
+        digests.dedup();
+        assert_eq!(digests.len(), lists.len() + 2);
     }
 }

@@ -24,7 +24,9 @@ use serde::Serialize;
 
 use crate::host::environment;
 use crate::host::host_toolchains::VERSION_DIRS;
+use crate::host::image_mount::image_mount;
 use crate::run::run_context::HostView;
+use crate::store::directory::random_u64;
 
 /// Maximum depth of interpreters of interpreters, the same as the kernel's.
 const MAX_INTERPRETERS: usize = 4;
@@ -374,7 +376,8 @@ fn content_identity(is_executable: bool, sha256: &Sha256Hex) -> String {
 }
 
 /// Identifies a file by its stat data, which changes if the file is replaced or written: only root can set
-/// `st_ctime`. `None` if it does not exist.
+/// `st_ctime`. The identity of a file in a file system image contains the mount, because another image can have the same
+/// times. `None` if it does not exist.
 fn stat_identity(path: &Path, extent: IdentityScope) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let which = format!("{}:{}", found.dev(), found.ino());
@@ -384,7 +387,10 @@ fn stat_identity(path: &Path, extent: IdentityScope) -> Option<String> {
     let (mode, size) = (found.mode(), found.size());
     let written = format!("{}.{:09}", found.mtime(), found.mtime_nsec());
     let changed = format!("{}.{:09}", found.ctime(), found.ctime_nsec());
-    Some(format!("{which}:{mode:o}:{size}:{written}:{changed}"))
+    // Two searches find different tools if the image is not known.
+    let image = image_mount(path).unwrap_or_else(|_| random_u64().ok().map(|number| number.to_string()));
+    let image = image.unwrap_or_default();
+    Some(format!("{which}:{mode:o}:{size}:{written}:{changed}:{image}"))
 }
 
 fn path_text(path: &Path) -> String {

@@ -15,6 +15,7 @@ mod resource_needs;
 mod reuse_preview;
 mod run_caches;
 mod run_events;
+mod run_tools;
 mod shared_results_cache;
 mod spare_run_space;
 mod stored_results;
@@ -67,6 +68,7 @@ use crate::run::request::{
 use crate::run::run_context::{ChangeMode, RunContext, RunTree, StepTrace};
 use crate::run::run_patch;
 use crate::step::chosen_files::{FileSelections, ScopePaths};
+use crate::step::git_reads::GitReads;
 use crate::step::needed_paths::{NeededPaths, Preparation};
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
@@ -323,9 +325,10 @@ impl Engine {
         let first = context.prepare_first_sandbox(&plan);
         // A run with fewer controls must not answer a later request for the commit.
         let is_strict = request.sandbox == SandboxMode::Strict;
-        let tools = is_strict.then(|| self.tree_tools_digest(&context, (&plan, &facts.plan_sha256))).flatten();
+        let tools = is_strict.then(|| self.tools_at_start(&context, (&plan, &facts.plan_sha256))).flatten();
         let git_tree = context.tree.snapshot.complete_git_tree();
-        let documents = documents.with_toolchain_env(tools).with_step_env(self.known_step_env(&plan));
+        let recorded_tools = tools.as_ref().map(|tools| self.recorded_tools(tools));
+        let documents = documents.with_toolchain_env(recorded_tools).with_step_env(self.known_step_env(&plan));
         let documents = Arc::new(documents.with_git_tree(git_tree));
         withdraw_earlier_pass(&context, &documents, &facts, &plan).await?;
         context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
@@ -342,6 +345,7 @@ impl Engine {
         observed.inconclusive_reasons.extend(emit_inconclusive(&context, interrupted).await);
         let evidence_dir = documents.path().to_path_buf();
         context.finish_sharing().await;
+        self.confirm_tools(&context, &documents, &plan, tools);
         let (profile, reuse) = (plan.profile.clone(), observed.reuse(&context, &plan));
         let (mut observed, facts, doubt) =
             write_run_documents(&context, documents, observed, facts, plan, passed).await?;
@@ -544,6 +548,7 @@ impl Engine {
             reuse_off,
             remote: OnceLock::new(),
             no_view: OnceLock::new(),
+            git_reads: GitReads::default(),
             earlier_pass: OnceLock::new(),
         }))
     }

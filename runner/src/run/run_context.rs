@@ -41,6 +41,7 @@ use crate::run::evidence_builder::TreeFacts;
 use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
 use crate::step::chosen_files::{FileSelections, ScopePaths};
+use crate::step::git_reads::GitReads;
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
@@ -97,6 +98,7 @@ pub(crate) struct RunContext {
     pub(crate) remote: OnceLock<RemoteRun>,
     /// The reason why steps cannot run on a view; set by the first step that could not.
     pub(crate) no_view: OnceLock<String>,
+    pub(crate) git_reads: GitReads,
 }
 
 /// The trace that a run's steps continue.

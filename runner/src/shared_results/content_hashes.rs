@@ -3,7 +3,7 @@
 //! A digest is remembered only if the stamp shows every later change of the content. The file in the state directory need
 //! not survive a crash: a damaged one is not used, and files are hashed again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use proctor_core::model::trace::{AccessedPath, FileStamp, PathState};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
-use crate::step::host_stamps::{require_reliable_stamp, require_settled};
+use crate::step::host_stamps::{HostDevices, require_settled};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
 
@@ -43,8 +43,7 @@ pub(crate) struct ContentHashes {
 struct HashState {
     known: Known,
     has_changed: bool,
-    /// The file systems, and whether their stamps show every change.
-    devices: BTreeMap<u64, bool>,
+    devices: HostDevices,
 }
 
 impl ContentHashes {
@@ -97,8 +96,7 @@ impl ContentHashes {
             listing: None,
         };
         let mut state = self.lock();
-        let is_reliable =
-            require_settled(&entry, now_ns).and_then(|()| require_reliable_stamp(&entry, &mut state.devices));
+        let is_reliable = require_settled(&entry, now_ns).and_then(|()| state.devices.require_lasting_stamp(&entry));
         if is_reliable.is_err() {
             return;
         }

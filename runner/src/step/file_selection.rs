@@ -134,6 +134,11 @@ impl StepFiles {
         Ok(())
     }
 
+    /// Returns whether the step leaves out the files to which the run is not restricted.
+    pub(crate) fn leaves_out_others(&self) -> bool {
+        matches!(self.restriction, Restriction::LeavesOut)
+    }
+
     fn no_files(&self) -> FilesNotChosen {
         let checked_files = self.evidence(None).filter(|files| files.covers_all);
         FilesNotChosen {
@@ -176,6 +181,11 @@ impl StepFiles {
     /// Returns the files that are to be checked, relative to the work directory of the step.
     pub(crate) fn to_check(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.chosen().iter().filter(|file| self.reused.binary_search(file).is_err())
+    }
+
+    /// Returns whether some of the files need not be checked again.
+    pub(crate) fn has_reused(&self) -> bool {
+        !self.reused.is_empty()
     }
 
     /// Returns the batches of files for the command of `policy`; none if the command does not contain `{files}`.

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
-use proctor_core::reuse::StoredResult;
+use proctor_core::reuse::{ObservedInputs, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
 use proctor_git::helper::IgnoreQuery;
@@ -40,33 +40,60 @@ pub(crate) struct StackedLayer {
 pub(crate) struct RemadeFiles {
     /// The layer; `None` if the step left nothing.
     pub(crate) layer: Option<Arc<StackedLayer>>,
-    /// True if the execution took place where the stored result comes from: on a worker, or on this machine.
-    pub(crate) is_same_place: bool,
+    /// True if the stored result stands for these files: the execution took place where the result comes from, on a worker
+    /// or on this machine, and with the same inputs.
+    pub(crate) is_same: bool,
 }
 
-/// The files of a step whose result was reused.
+/// The files of a step whose result was reused, completely or for some of the files that it checks.
 #[derive(Debug)]
 pub(crate) struct ReusedFiles {
     pub(crate) skill: PlannedSkill,
     pub(crate) step: PlannedStep,
     /// The key of the step.
     pub(crate) key: Sha256Hex,
-    /// The digest of the stored result.
-    pub(crate) stored_as: Sha256Hex,
+    /// The digest of the stored result; without one, no result of a later step is stored or used.
+    pub(crate) stored_as: Option<Sha256Hex>,
+    /// The inputs of the stored result, which its digest stands for.
+    pub(crate) inputs: ObservedInputs,
     /// True if the stored result is of a worker.
     pub(crate) is_of_worker: bool,
+    /// True if the step leaves out the files to which the run is not restricted.
+    pub(crate) leaves_out_others: bool,
     /// The files, once the step was executed.
     pub(crate) layer: OnceCell<Result<RemadeFiles, String>>,
 }
 
 impl ReusedFiles {
-    pub(crate) fn new(skill: &PlannedSkill, step: &PlannedStep, result: &StoredResult) -> Self {
+    pub(crate) fn new(
+        skill: &PlannedSkill,
+        step: &PlannedStep,
+        result: &StoredResult,
+        leaves_out_others: bool,
+    ) -> Self {
+        let stored_as = Some((result.chain_digest(), result.inputs.clone()));
+        Self {
+            is_of_worker: result.worker.is_some(),
+            ..Self::of_some_files((skill, step), &result.key, stored_as, leaves_out_others)
+        }
+    }
+
+    /// Creates the files of a step that was executed for some of the files that it checks, because the others had passed.
+    pub(crate) fn of_some_files(
+        (skill, step): (&PlannedSkill, &PlannedStep),
+        key: &Sha256Hex,
+        stored_as: Option<(Sha256Hex, ObservedInputs)>,
+        leaves_out_others: bool,
+    ) -> Self {
+        let (stored_as, inputs) = stored_as.unzip();
         Self {
             skill: skill.clone(),
             step: step.clone(),
-            key: result.key.clone(),
-            stored_as: result.chain_digest(),
-            is_of_worker: result.worker.is_some(),
+            key: key.clone(),
+            stored_as,
+            inputs: inputs.unwrap_or_default(),
+            is_of_worker: false,
+            leaves_out_others,
             layer: OnceCell::new(),
         }
     }
@@ -124,7 +151,7 @@ impl LayerStack {
     pub(crate) fn stored_results(&self) -> Option<Vec<Sha256Hex>> {
         let digest = |part: &StepFilesLeft| match part {
             StepFilesLeft::Layer(_, stored_as) => stored_as.clone(),
-            StepFilesLeft::Reused(files) => Some(files.stored_as.clone()),
+            StepFilesLeft::Reused(files) => files.stored_as.clone(),
         };
         self.parts.iter().map(digest).collect()
     }

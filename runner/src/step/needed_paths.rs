@@ -15,7 +15,7 @@ use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{CACHE_UPPER, CacheForm, CacheMount, CacheSource, RunSpace};
 
 use crate::step::skill_caches::RunCaches;
-use crate::store::caches::prepared::{self, HeldPath, PathOrigin};
+use crate::store::caches::prepared::{self, ContentDigest, HeldPath, PathOrigin};
 use crate::store::caches::{CacheStore, SkillCacheError};
 use crate::store::directory::Directory;
 
@@ -160,8 +160,9 @@ impl NeededPaths {
                 PathOrigin::Worktree => NeededPathOrigin::Worktree,
                 PathOrigin::Command { .. } => NeededPathOrigin::Command,
             };
-            let sha256 = held.record.content.sha256.clone();
-            let content = MountedContent::NeededPath { origin, sha256, is_copy };
+            let ContentDigest { sha256, modified_sha256, .. } = held.record.content.clone();
+            let modified_sha256 = Some(modified_sha256);
+            let content = MountedContent::NeededPath { origin, sha256, modified_sha256, is_copy };
             MountedDirectory { path: path.to_string(), content }
         };
         self.stored(skill).map(directory).collect()

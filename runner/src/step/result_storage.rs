@@ -7,7 +7,7 @@ use proctor_core::model::cache::{CacheTrust, TransparentCache};
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::StepEvidence;
-use proctor_core::reuse::{ReuseObstacle, StoredResult, WorkerInputs};
+use proctor_core::reuse::{ObservedInputs, ReuseObstacle, StoredResult, WorkerInputs};
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::run::evidence_builder::describe_outcome;
@@ -150,24 +150,25 @@ pub(crate) async fn store_result(
         let none = StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
         let Ok(inputs) = &inputs else { return none };
         let (Some(reuse), Some(tree)) = (&context.reuse, context.observed_tree(inputs.as_ref())) else { return none };
-        let mut draft = None;
+        let (mut draft, mut of_files) = (None, ObservedInputs::default());
         let stored = match &listed {
             None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle).map(|result| {
                 let about = (&skill, context.redactor());
                 draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&result, shared, about, tree));
-                result.chain_digest()
+                Some(result.chain_digest())
             }),
             Some((checked, all, earlier)) => {
                 let recorded = reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier));
-                recorded.map(|RecordedFiles { stored_as, execution }| {
+                recorded.map(|RecordedFiles { stored_as, inputs, execution }| {
                     let about = (&skill, context.redactor());
                     draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&execution, shared, about, tree));
+                    of_files = inputs;
                     stored_as
                 })
             }
         };
         match stored {
-            Ok(stored_as) => StoreOutcome { stored_as: Some(stored_as), draft, ..StoreOutcome::default() },
+            Ok(stored_as) => StoreOutcome { stored_as, inputs: of_files, draft, ..StoreOutcome::default() },
             Err(FilesNotStored::Obstacle(obstacle)) => {
                 tracing::debug!(step = %evidence.planned.name, %obstacle, "not stored");
                 // Without a record, nothing shows that the files are independent.
@@ -254,6 +255,8 @@ fn refutation(skill: &PlannedSkill, evidence: &StepEvidence, recheck: Recheck) -
 pub(crate) struct StoreOutcome {
     /// The digest that stands for the stored result; `None` if it was not stored.
     pub(crate) stored_as: Option<Sha256Hex>,
+    /// The inputs of the stored result, if it is one of a step with `per_file`.
+    pub(crate) inputs: ObservedInputs,
     /// The reason for a doubt, if a stored result was wrong.
     pub(crate) doubt: Option<InconclusiveDetail>,
     /// True if earlier results of other files do not count, so that all files have to be checked.

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proctor_core::decision::input_filter::InputFilter;
-use proctor_core::model::cache::merge_transparent_caches;
-use proctor_core::model::outcome::StartFault;
+use proctor_core::model::outcome::{Outcome, StartFault};
 use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::{CheckedFiles, ResultOrigin, StepEvidence, StepExecutor};
-use proctor_core::reuse::{MountedContent, MountedDirectory, PathSet, ReuseObstacle, StoredResult};
+use proctor_core::reuse::{MountedContent, MountedDirectory, ObservedInputs, PathSet, ReuseObstacle, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::Policy;
 
@@ -43,8 +42,14 @@ pub(crate) async fn run(
     };
     let (mut recheck, mut earlier) = (Recheck::No, Vec::new());
     match found {
-        Some(ReuseSearch::Found(result)) => return reused_step(context, skill, step, (*result, &files)),
-        Some(ReuseSearch::Files(holding)) => earlier = holding,
+        Some(ReuseSearch::Found(result)) => {
+            context.git_reads.note_result(&result);
+            return reused_step(context, skill, step, (*result, &files));
+        }
+        Some(ReuseSearch::Files(holding)) => {
+            holding.iter().for_each(|result| context.git_reads.note_result(result));
+            earlier = holding;
+        }
         Some(ReuseSearch::Nothing(reason)) => {
             recheck = match reason {
                 NoResult::RecheckOnWorker => Recheck::OnWorker,
@@ -66,6 +71,7 @@ pub(crate) async fn run(
     let key = key.filter(|_| stack.stored_results().is_some());
     files.set_earlier_caches(&earlier);
     let state = |recheck, earlier| key.clone().map(|key| StepReuseState { key, recheck, earlier });
+    let earlier_left_files = earlier.iter().any(|result| result.has_files);
     let first = state(recheck, earlier);
     let run = execute_with_files(context, &stack, skill, step, (&files, first, Execution::Verifying)).await;
     if recheck.has_run_out(&run.evidence) && !context.cancel.is_cancelled() {
@@ -75,7 +81,10 @@ pub(crate) async fn run(
         return execute_with_files(context, &stack, skill, step, (&files, second, Execution::Verifying)).await;
     }
     if !run.must_check_all {
-        return run;
+        return match (files.has_reused(), &key) {
+            (true, Some(key)) => with_files_of_all(run, (skill, step), (key, &files), earlier_left_files).await,
+            _ => run,
+        };
     }
     discard_layer(run.layer).await;
     if let Err(not_chosen) = files.leave_out_others() {
@@ -86,6 +95,26 @@ pub(crate) async fn run(
     let key = unchanged_key(context, &stack, skill, step, &mut files).await.filter(|key| !key.is_per_file);
     let state = key.map(|key| StepReuseState { key, recheck: Recheck::No, earlier: Vec::new() });
     execute_with_files(context, &stack, skill, step, (&files, state, Execution::Verifying)).await
+}
+
+/// Returns the result of a step that was executed for some of its files. If the step leaves files in the tree, later steps
+/// must see those of its other files, too: an execution for all of them replaces this one if a later step needs them.
+async fn with_files_of_all(
+    run: StepRun,
+    step: (&PlannedSkill, &PlannedStep),
+    (key, files): (&StepKey, &StepFiles),
+    earlier_left_files: bool,
+) -> StepRun {
+    let has_files = run.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
+    if run.evidence.outcome != Outcome::Passed || !(has_files || earlier_left_files) {
+        return run;
+    }
+    let StepRun { layer, stored_as, inputs_of_files, .. } = run;
+    discard_layer(layer).await;
+    let stored_as = stored_as.map(|digest| (digest, inputs_of_files));
+    let reused = ReusedFiles::of_some_files(step, &key.key, stored_as, files.leaves_out_others());
+    let inputs_of_files = ObservedInputs::default();
+    StepRun { layer: None, stored_as: None, inputs_of_files, reused_files: Some(Arc::new(reused)), ..run }
 }
 
 /// Searches stored results of a step. If the run is restricted to some files, and all others of the step have passed, the
@@ -388,7 +417,7 @@ async fn search_stored(
             Ok(PassedFiles { passed, holding, executed_at }) => {
                 let origins = origins_of(&holding);
                 let found = if passed.len() == listed.len() {
-                    representative(holding).map_or(ReuseSearch::Nothing(NoResult::NotStored), |result| {
+                    reuse.representative(holding, tree, &listed).map_or_else(ReuseSearch::Nothing, |result| {
                         ReuseSearch::Found(Box::new(StoredResult { executed_at: executed_at.clone(), ..result }))
                     })
                 } else {
@@ -415,21 +444,6 @@ fn origins_of(results: &[StoredResult]) -> Vec<ResultOrigin> {
     origins.into_iter().collect()
 }
 
-/// Returns the result that represents those of a step with `per_file`: the first one of another machine, or the newest one;
-/// with the caches of all of them. It leaves files if one of them does.
-fn representative(mut holding: Vec<StoredResult>) -> Option<StoredResult> {
-    let position = holding.iter().position(|result| result.origin.is_some()).unwrap_or(0);
-    if position >= holding.len() {
-        return None;
-    }
-    let mut chosen = holding.swap_remove(position);
-    for other in holding {
-        chosen.has_files |= other.has_files;
-        merge_transparent_caches(&mut chosen.transparent_caches, &other.transparent_caches);
-    }
-    Some(chosen)
-}
-
 /// Returns the result of a step that is not executed, because a stored result holds.
 fn reused_step(
     context: &RunContext,
@@ -438,7 +452,7 @@ fn reused_step(
     (result, checked): (StoredResult, &StepFiles),
 ) -> StepRun {
     let source = result.source();
-    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, &result)));
+    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, &result, checked.leaves_out_others())));
     let batches = result.evidence.checked_files.as_ref().map_or(0, |files| files.batches);
     let mut evidence = StepEvidence {
         planned: step.clone(),
@@ -463,6 +477,7 @@ fn reused_step(
         applied: Vec::new(),
         inconclusive_reasons: Vec::new(),
         stored_as: None,
+        inputs_of_files: ObservedInputs::default(),
         reused_files: files,
         must_check_all: false,
     }

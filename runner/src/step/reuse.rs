@@ -10,7 +10,6 @@ mod per_file;
 pub(crate) mod shared;
 pub(crate) mod worker;
 
-use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +20,8 @@ use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::model::trace::{AccessTrace, AccessedPath, NoTrace, PathState};
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
 use proctor_core::reuse::{
-    InheritedAttributes, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle, ShownTool,
-    StepIdentity, StoredResult, plan_obstacle, result_obstacle,
+    ImageMount, InheritedAttributes, MachineFacts, MountedDirectory, ObservedInputs, PassedFile, ReuseObstacle,
+    ShownTool, StepIdentity, StoredResult, plan_obstacle, result_obstacle,
 };
 use proctor_core::spec::ReuseSettings;
 use proctor_core::telemetry::is_trace_variable;
@@ -35,7 +34,7 @@ pub(crate) use per_file::{FilesNotStored, PassedFiles, RecordedFiles};
 use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::shared_results::SharedRun;
-use crate::step::host_stamps::{require_reliable_stamp, require_settled};
+use crate::step::host_stamps::{HostDevices, replaced_image, require_settled};
 use crate::step::process_facts::{OWN_PROGRAM, inherited_attributes, machine_facts, program_identity};
 use crate::step::recent_observations::{RecentInputs, RecentObservations};
 use crate::step::stored_reports::StoredReports;
@@ -122,6 +121,9 @@ pub(crate) struct LastResults {
     /// The reason why the result of the last execution was not stored; `None` if it was stored.
     pub(crate) not_stored: Option<String>,
 }
+
+/// The inputs of an execution, and the mounts of the file system images that contain some of them.
+type RecordedInputs = (ObservedInputs, Vec<ImageMount>);
 
 /// The search for a stored result.
 #[derive(Debug)]
@@ -251,7 +253,8 @@ impl StepReuse {
         }
         let dated = self.is_dated(result, u64::MAX).then_some(NoResult::TooOld);
         let inputs = RecentInputs { inputs, recent: &self.recent };
-        dated.or_else(|| result.inputs.first_change(&inputs).map(NoResult::Changed))
+        let replaced = || replaced_image(&result.images, &result.inputs);
+        dated.or_else(|| result.inputs.first_change(&inputs).or_else(replaced).map(NoResult::Changed))
     }
 
     /// Returns the results that hold, newest first, at least one: those without a `refusal`. Does not search for older
@@ -329,7 +332,7 @@ impl StepReuse {
         key: &Sha256Hex,
         evidence: &StepEvidence,
         has_files: bool,
-        (inputs, files, transparent_caches): (ObservedInputs, Vec<PassedFile>, Vec<TransparentCache>),
+        ((inputs, images), files, transparent_caches): (RecordedInputs, Vec<PassedFile>, Vec<TransparentCache>),
     ) -> StoredResult {
         StoredResult {
             key: key.clone(),
@@ -344,6 +347,7 @@ impl StepReuse {
             files,
             transparent_caches,
             origin: None,
+            images,
         }
     }
 
@@ -418,22 +422,29 @@ impl StepReuse {
         }
     }
 
+    /// Returns the inputs of an execution that has just ended.
+    fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<RecordedInputs, String> {
+        let recorded = self.recorded_inputs(trace, tree)?;
+        require_unchanged(&recorded.0, tree)?;
+        Ok(recorded)
+    }
+
     /// Separates the accesses to the tree from the others, and adds the content of the tree's files.
-    fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<ObservedInputs, String> {
+    fn recorded_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<RecordedInputs, String> {
         let copies = self.state.join(MIRRORS_DIR);
         let (copies, top) = (copies.as_os_str().as_bytes(), tree.directory.as_os_str().as_bytes());
         let now_ns = i64::try_from(self.clock.now_ns()).unwrap_or(i64::MAX);
         let inputs = TreeInputs(tree);
         let is_file = |entry: &AccessedPath| matches!(entry.state, PathState::File { .. });
         let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
-        let mut devices = BTreeMap::new();
+        let mut devices = HostDevices::default();
         for entry in trace.entries() {
             if let Some(below) = strip_directory(&entry.path, top) {
                 contents.push(inputs.pin(entry, below)?);
                 paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
             } else if strip_directory(&entry.path, copies).is_none() {
                 require_settled(entry, now_ns)?;
-                require_reliable_stamp(entry, &mut devices)?;
+                devices.require_reliable_stamp(entry)?;
                 // A program can conclude from the stamp of a file that it need not read it.
                 host.push(AccessedPath { read: entry.read || is_file(entry), ..entry.clone() });
             } else if entry.read || entry.listing.is_some() {
@@ -443,17 +454,18 @@ impl StepReuse {
         }
         let traces = (AccessTrace::new(paths), AccessTrace::new(host));
         let (Ok(paths), Ok(host)) = traces else { return Err("its trace is not valid".to_owned()) };
-        let observed = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
-        // The step could have read a file that changed in between in either state.
-        match observed.first_change(&inputs) {
-            Some(change) => Err(format!("{change} since it ran")),
-            None => Ok(observed),
-        }
+        let inputs = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
+        Ok((inputs, devices.images()))
     }
 }
 
+/// Refuses inputs that changed since the step looked at them: it can have seen either state.
+fn require_unchanged(inputs: &ObservedInputs, tree: ObservedTree<'_>) -> Result<(), String> {
+    inputs.first_change(&TreeInputs(tree)).map_or(Ok(()), |change| Err(format!("{change} since it ran")))
+}
+
 /// Returns the part of a path below a directory; empty for the directory itself.
-fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn strip_directory<'a>(path: &'a [u8], directory: &[u8]) -> Option<&'a [u8]> {
     match path.strip_prefix(directory)? {
         b"" => Some(b""),
         rest => rest.strip_prefix(b"/"),

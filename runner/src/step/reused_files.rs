@@ -4,14 +4,17 @@
 use std::sync::Arc;
 
 use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::{PlannedSkill, PlannedStep};
 use proctor_core::record::evidence::step_path;
 use proctor_core::text::digest::Sha256Hex;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::RunContext;
+use crate::step::file_selection::{FilesNotChosen, StepFiles};
 use crate::step::layer_stack::{LayerStack, LayerStackError, RemadeFiles, ReusedFiles, StackedLayer, StepFilesLeft};
-use crate::step::step_runner::{self, Execution};
+use crate::step::step_runner::{Execution, JudgedAttempt, StepRun, execute_with_files, not_started_step};
+use crate::step::tree_inputs::TreeInputs;
 
 /// Executes the step for its files, once.
 async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerStack) -> Result<RemadeFiles, String> {
@@ -19,10 +22,11 @@ async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerS
         let has_mounts = !files.skill.caches.is_empty() || !files.skill.needs_paths.is_empty();
         let _alone = if has_mounts { Some(context.finished_mounts.lock().await) } else { None };
         tracing::debug!(skill = %files.skill.name, step = %files.step.name, "executed for its files");
-        let run = step_runner::execute(context, stack, &files.skill, &files.step, Execution::ForItsFiles).await;
+        let of_step = (&files.skill, &files.step);
+        let run = execute_for_files(context, stack, of_step, files.leaves_out_others).await;
         let is_same_place = run.evidence.remote_execution().is_some() == files.is_of_worker;
         if run.evidence.outcome == Outcome::Passed && run.inconclusive_reasons.is_empty() {
-            return Ok(RemadeFiles { layer: run.layer, is_same_place });
+            return Ok(RemadeFiles { layer: run.layer, is_same: is_same_place && has_same_inputs(files, context) });
         }
         let path = step_path(&files.skill.name, &files.step.name);
         let reason = format!(
@@ -37,6 +41,35 @@ async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerS
     files.layer.get_or_init(make).await.clone()
 }
 
+/// Executes a step for its files on top of `stack`, which must be complete.
+async fn execute_for_files(
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+    (skill, step): (&PlannedSkill, &PlannedStep),
+    leaves_out_others: bool,
+) -> StepRun {
+    let chosen = StepFiles::choose(context, stack.view(), (skill, step)).await.and_then(|mut files| {
+        if leaves_out_others {
+            files.leave_out_others()?;
+        }
+        Ok(files)
+    });
+    match chosen {
+        Ok(files) => execute_with_files(context, stack, skill, step, (&files, None, Execution::ForItsFiles)).await,
+        Err(FilesNotChosen { fault, reason, .. }) => {
+            not_started_step(context, step, &JudgedAttempt::not_started(fault, reason))
+        }
+    }
+}
+
+/// Returns whether the inputs of the stored result are the same after the execution. No view observed the execution.
+fn has_same_inputs(files: &ReusedFiles, context: &RunContext) -> bool {
+    let Ok(shown) = context.input_filter(&files.skill, &files.step) else { return false };
+    let Some(tree) = context.observed_tree(shown.as_ref()) else { return false };
+    let change = files.inputs.first_change(&TreeInputs(tree));
+    change.inspect(|change| tracing::debug!(%change, "the files that a step left are others now")).is_none()
+}
+
 /// Returns a stack that contains the files of every step. Executes steps whose results were reused, if it has to.
 ///
 /// # Errors
@@ -48,9 +81,7 @@ pub(crate) async fn complete_stack(context: &Arc<RunContext>, stack: &LayerStack
         let (layer, stored_as) = match part {
             StepFilesLeft::Layer(layer, stored_as) => (Arc::clone(layer), stored_as.clone()),
             StepFilesLeft::Reused(files) => match layer_of(files, context, &complete).await? {
-                RemadeFiles { layer: Some(layer), is_same_place } => {
-                    (layer, is_same_place.then(|| files.stored_as.clone()))
-                }
+                RemadeFiles { layer: Some(layer), is_same } => (layer, files.stored_as.clone().filter(|_| is_same)),
                 RemadeFiles { layer: None, .. } => continue,
             },
         };

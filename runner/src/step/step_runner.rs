@@ -11,6 +11,7 @@ use proctor_core::model::outcome::{Outcome, StartFault, Termination, Violations,
 use proctor_core::model::plan::{Argv, BadArgv, Leaks, PlannedSkill, PlannedStep, ReadOnly};
 use proctor_core::model::trace::NoTrace;
 use proctor_core::record::evidence::{AttemptEvidence, DriftEvidence, StepEvidence, StepExecutor, step_path};
+use proctor_core::reuse::ObservedInputs;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{Layer, Policy, RunningSandbox, SandboxError, Sealed, Unsealed};
 use proctor_sql::check::CheckError;
@@ -19,7 +20,7 @@ use crate::error::one_line;
 use crate::run::evidence_builder::whole_millis;
 use crate::run::run_context::{ChangeMode, RunContext, TreeMounts};
 use crate::step::attempt::{self, AttemptResult};
-use crate::step::file_selection::{FilesNotChosen, StepFiles, require_inputs};
+use crate::step::file_selection::{StepFiles, require_inputs};
 use crate::step::layer_stack::{LayerStack, ReusedFiles, StackedLayer};
 use crate::step::live_output::LiveWriter;
 use crate::step::remote_attempt::{NotExecuted, RemoteAttempt, StepOnWorker, not_executed_result, sent_variables};
@@ -43,6 +44,8 @@ pub(crate) struct StepRun {
     pub(crate) inconclusive_reasons: Vec<InconclusiveDetail>,
     /// The digest of the stored result that stands for the layer, if the result was stored.
     pub(crate) stored_as: Option<Sha256Hex>,
+    /// The inputs of the stored result, if it is one of a step with `per_file`.
+    pub(crate) inputs_of_files: ObservedInputs,
     /// The files that a reused step would have left.
     pub(crate) reused_files: Option<Arc<ReusedFiles>>,
     /// True if the step passed for some files only, and the results of the others do not count.
@@ -121,22 +124,6 @@ impl JudgedAttempt {
     }
 }
 
-/// Executes `step` on top of `stack`, which must be complete.
-pub(crate) async fn execute(
-    context: &Arc<RunContext>,
-    stack: &LayerStack,
-    skill: &PlannedSkill,
-    step: &PlannedStep,
-    purpose: Execution,
-) -> StepRun {
-    match StepFiles::choose(context, stack.view(), (skill, step)).await {
-        Ok(files) => execute_with_files(context, stack, skill, step, (&files, None, purpose)).await,
-        Err(FilesNotChosen { fault, reason, .. }) => {
-            not_started_step(context, step, &JudgedAttempt::not_started(fault, reason))
-        }
-    }
-}
-
 pub(crate) async fn execute_with_files(
     context: &Arc<RunContext>,
     stack: &LayerStack,
@@ -185,6 +172,7 @@ pub(crate) async fn execute_with_files(
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
         context.note_view(judged.result.view.as_ref());
+        context.git_reads.note_view(judged.result.view.as_ref(), context.observed_tree(None));
         if let Some(policy) = used_policy.as_ref().filter(|_| judged.result.is_remote()) {
             let sent = sent_variables(context, policy);
             env_names.retain(|name| sent.contains_key(name));
@@ -229,7 +217,7 @@ pub(crate) async fn execute_with_files(
         context.redactor().redact_step(&mut evidence);
         let has_files = judged.layer.as_ref().is_some_and(|layer| !layer.scan.entries.is_empty());
         let inputs = judged.result.take_inputs();
-        let StoreOutcome { stored_as, doubt, must_check_all, .. } =
+        let StoreOutcome { stored_as, inputs: inputs_of_files, doubt, must_check_all, .. } =
             store_result(context, state, StepExecution { skill, evidence: &evidence, inputs, has_files, files }).await;
         judged.inconclusive_reasons.extend(doubt);
         context.redactor().redact_reasons(&mut judged.inconclusive_reasons);
@@ -242,6 +230,7 @@ pub(crate) async fn execute_with_files(
             applied,
             inconclusive_reasons: judged.inconclusive_reasons,
             stored_as,
+            inputs_of_files,
             reused_files: None,
             must_check_all,
         };
@@ -259,6 +248,7 @@ pub(crate) fn not_started_step(context: &RunContext, step: &PlannedStep, judged:
         applied: Vec::new(),
         inconclusive_reasons: Vec::new(),
         stored_as: None,
+        inputs_of_files: ObservedInputs::default(),
         reused_files: None,
         must_check_all: false,
     }

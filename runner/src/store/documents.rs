@@ -2,6 +2,7 @@
 //! id>/` of the state directory. Both have the same layout.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
@@ -31,6 +32,8 @@ pub(crate) struct RunDocumentDir {
     changeset: Option<ChangesetId>,
     /// Digest of the tools that the run finds.
     toolchain_env: Option<Sha256Hex>,
+    /// True if the run answers no later request.
+    answers_no_request: AtomicBool,
     /// Digest of the variables that the steps take from the caller.
     step_env: Option<Sha256Hex>,
     /// The verified tree in git's terms, if git's tree contains every file of the snapshot.
@@ -142,6 +145,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: Some(id.clone()),
             toolchain_env: None,
+            answers_no_request: AtomicBool::new(false),
             step_env: None,
             git_tree: None,
             unsynced: None,
@@ -172,6 +176,7 @@ impl RunDocumentDir {
             repository: repository.record_name(),
             changeset: None,
             toolchain_env: None,
+            answers_no_request: AtomicBool::new(false),
             step_env: None,
             git_tree: None,
             unsynced: made.then_some(runs),
@@ -181,6 +186,11 @@ impl RunDocumentDir {
     /// Sets the digest of the tools that the run finds.
     pub(crate) fn with_toolchain_env(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
+    }
+
+    /// Leaves the digest of the tools out of the record, so that the run answers no later request.
+    pub(crate) fn forget_toolchain_env(&self) {
+        self.answers_no_request.store(true, Ordering::Relaxed);
     }
 
     /// Sets the digest of the variables that the steps take from the caller.
@@ -313,8 +323,9 @@ impl RunDocumentDir {
     }
 
     fn attestation(&self, last_run: &LastRun) -> Attestation {
+        let may_answer = !self.answers_no_request.load(Ordering::Relaxed);
         Attestation::new(self.subject(&last_run.profile), last_run.clone())
-            .with_toolchain_env(self.toolchain_env.clone())
+            .with_toolchain_env(self.toolchain_env.clone().filter(|_| may_answer))
             .with_step_env(self.step_env.clone())
             .with_git_tree(self.git_tree.clone())
     }

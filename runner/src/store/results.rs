@@ -410,6 +410,7 @@ pub(crate) mod tests {
             files: Vec::new(),
             transparent_caches: Vec::new(),
             origin: None,
+            images: Vec::new(),
         }
     }
 

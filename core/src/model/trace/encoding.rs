@@ -32,6 +32,8 @@ pub struct DamagedTrace(pub(super) &'static str);
 impl DamagedTrace {
     /// The contents of a tree do not match its paths.
     pub(crate) const CONTENTS: Self = Self("its contents do not match its paths");
+    /// Two executions saw a path in different states.
+    pub(crate) const CONTRADICTION: Self = Self("two executions saw a path in different states");
 }
 
 const TRUNCATED: DamagedTrace = DamagedTrace("it is truncated");

@@ -277,3 +277,44 @@ fn combined_inputs_contain_every_kind_of_access() {
     assert_eq!(both.host(), [listed, accessed(b"/f", file(1), true), accessed(b"/g", PathState::Absent, false)]);
     assert_eq!(other.union(&one).expect("inputs"), both);
 }
+
+#[test]
+fn inputs_that_contradict_each_other_are_not_combined() {
+    let trace = |entries| AccessTrace::new(entries).expect("a trace");
+    let host = |entry| ObservedInputs::new(AccessTrace::default(), Vec::new(), trace(vec![entry])).expect("inputs");
+    let tree = |entry, content| ObservedInputs::new(trace(vec![entry]), vec![content], trace(vec![])).expect("inputs");
+    let listed = |names| AccessedPath { listing: Some(listing(names)), ..accessed(b"/d", DIRECTORY, false) };
+    let link = |target: &str| {
+        let state = PathState::Link { target: target.as_bytes().to_vec(), uid: 1, gid: 1 };
+        accessed(b"/l", state, false)
+    };
+    let stamped = |ctime_ns, mtime_ns, read| {
+        let stamp = stamp(mtime_ns).map(|stamp| FileStamp { ctime_ns, ..stamp });
+        AccessedPath { stamp, ..accessed(b"/f", file(1), read) }
+    };
+    let git = |content: &str| ContentPin::Git { sha256: Sha256Hex::digest(content.as_bytes()).to_raw() };
+    let differ = [
+        (host(accessed(b"/f", file(1), true)), host(accessed(b"/f", PathState::Absent, false))),
+        (host(accessed(b"/f", file(1), true)), host(accessed(b"/f", file(2), false))),
+        (host(listed(&["a"])), host(listed(&["b"]))),
+        (host(link("a")), host(link("b"))),
+        (host(stamped(1, 4, true)), host(stamped(2, 4, true))),
+        (host(stamped(1, 4, true)), host(stamped(1, 5, false))),
+        (tree(stamped(1, 4, true), covered(b"1")), tree(stamped(1, 4, true), covered(b"2"))),
+        (tree(stamped(1, 4, true), covered(b"1")), tree(stamped(1, 4, true), ContentPin::None)),
+        (tree(stamped(1, 4, true), git("1")), tree(stamped(1, 4, true), git("2"))),
+    ];
+    for (one, other) in differ {
+        one.union(&other).expect_err("a contradiction");
+        other.union(&one).expect_err("a contradiction");
+    }
+    let same = [
+        (host(stamped(1, 4, true)), host(stamped(2, 4, false))),
+        (tree(stamped(1, 4, true), covered(b"1")), tree(stamped(2, 5, true), covered(b"1"))),
+        (tree(stamped(1, 4, false), ContentPin::None), tree(stamped(1, 4, true), git("1"))),
+    ];
+    for (one, other) in same {
+        assert_eq!(one.union(&other).expect("inputs").path_count(), 1);
+        assert_eq!(other.union(&one).expect("inputs").path_count(), 1);
+    }
+}

@@ -21,9 +21,27 @@ pub(super) struct AdmissionFindings(Mutex<Option<Findings>>);
 pub(super) struct Findings {
     search: Search,
     pub(super) host_view: HostView,
-    /// The digest of the plan, and of the tools that it finds; `None` if some of them are in the tree, because steps see
-    /// the private copy of the run.
-    pub(super) tools: Option<(Sha256Hex, Sha256Hex)>,
+    tools: AcceptedTools,
+}
+
+/// The tools that the plan of a request finds.
+#[derive(Debug, Clone)]
+pub(super) struct AcceptedTools {
+    /// The digest of the plan.
+    pub(super) plan: Sha256Hex,
+    /// The digest of the tools.
+    pub(super) digest: Sha256Hex,
+    /// True if some of them are in the tree, whose private copy the steps of the run see.
+    pub(super) is_any_in_tree: bool,
+}
+
+/// The tools with which a request was accepted.
+#[derive(Debug)]
+pub(super) struct ToolsOfRequest {
+    pub(super) digest: Sha256Hex,
+    pub(super) is_any_in_tree: bool,
+    /// True if they were found a moment ago.
+    pub(super) is_current: bool,
 }
 
 /// A search for what steps see.
@@ -44,10 +62,32 @@ impl Search {
 
 impl AdmissionFindings {
     /// Keeps what was found for a repository.
-    pub(super) fn keep(&self, repo: &Path, host_view: HostView, tools: Option<(Sha256Hex, Sha256Hex)>) {
+    pub(super) fn keep(&self, repo: &Path, host_view: HostView, tools: AcceptedTools) {
         let search = Search { at: Instant::now(), repo: repo.to_owned(), reader: host_view.reader };
         let findings = Findings { search, host_view, tools };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(findings);
+    }
+
+    /// Returns the tools with which a request for this plan was accepted, however long ago.
+    pub(super) fn tools(&self, repo: &Path, plan_sha256: &Sha256Hex) -> Option<ToolsOfRequest> {
+        let findings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Findings { search, tools, .. } = findings.as_ref().filter(|found| found.search.repo == repo)?;
+        (tools.plan == *plan_sha256).then(|| ToolsOfRequest {
+            digest: tools.digest.clone(),
+            is_any_in_tree: tools.is_any_in_tree,
+            is_current: search.at.elapsed() <= MAX_AGE,
+        })
+    }
+
+    /// Returns the tools of a plan as they were a moment ago; `None` if some of them are in the tree.
+    pub(super) fn current_tools(
+        &self,
+        repo: &Path,
+        reader: Option<FsCredentials>,
+        plan_sha256: &Sha256Hex,
+    ) -> Option<Sha256Hex> {
+        let AcceptedTools { plan, digest, is_any_in_tree } = self.get(repo, reader)?.tools;
+        (plan == *plan_sha256 && !is_any_in_tree).then_some(digest)
     }
 
     /// Returns what was found a moment ago.

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{FsCredentials, StepUser};
 
 use super::Engine;
@@ -30,17 +29,6 @@ impl Engine {
             Some(found) => Ok(HostView { tolerated, ..found.host_view }),
             None => self.host_view(repo, user, tolerated),
         }
-    }
-
-    /// Returns the digest of the tools of a plan, if it was determined when the run was accepted.
-    pub(super) fn accepted_tools(
-        &self,
-        repo: &Path,
-        reader: Option<FsCredentials>,
-        plan_sha256: &Sha256Hex,
-    ) -> Option<Sha256Hex> {
-        let (plan, tools) = self.admission_findings.get(repo, reader)?.tools?;
-        (plan == *plan_sha256).then_some(tools)
     }
 
     pub(super) fn host_view_over(&self, repository: &Repository) -> Result<(HostView, StepUser), EngineError> {

@@ -184,6 +184,10 @@ impl Engine {
         let (_, room) =
             context.caches.create_room().map_err(|error| failed(format!("cannot run: {}", one_line(&error))))?;
         path_preparation::run(context, command, path, &room).await.map_err(failed)?;
+        // The result must belong to the tools that the key names.
+        if self.preparation_key(context, plan, needed, command)?.1 != inputs {
+            return Err(failed("used tools that changed while it ran; run again".to_owned()));
+        }
         let mut text = cmd.to_string();
         context.redactor().redact_in_place(&mut text);
         let record = CommandRecord { cmd: text, key, network: command.network, at: context.clock.now_text() };
@@ -229,7 +233,7 @@ impl Engine {
             .map_err(|error| format!("`{path}` cannot be prepared: {error}"))?;
         let alone = plan_of_command(plan, command);
         let tools = self
-            .search_tools(&context.tree, &context.host_view, &alone)
+            .search_tools(context, &alone)
             .map_err(|error| format!("`{path}` cannot be prepared: its tools cannot be searched for: {error}"))?;
         let environment = environment::build(command, &context.host_view.environment_inputs);
         let mut env = BTreeMap::new();

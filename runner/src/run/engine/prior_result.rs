@@ -22,7 +22,6 @@ use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
 use proctor_git::files::repo_path::RepoPath;
 use proctor_git::protocol::{CommitRef, CommitTreeContent};
-use proctor_sandbox::StepUser;
 
 use super::Engine;
 use super::tree_preparation::VisibleInputs;
@@ -31,7 +30,6 @@ use crate::gate::{Gate, GateDecision, GateRequest};
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
-use crate::run::run_context::{HostView, RunContext, RunTree};
 use crate::store::attestations::Attestations;
 use crate::store::results;
 
@@ -106,6 +104,9 @@ impl Engine {
             return Ok(no_prior_run("the gate accepts no recorded run of its tree"));
         };
         let Attestation { last_run, toolchain_env_sha256: then, step_env_sha256, .. } = then;
+        let Some(then) = then else {
+            return Ok(no_prior_run("its tools changed, or a step looked at the git directory"));
+        };
         if !last_run.source.is_worktree() {
             let inputs: Vec<_> = last_run.unverified_inputs.iter().flat_map(|inputs| &inputs.entries).collect();
             if !self.has_same_mounted_inputs(&repository, &plan, &inputs)? {
@@ -118,7 +119,7 @@ impl Engine {
             }
         }
         let now = self.commit_tools_digest(&repository, &request.commit, &plan)?;
-        if then != Some(now) {
+        if then != now {
             return Ok(no_prior_run("the tools, the home directory or `PATH` have changed"));
         }
         if takes_caller_env(&plan) && step_env_sha256 != Some(self.step_env(&plan)?) {
@@ -147,7 +148,7 @@ impl Engine {
     }
 
     /// Returns the run on which the gate passes a worktree, if its steps saw the same ignored files that they would
-    /// see now.
+    /// see now, and if its tools were the same from the request to its end.
     ///
     /// # Errors
     /// Same as [`Gate::check`].
@@ -157,6 +158,9 @@ impl Engine {
             let GateDecision { answer, attestation, repository, plan, now } =
                 engine.create_gate().check_with_details(&request)?;
             let Some(known) = attestation.filter(|_| answer.pass) else { return Ok(None) };
+            if known.toolchain_env_sha256.is_none() {
+                return Ok(None);
+            }
             let is_same = engine.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&known.last_run))?;
             Ok(is_same.then_some(known.last_run.run_id))
         };
@@ -237,38 +241,6 @@ impl Engine {
         Ok(wanted.into_iter().zip(files).collect())
     }
 
-    /// Returns the digest of the tools that a run finds, here or on workers; `None` if the search fails.
-    pub(super) fn tree_tools_digest(
-        &self,
-        context: &RunContext,
-        (plan, plan_sha256): (&Plan, &Sha256Hex),
-    ) -> Option<Sha256Hex> {
-        let found = match self.accepted_tools(&context.tree.seen_at, context.host_view.reader, plan_sha256) {
-            Some(tools) => Ok(tools),
-            None => self.search_tools(&context.tree, &context.host_view, plan),
-        };
-        let found = found.inspect_err(|error| tracing::debug!(%error, "cannot determine which tools a run would use"));
-        found.ok().map(|tools| self.toolchain_env(&self.with_cluster(tools)))
-    }
-
-    /// Returns the digest of the programs that the commands of a plan find over a tree.
-    ///
-    /// # Errors
-    /// The search fails.
-    pub(super) fn search_tools(&self, tree: &RunTree, sight: &HostView, plan: &Plan) -> std::io::Result<Sha256Hex> {
-        let user = StepUser::choose(self.launcher.host(), &tree.repository.facts).map_err(std::io::Error::other)?;
-        let search = ToolSearch {
-            host_view: sight,
-            repo: &tree.seen_at,
-            tree: tree.repository.path(),
-            committed: None,
-            covered: Some(&tree.snapshot),
-            host: self.launcher.host(),
-            reader: self.reader(user),
-        };
-        Ok(search.find(plan)?.digest)
-    }
-
     /// Returns the digest of the variables that the steps of a plan take from the caller; `None` if they take none, or if
     /// the digest cannot be computed.
     pub(super) fn known_step_env(&self, plan: &Plan) -> Option<Sha256Hex> {
@@ -284,7 +256,7 @@ impl Engine {
         Ok(Sha256Hex::digest(&[&secret[..], &canonical::to_vec(&taken)].concat()))
     }
 
-    fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
+    pub(super) fn toolchain_env(&self, tools: &Sha256Hex) -> Sha256Hex {
         toolchain_env(&self.config.home, &self.config.caller_env, Some(tools))
     }
 }

@@ -20,14 +20,15 @@ use proctor_git::object::object_id::ObjectId;
 use proctor_git::protocol::{CommitRef, NamedCommit, StagedCommit, StagedIndex};
 use proctor_sandbox::{DoctorReport, StepUser, setup_ops};
 
-use super::prior_result::tool_search_error;
+use super::admission_findings::AcceptedTools;
+use super::run_tools::WorktreeTools;
 use super::{Engine, MAX_RANGE};
 use crate::error::{EngineError, MissingControl};
 use crate::gate::GateRequest;
 use crate::host::probe::{ProbeConditions, SandboxProbe};
 use crate::host::repository::{Repository, WorktreePlace};
 use crate::host::spec_file::SpecFile;
-use crate::host::tool_search::ToolSearch;
+use crate::host::tool_search::FoundTools;
 use crate::host::worktree_watch::WorktreeWatch;
 use crate::run::preflight;
 use crate::run::prepared_tree::worktree_git_dirs;
@@ -234,16 +235,11 @@ impl Engine {
     /// # Errors
     /// The repository cannot be read, or the search for tools fails.
     pub fn tools_digest(&self, repo: &Path, plan: &Plan) -> Result<Sha256Hex, EngineError> {
-        let repository = self.open_repository(repo)?;
-        let (sight, user) = self.host_view_over(&repository)?;
-        let (host, seen_at) = (self.launcher.host(), repository.path());
-        let reader = self.reader(user);
-        let (committed, covered) = (None, None);
-        let search = ToolSearch { host_view: &sight, repo: seen_at, tree: seen_at, committed, covered, host, reader };
-        let found = search.find(plan).map_err(|error| tool_search_error(&error))?;
-        let for_run = (!found.is_any_in_tree).then(|| (plan.digest(), found.digest.clone()));
-        self.admission_findings.keep(seen_at, sight.clone(), for_run);
-        Ok(self.with_cluster(found.digest))
+        let WorktreeTools { tools: FoundTools { digest, is_any_in_tree }, repo, host_view } =
+            self.worktree_tools(repo, plan)?;
+        let tools = AcceptedTools { plan: plan.digest(), digest: digest.clone(), is_any_in_tree };
+        self.admission_findings.keep(&repo, host_view, tools);
+        Ok(self.with_cluster(digest))
     }
 
     /// Returns the commit that an index of `repo` would create, without writing anything.

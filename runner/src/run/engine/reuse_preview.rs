@@ -190,7 +190,7 @@ async fn preview_skill(
 /// Returns the files that a reused step would have left.
 fn files_of(prediction: &ReusePrediction, skill: &PlannedSkill, step: &PlannedStep) -> Option<Arc<ReusedFiles>> {
     let Ok(ReuseSearch::Found(result)) = &prediction.search else { return None };
-    result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result)))
+    result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result, false)))
 }
 
 fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePrediction) -> ReusePreview {

@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 
 use proctor_core::model::cache::merge_transparent_caches;
+use proctor_core::model::trace::DamagedTrace;
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
-use proctor_core::reuse::{PassedFile, ReuseObstacle, StoredResult, result_obstacle};
+use proctor_core::reuse::{ObservedInputs, PassedFile, ReuseObstacle, StoredResult, chain_digest, result_obstacle};
 use proctor_core::text::digest::Sha256Hex;
 
 use super::shared::AdoptedResult;
-use super::{NoResult, ObservedExecution, StepReuse};
+use super::{NoResult, ObservedExecution, StepReuse, replaced_image, require_unchanged};
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 
 /// The files of a step with `per_file` that need not be checked again.
@@ -25,8 +26,11 @@ pub(crate) struct PassedFiles {
 /// The stored result of a step with `per_file`.
 #[derive(Debug)]
 pub(crate) struct RecordedFiles {
-    /// The digest that stands for it.
-    pub(crate) stored_as: Sha256Hex,
+    /// The digest that stands for the files that the step leaves if it checks all of its files; `None` if one of them is
+    /// not a regular file.
+    pub(crate) stored_as: Option<Sha256Hex>,
+    /// The inputs of the checks of all files.
+    pub(crate) inputs: ObservedInputs,
     /// The result of this execution alone, without earlier passes.
     pub(crate) execution: StoredResult,
 }
@@ -134,17 +138,25 @@ impl StepReuse {
         let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        let observed = self.observed_inputs(&trace, tree).map_err(not_observed)?;
+        let (observed, images) = self.recorded_inputs(&trace, tree).map_err(not_observed)?;
         if let Some(other) = observed.read_files().find(|path| listed.contains(path) && !own.contains(path)) {
             let checked = checked.iter().map(|path| escape_output(path));
             return Err(FilesNotStored::Dependence(FileDependence::new(checked, escape_output(other))));
         }
-        let invalid = |error: proctor_core::model::trace::DamagedTrace| not_observed(error.to_string());
+        let invalid = |error: DamagedTrace| not_observed(error.to_string());
         let mut inputs = observed.without_files(&own).map_err(invalid)?;
         let source = TreeInputs(tree);
         let mut files: BTreeSet<PassedFile> = checked.iter().filter_map(|path| source.file(path)).collect();
-        let of_execution = (inputs.clone(), files.iter().cloned().collect(), transparent_caches.clone());
+        let of_execution =
+            ((inputs.clone(), images.clone()), files.iter().cloned().collect(), transparent_caches.clone());
         let execution = self.new_result(key, evidence, has_files, of_execution);
+        // The earlier results held before the execution, which can have seen a later change.
+        let of_all = all_inputs(&inputs, earlier).map_err(invalid)?;
+        require_unchanged(&of_all, tree).map_err(not_observed)?;
+        if let Some(replaced) = earlier.iter().find_map(|result| replaced_image(&result.images, &result.inputs)) {
+            return Err(not_observed(replaced.to_string()));
+        }
+        let stored_as = passed_files(&source, all).map(|files| chain_digest(key, &of_all.digest(), &files));
         // Results of other machines stay apart, so that they count only while their keys are trusted.
         let earlier: Vec<&StoredResult> = earlier.iter().filter(|result| result.origin.is_none()).collect();
         for result in &earlier {
@@ -156,10 +168,54 @@ impl StepReuse {
         // Only files of the tree as it is now are of use.
         files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
         let files = files.into_iter().collect();
-        let mut result = self.new_result(key, evidence, has_files, (inputs, files, transparent_caches));
+        let mut result = self.new_result(key, evidence, has_files, ((inputs, images), files, transparent_caches));
+        earlier.iter().for_each(|earlier| result.add_images(&earlier.images));
         // The passes of other files do not become younger.
         earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
         self.store(&result).map_err(FilesNotStored::Obstacle)?;
-        Ok(RecordedFiles { stored_as: result.chain_digest(), execution })
+        Ok(RecordedFiles { stored_as, inputs: of_all, execution })
     }
+
+    /// Returns the result that represents those of a step with `per_file`, which together confirm all of its `files`: the
+    /// first one of another machine, or the newest one; with the caches of all of them. If one of them left files, it has
+    /// the inputs and the files of all, since these determine what the step leaves.
+    ///
+    /// # Errors
+    /// The results cannot be combined.
+    pub(crate) fn representative(
+        &self,
+        mut holding: Vec<StoredResult>,
+        tree: ObservedTree<'_>,
+        files: &[Vec<u8>],
+    ) -> Result<StoredResult, NoResult> {
+        let position = holding.iter().position(|result| result.origin.is_some()).unwrap_or(0);
+        if position >= holding.len() {
+            return Err(NoResult::NotStored);
+        }
+        let inputs = match holding.iter().any(|result| result.has_files) {
+            true => Some(all_inputs(&holding[0].inputs, &holding[1..]).map_err(|_| NoResult::NotStored)?),
+            false => None,
+        };
+        let mut chosen = holding.swap_remove(position);
+        for other in holding {
+            merge_transparent_caches(&mut chosen.transparent_caches, &other.transparent_caches);
+        }
+        if let Some(inputs) = inputs {
+            chosen.has_files = true;
+            chosen.inputs_sha256 = inputs.digest();
+            chosen.inputs = inputs;
+            chosen.files = passed_files(&TreeInputs(tree), files).ok_or(NoResult::NotStored)?;
+        }
+        Ok(chosen)
+    }
+}
+
+/// Returns the inputs of an execution and of earlier results.
+fn all_inputs(inputs: &ObservedInputs, earlier: &[StoredResult]) -> Result<ObservedInputs, DamagedTrace> {
+    earlier.iter().try_fold(inputs.clone(), |inputs, result| inputs.union(&result.inputs))
+}
+
+/// Returns the files of a tree as they are now; `None` if one of them is not a regular file.
+fn passed_files(source: &TreeInputs<'_>, files: &[Vec<u8>]) -> Option<Vec<PassedFile>> {
+    files.iter().map(|path| source.file(path)).collect()
 }

@@ -14,8 +14,7 @@ use proctor_core::text::redact::Redactor;
 use proctor_sandbox::ToolKind;
 
 use super::{
-    MAX_AGE, Path, PlannedSkill, PlannedStep, Policy, Sha256Hex, StepReuse, StoreError, require_reliable_stamp,
-    require_settled,
+    HostDevices, MAX_AGE, Path, PlannedSkill, PlannedStep, Policy, Sha256Hex, StepReuse, StoreError, require_settled,
 };
 use crate::shared_results::{SharedDraft, SharedRun};
 use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
@@ -80,6 +79,8 @@ impl AdoptedResult {
             files: record.files,
             transparent_caches: record.transparent_caches,
             origin: Some(ResultOrigin { key_id, host: record.host }),
+            // It is not stored if an input is in an image.
+            images: Vec::new(),
         };
         Self { result, is_storable: *is_storable }
     }
@@ -108,7 +109,8 @@ impl StepReuse {
         redactor: &Redactor,
     ) -> Option<SharedKey> {
         let portable = &self.shared.as_ref()?.identity;
-        let mut identity = self.identity(skill, step, policy, (mounts, &[]));
+        let mounts: Vec<MountedDirectory> = mounts.iter().map(MountedDirectory::without_times).collect();
+        let mut identity = self.identity(skill, step, policy, (&mounts, &[]));
         let is_secret = |text: &String| redactor.redact_text(text) != text.as_str();
         if !step.reports.is_empty() || identity.env.values().chain(identity.command.0).any(is_secret) {
             return None;
@@ -167,7 +169,7 @@ impl StepReuse {
     fn look_up(&self, set: &PathSet, tree: ObservedTree<'_>) -> Result<(ObservedInputs, bool), String> {
         let now = TreeInputs(tree);
         let (mut paths, mut contents, mut host) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut is_storable, mut devices) = (true, std::collections::BTreeMap::new());
+        let (mut is_storable, mut devices) = (true, HostDevices::default());
         for path in set.paths() {
             let entry = present_state(path, now)?;
             match path.area {
@@ -177,7 +179,7 @@ impl StepReuse {
                 }
                 InputArea::Host => {
                     let settled = require_settled(&entry, self.now_ns());
-                    is_storable &= settled.and_then(|()| require_reliable_stamp(&entry, &mut devices)).is_ok();
+                    is_storable &= settled.and_then(|()| devices.require_lasting_stamp(&entry)).is_ok();
                     host.push(entry);
                 }
             }

@@ -1,5 +1,6 @@
 //! Tests of the age of results, and of the identity of programs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -103,6 +104,61 @@ fn files_that_an_earlier_check_left_are_made_again() {
     };
     let earlier = record(true, &files, &[]);
     assert!(record(false, &files[..1], &earlier)[0].has_files, "the check of `b.py` left files");
+}
+
+/// Returns an execution that looked up one path of the host, as it is now.
+fn execution_that_looked_up(path: &Path) -> ObservedExecution {
+    let (state, stamp) = proctor_sandbox::observe_path(path).expect("examined");
+    let path = path.as_os_str().as_bytes().to_vec();
+    let trace = AccessTrace::new(vec![AccessedPath { path, state, stamp, read: false, listing: None }]);
+    ObservedExecution { trace: Ok(trace.expect("a trace")), has_files: false, transparent_caches: Vec::new() }
+}
+
+#[test]
+fn passes_of_files_do_not_count_if_an_input_changed_since_they_were_found() {
+    let store = TestStore::new();
+    let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
+    let files = [b"a.py".to_vec(), b"b.py".to_vec()];
+    let reuse = store.at(first_day);
+    let record = |execution: ObservedExecution, checked: &[Vec<u8>], earlier: &[StoredResult]| {
+        let files = (checked, &files[..], earlier);
+        reuse.record_files(&key, &evidence, execution, store.observed(), files).map(drop)
+    };
+    let outside = tempfile::tempdir().expect("temp");
+    let [config, other] = ["config", "other"].map(|name| outside.path().join(name));
+    std::os::unix::fs::symlink("lenient", &config).expect("links");
+    record(execution_that_looked_up(&config), &files, &[]).expect("stores");
+    let found = reuse.find_files(&key, store.observed(), &files, &[]).expect("holds");
+    let set_rule = |target: &str| {
+        fs::remove_file(&config).expect("removes");
+        std::os::unix::fs::symlink(target, &config).expect("links");
+    };
+    set_rule("strict");
+    for execution in [execution_that_looked_up(&config), execution_that_looked_up(&other)] {
+        let stored = record(execution, &files[..1], &found.holding);
+        assert!(matches!(stored, Err(FilesNotStored::Obstacle(ReuseObstacle::NotObserved { .. }))), "{stored:?}");
+    }
+    let later = reuse.find_files(&key, store.observed(), &files, &[]);
+    assert!(matches!(later, Err(NoResult::Changed(_))), "{later:?}");
+    set_rule("lenient");
+    record(execution_that_looked_up(&other), &files[..1], &found.holding).expect("stores");
+}
+
+#[test]
+fn result_holds_while_the_image_with_an_input_is_mounted() {
+    let store = TestStore::new();
+    let reuse = store.at(first_day);
+    let file = std::env::current_exe().expect("a program");
+    let execution = execution_that_looked_up(&file);
+    let device = execution.trace.as_ref().ok().and_then(|trace| trace.entries()[0].stamp).expect("a stamp").dev;
+    let key = Sha256Hex::digest(b"key");
+    let mut result = reuse.record(&key, &passed_evidence(), execution, store.observed()).expect("stores");
+    assert!(matches!(reuse.find(&key, store.observed()), ReuseSearch::Found(_)));
+    // The file is in no image, so that it has no such mount.
+    result.add_images(&[proctor_core::reuse::ImageMount { device, mount: "earlier".to_owned() }]);
+    reuse.store(&result).expect("stores");
+    let later = reuse.find(&key, store.observed());
+    assert!(matches!(later, ReuseSearch::Nothing(NoResult::Changed(_))), "{later:?}");
 }
 
 /// Returns the evidence of a pass on a worker that lacks these controls.

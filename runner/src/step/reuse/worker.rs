@@ -10,7 +10,7 @@ use proctor_remote::MerkleTree;
 use proctor_sandbox::agent::{AgentCommand, AgentRequest};
 
 use super::{
-    NoResult, ObservedInputs, PlannedSkill, PlannedStep, Policy, ReuseObstacle, ReuseSearch, Sha256Hex, StepEvidence,
+    NoResult, PlannedSkill, PlannedStep, Policy, RecordedInputs, ReuseObstacle, ReuseSearch, Sha256Hex, StepEvidence,
     StepReuse, StoredResult, is_trace_variable,
 };
 use crate::remote_steps::{GitTree, list_tree};
@@ -171,7 +171,7 @@ impl StepReuse {
         // Workers start with empty caches.
         let empty = |path| TransparentCache { path, trust: CacheTrust::None };
         let caches = skill.caches.iter().cloned().map(empty).collect();
-        let mut result = self.new_result(key, evidence, has_files, (ObservedInputs::default(), Vec::new(), caches));
+        let mut result = self.new_result(key, evidence, has_files, (RecordedInputs::default(), Vec::new(), caches));
         result.worker = Some(sent.clone());
         result.inputs_sha256 = result.digest_inputs();
         self.store(&result)?;

@@ -50,7 +50,7 @@ const REPLACED_DIR: &str = "replaced";
 /// Maximum size of `entry.json`, in bytes.
 const MAX_ENTRY_FILE: u64 = 64 << 10;
 /// Version of `entry.json`.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Prefix of the names of entries that are being removed.
 const REMOVED_PREFIX: &str = "removed-";
 

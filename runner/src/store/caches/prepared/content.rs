@@ -23,6 +23,8 @@ pub(crate) struct ContentDigest {
     /// The digest of everything in the directory that a program can observe, without owners and times: the paths, kinds,
     /// modes, contents, numbers of hard links and extended attributes of all entries.
     pub(crate) sha256: Sha256Hex,
+    /// The digest of the paths of all files with their times of modification.
+    pub(crate) modified_sha256: Sha256Hex,
     /// Number of files and symbolic links.
     pub(crate) files: u64,
     /// The sum of the sizes of the files, in bytes.
@@ -71,7 +73,7 @@ pub(super) fn digest_with(
     root: BorrowedFd<'_>,
     visit: &mut dyn FnMut(&WalkedEntry<'_>, &EntryDigests) -> Result<(), SkillCacheError>,
 ) -> Result<ContentDigest, SkillCacheError> {
-    let (mut hash, mut files, mut bytes) = (Sha256::new(), 0u64, 0u64);
+    let (mut hash, mut modified, mut files, mut bytes) = (Sha256::new(), Sha256::new(), 0u64, 0u64);
     let mut buffer = vec![0; BUFFER];
     cache_layer::walk_entries(root, &mut |entry| {
         let (content, size) = entry_content(entry, &mut buffer)?;
@@ -84,13 +86,20 @@ pub(super) fn digest_with(
         // The number of links of a directory depends on the file system.
         let links = if entry.kind().is_dir() { 0 } else { entry.stat.st_nlink };
         hash.update(links.to_le_bytes());
+        if entry.kind().is_file() {
+            modified.update(entry.path);
+            modified.update([0]);
+            modified.update(entry.stat.st_mtime.to_le_bytes());
+            modified.update(entry.stat.st_mtime_nsec.to_le_bytes());
+        }
         if !entry.kind().is_dir() {
             files += 1;
             bytes = bytes.saturating_add(size);
         }
         visit(entry, &digests)
     })?;
-    Ok(ContentDigest { sha256: Sha256Hex::from_raw(hash.finalize().into()), files, bytes })
+    let [sha256, modified_sha256] = [hash, modified].map(|hash| Sha256Hex::from_raw(hash.finalize().into()));
+    Ok(ContentDigest { sha256, modified_sha256, files, bytes })
 }
 
 /// Returns the digest of the content of one entry, and its size.
@@ -176,7 +185,9 @@ mod tests {
         let temp = tempfile::tempdir().expect("temp");
         let file = temp.path().join("file");
         std::fs::write(&file, "one").expect("writes");
-        let before = digest_of(temp.path());
+        let digest_of_times =
+            || digest(Directory::open(temp.path()).expect("opens").as_fd()).expect("digests").modified_sha256;
+        let (before, times_before) = (digest_of(temp.path()), digest_of_times());
         let _ = rustix::fs::setxattr(&file, "user.overlay.origin", b"1", rustix::fs::XattrFlags::empty());
         std::fs::File::options()
             .write(true)
@@ -185,5 +196,6 @@ mod tests {
             .set_modified(std::time::UNIX_EPOCH)
             .expect("sets");
         assert_eq!(digest_of(temp.path()), before);
+        assert_ne!(digest_of_times(), times_before);
     }
 }

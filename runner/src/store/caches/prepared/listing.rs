@@ -85,7 +85,7 @@ impl HeldPath {
     /// # Errors
     /// The content cannot be read, or is not the verified one.
     pub(crate) fn listing(&self) -> Result<PathListing, ListingError> {
-        let ContentDigest { sha256, files, bytes } = &self.record.content;
+        let ContentDigest { sha256, files, bytes, .. } = &self.record.content;
         if let Some(reason) = bound_exceeded(*files, *bytes) {
             return Ok(PathListing::Refused(reason));
         }
