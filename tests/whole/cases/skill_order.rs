@@ -1,8 +1,13 @@
 //! Tests which changes skills see of each other: in sequence, and ordered by `needs`.
 
+use std::time::Duration;
+
 use crate::environment::TestEnvironment;
 use crate::needs::{CaseDefinition, case};
 use crate::test_spec::{TestSkill, TestSpec, TestStep};
+
+/// More time for a run of hundreds of steps on a busy machine.
+const MANY_STEPS: Duration = Duration::from_secs(600);
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("skill_order::in_sequence_a_later_skill_sees_ignored_output", later_skill_sees_ignored_output),
@@ -218,7 +223,7 @@ fn many_steps_stack_layers(env: &TestEnvironment) {
 /// The kernel stacks at most 500 directories, including the repository.
 fn too_many_layers_are_refused(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps(writing_steps(502)));
-    let run = repo.run().exits(5);
+    let run = env.finish(repo.start(&[]).with_extended_timeout(MANY_STEPS)).exits(5);
     assert!(run.all_output().contains("499 layers"), "{run}");
     assert_eq!(
         (&repo.step("s500")["outcome"], &repo.step("s501")["outcome"]),
