@@ -332,6 +332,8 @@ pub const SHEBANG_BYTES: usize = 256;
 pub struct Push {
     /// The full ids that are pushed.
     pub tips: Vec<String>,
+    /// For each of these ids, the full id that the ref on the remote has now; `null` for a new ref.
+    pub former: Vec<Option<String>>,
     /// The full ids that the remote has; they may be missing in this repository.
     pub known: Vec<String>,
     /// If true, all commits that no remote is known to have are verified, and not only the tips.
@@ -349,9 +351,18 @@ pub struct ResolvedPush {
     pub tips: Vec<PushedTip>,
     /// The commits to verify, without duplicates, oldest first.
     pub commits: Vec<NamedCommit>,
-    /// For each of these commits, the full id of the commit that the remote has and from which the pushed range
-    /// starts; `null` if none is known, so that everything counts as changed.
-    pub bases: Vec<Option<String>>,
+    /// For each of these commits, the start of the pushed range; `null` if none is known, so that everything counts as
+    /// changed.
+    pub bases: Vec<Option<RangeBase>>,
+}
+
+/// The commits from which the changes of a pushed commit count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeBase {
+    /// The full id of the commit that the remote has and from which the pushed range starts.
+    pub since: String,
+    /// The full id of the commit to which the remote's ref points now, if the push removes it from the ref.
+    pub replaced: Option<String>,
 }
 
 /// A pushed object, after following tags.

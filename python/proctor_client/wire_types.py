@@ -297,9 +297,7 @@ class Diagnostic(TypedDict):
     span: Optional[Span]
 
 
-class FileScopeChanged(TypedDict):
-    """The files that differ from a commit."""
-
+class _FileScopeChangedRequired(TypedDict):
     # The id of the commit.
     base: str
     # The number of files that exist in the verified tree.
@@ -307,6 +305,14 @@ class FileScopeChanged(TypedDict):
     origin: Literal["changed"]
     # The sha256 of the sorted paths, each followed by a NUL byte.
     sha256: Sha256Hex
+
+
+class FileScopeChanged(_FileScopeChangedRequired, total=False):
+    """The files that differ from a commit."""
+
+    # The id of the commit that a forced push replaces; absent if there is none. The files that it had changed count
+    # too.
+    replaced: Optional[str]
 
 
 class FileScopeNamed(TypedDict):
@@ -689,6 +695,10 @@ class ScopeRequest(TypedDict, total=False):
     files: Optional[list[str]]
     # If true, the `fix` command of each step runs before the step, and its changes are applied to the worktree.
     fix: bool
+    # The full id of a commit that the verified commit replaces, such as the former commit of a branch after a forced
+    # push. The files that differ between it and its merge base with the verified commit count as changed, too. Only
+    # together with `changed_since`.
+    replaced_commit: Optional[str]
     # The skills (`SKILL`) and steps (`SKILL/STEP`) to run; all if the list is empty. Skills that they need run too.
     selected: list[str]
 

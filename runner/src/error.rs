@@ -177,6 +177,11 @@ pub enum EngineError {
     /// The request restricts the files in two ways.
     #[error("a run is restricted to changed files or to named files, not to both{HINT}omit one of the two")]
     TwoFileScopes,
+    /// The request names a replaced commit, but no changes to which it adds.
+    #[error(
+        "a replaced commit counts only for a run of a commit that is restricted to changed files{HINT}name the commit and `changed_since`, or omit `replaced_commit`"
+    )]
+    ReplacedCommitAlone,
     /// A path to which a run is restricted is not inside the repository.
     #[error("`{0}` is not a path in the repository{HINT}name paths relative to the top of the repository")]
     ScopePath(String),
@@ -308,7 +313,11 @@ impl EngineError {
             Self::ChangesetBelowTop { .. } => EngineCode::ChangesetBelowTop,
             Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
             Self::Watch(_) => EngineCode::Watch,
-            Self::TwoFileScopes | Self::ScopePath(_) | Self::FixOfCommit | Self::Selection(_) => EngineCode::Scope,
+            Self::TwoFileScopes
+            | Self::ReplacedCommitAlone
+            | Self::ScopePath(_)
+            | Self::FixOfCommit
+            | Self::Selection(_) => EngineCode::Scope,
             Self::AboveCeiling(_) | Self::Internal(_) => EngineCode::Internal,
         }
     }
@@ -383,6 +392,7 @@ impl EngineError {
             | Self::ChangesetBelowTop { .. }
             | Self::RestrictedChangeset(_)
             | Self::TwoFileScopes
+            | Self::ReplacedCommitAlone
             | Self::ScopePath(_)
             | Self::FixOfCommit
             | Self::Selection(_)

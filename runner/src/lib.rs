@@ -24,7 +24,9 @@ pub use host::repository::{WorktreePlace, repository_record_name};
 pub use host::spec_file::SpecFile;
 pub use host::tool_search::{TOOL_VARIABLES, toolchain_env};
 pub use host::worktree_watch::{WorktreeChanges, WorktreeWatch};
-pub use proctor_git::protocol::{CommitRef, NamedCommit, Push, PushedTip, ResolvedPush, StagedCommit, StagedIndex};
+pub use proctor_git::protocol::{
+    CommitRef, NamedCommit, Push, PushedTip, RangeBase, ResolvedPush, StagedCommit, StagedIndex,
+};
 pub use proctor_sandbox::{
     BlockedSignals, DoctorReport, Launcher, Policy, SetupOp, UnmetRequirement, close_inherited,
     keep_termination_signals_blocked, restore_signal_handling, take_inherited_descriptor, trim_memory,

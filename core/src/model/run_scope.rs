@@ -42,6 +42,10 @@ pub enum FileScopeOrigin {
     Changed {
         /// The id of the commit.
         base: String,
+        /// The id of the commit that a forced push replaces; absent if there is none. The files that it had changed count
+        /// too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaced: Option<String>,
     },
     /// The files that the caller named.
     Named,
@@ -58,6 +62,11 @@ pub struct ScopeRequest {
     /// of this revision and the verified commit; no restriction if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_since: Option<String>,
+    /// The full id of a commit that the verified commit replaces, such as the former commit of a branch after a forced
+    /// push. The files that differ between it and its merge base with the verified commit count as changed, too. Only
+    /// together with `changed_since`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_commit: Option<String>,
     /// Paths relative to the top of the worktree, to which steps with `files` are restricted; no restriction if absent. A
     /// directory stands for the files in it. Not together with `changed_since`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,8 +119,11 @@ impl FileScope {
     fn phrase(&self) -> String {
         let files = count(usize::try_from(self.count).unwrap_or(usize::MAX), "file");
         match &self.origin {
-            FileScopeOrigin::Changed { base } => {
-                format!("{files} changed since {}", base.get(..12).unwrap_or(base))
+            FileScopeOrigin::Changed { base, replaced } => {
+                let short = |id: &str| id.get(..12).unwrap_or(id).to_owned();
+                let dropped =
+                    replaced.as_ref().map_or_else(String::new, |id| format!(" or dropped from {}", short(id)));
+                format!("{files} changed since {}{dropped}", short(base))
             }
             FileScopeOrigin::Named => format!("{files} named by the caller"),
         }

@@ -8,7 +8,7 @@ use git2::{ObjectType, Oid, Repository, Revwalk, Sort};
 use crate::error::GitError;
 use crate::object::object_error::ObjectError;
 use crate::object::object_id::{ObjectId, ObjectKind};
-use crate::protocol::{NamedCommit, Push, PushedTip, ResolvedPush};
+use crate::protocol::{NamedCommit, Push, PushedTip, RangeBase, ResolvedPush};
 use crate::repository::history::{HistoryBackend, RepositoryHistory};
 use crate::repository::object_reader::{ObjectReader, from_oid, to_oid};
 use crate::repository::revision::named_commit;
@@ -34,7 +34,12 @@ pub(crate) fn resolve_push(history: &RepositoryHistory<'_>, push: &Push) -> Resu
             what: "commits to verify in this push".to_owned(),
         });
     }
-    let bases = found.iter().map(|id| range_base(history, push, *id)).collect();
+    let former_of = |id: &ObjectId| {
+        let updates = tips.iter().zip(&push.former);
+        let own = updates.filter(|(tip, _)| matches!(tip, PushedTip::Commit { id: tip } if *tip == id.to_string()));
+        own.filter_map(|(_, former)| former.as_deref()).collect::<Vec<&str>>()
+    };
+    let bases = found.iter().map(|id| range_base(history, push, *id, &former_of(id))).collect();
     let named = |id| named_commit(&objects, id).map_err(|error| history.unreadable(error.to_string()));
     let commits = found.into_iter().map(named).collect::<Result<Vec<NamedCommit>, _>>()?;
     Ok(ResolvedPush { git_dir: history.paths.git_dir.clone(), tips, commits, bases })
@@ -91,9 +96,11 @@ fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Resu
 }
 
 /// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that no
-/// remote is known to have. Returns `None` if there is no such parent, if a remote has the commit already, or if
-/// libgit2 cannot read the repository.
-fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId) -> Option<String> {
+/// remote is known to have. `former` are the ids that the refs of the commit have on the remote.
+///
+/// Returns `None` if there is no such parent, if a remote has the commit already, or if libgit2 cannot read the
+/// repository; also if the push removes several commits from refs, or commits that this repository lacks.
+fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId, former: &[&str]) -> Option<RangeBase> {
     let HistoryBackend::Libgit2(opened) = &history.backend else { return None };
     let repository = &opened.repository;
     let mut walk = repository.revwalk().ok()?;
@@ -101,7 +108,21 @@ fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId) -> Op
     walk.push(to_oid(tip).ok()?).ok()?;
     hide_known_commits(repository, push, &mut walk).ok()?;
     let oldest = walk.next()?.ok()?;
-    Some(repository.find_commit(oldest).ok()?.parent_id(0).ok()?.to_string())
+    let since = repository.find_commit(oldest).ok()?.parent_id(0).ok()?.to_string();
+    let tip = to_oid(tip).ok()?;
+    let mut replaced = BTreeSet::new();
+    for former in former {
+        let former = Oid::from_str(former).and_then(|id| repository.find_object(id, None)).ok()?;
+        let former = former.peel(ObjectType::Commit).ok()?.id();
+        if former != tip && !repository.graph_descendant_of(tip, former).ok()? {
+            replaced.insert(former.to_string());
+        }
+    }
+    let replaced = match replaced.len() {
+        0 | 1 => replaced.pop_first(),
+        _ => return None,
+    };
+    Some(RangeBase { since, replaced })
 }
 
 fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {

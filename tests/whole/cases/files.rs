@@ -28,6 +28,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
     case("files::fix_is_applied_before_its_check", fix_is_applied).daemon_sample(),
     case("files::hooks_check_staged_and_pushed_files", hooks_check_their_files).needs(NEEDS_GIT_AND_SANDBOX),
+    case("files::forced_push_checks_files_that_the_branch_drops", forced_push_checks_dropped_files)
+        .needs(NEEDS_GIT_AND_SANDBOX),
     case("files::run_of_changed_files_does_not_count_for_all_in_sha256", changed_files_do_not_count_for_all)
         .with_sha256(),
     case("files::run_of_changed_files_does_not_count_for_all_in_reftables", changed_files_do_not_count_for_all)
@@ -365,6 +367,35 @@ fn hooks_check_their_files(env: &TestEnvironment) {
     // On request, hooks check all files.
     repo.proctor(&["hook", "install", "--all-files", "pre-push"]).exits(0);
     assert!(git(&["push", "origin", "main"]).exits(1).all_output().contains("[src/old.py]"));
+}
+
+fn forced_push_checks_dropped_files(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    env.git(env.root(), &["init", "--quiet", "--bare", "remote.git"]);
+    repo.git(&["remote", "add", "origin", "../remote.git"]);
+    let git = |arguments: &[&str]| run_git(&repo, env, arguments);
+    let commit = |path: &str, text: &str| {
+        repo.write(path, text);
+        repo.commit();
+    };
+    // The remote has a bad file, and a commit that repairs it.
+    commit("src/old.py", "BAD\n");
+    let bad = repo.git(&["rev-parse", "HEAD"]);
+    commit("src/old.py", "good\n");
+    git(&["push", "origin", "main"]).exits(0);
+    repo.proctor(&["hook", "install", "pre-push"]).exits(0);
+    // A forced push drops the repair, although none of its own commits changes the file.
+    repo.git(&["reset", "--quiet", "--hard", bad.trim()]);
+    commit("src/new.py", "good\n");
+    let pushed = git(&["push", "--force", "origin", "main"]).exits(1);
+    assert!(pushed.all_output().contains("[src/old.py]"), "{pushed}");
+    // A forced push that keeps the repair checks only the files of both branches.
+    repo.write("src/other.py", "BAD\n");
+    repo.git(&["add", "src/other.py"]);
+    repo.git(&["commit", "--quiet", "--message=a bad file of another branch"]);
+    repo.git(&["push", "--quiet", "--no-verify", "origin", "HEAD:refs/heads/other"]);
+    commit("src/old.py", "good again\n");
+    git(&["push", "--force", "origin", "main"]).exits(0).prints(&["changed since"]);
 }
 
 fn watch_runs_again(env: &TestEnvironment) {

@@ -8,7 +8,7 @@ use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
 use proctor_core::model::run_scope::ScopeRequest;
-use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, ResolvedPush};
+use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, RangeBase, ResolvedPush};
 
 use super::blocked::BlockedReason;
 use super::git_environment;
@@ -93,8 +93,9 @@ fn pushed_commits(
     let mut known: Vec<String> = updates.iter().filter_map(|update| update.remote.clone()).collect();
     known.sort();
     known.dedup();
-    let tips = updates.iter().filter_map(|update| update.local.clone()).collect();
-    let push = Push { tips, known, each: args.options.each_commit, limit: MAX_RANGE };
+    let sent = || updates.iter().filter_map(|update| Some((update.local.clone()?, update.remote.clone())));
+    let (tips, former) = sent().unzip();
+    let push = Push { tips, former, known, each: args.options.each_commit, limit: MAX_RANGE };
     let operator = installation::operator(&args.backend.operator, caller)?;
     let config = engine::config(&args.backend.state, operator, caller)?;
     proctor_runner::pushed_commits(config, repo, &push).map_err(engine_error)
@@ -164,7 +165,7 @@ struct VerifiedCommit<'a> {
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
     commits: &'c [NamedCommit],
-    (bases, repo): (&[Option<String>], &Path),
+    (bases, repo): (&[Option<RangeBase>], &Path),
     screen: &mut Screen,
 ) -> Result<Vec<VerifiedCommit<'c>>, CliError> {
     let mut verified = Vec::new();
@@ -172,8 +173,8 @@ async fn verify<'c>(
         if runs.is_interrupted() {
             break;
         }
-        let changed_since = bases.get(index).cloned().flatten();
-        runs.set_scope(ScopeRequest { changed_since, ..ScopeRequest::default() });
+        let base = bases.get(index).cloned().flatten();
+        runs.set_scope(base.map_or_else(ScopeRequest::default, changed_files));
         let ended = runs.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
         let mut reason = BlockedReason::not_run();
         let exit_code = match ended {
@@ -201,6 +202,11 @@ async fn verify<'c>(
         verified.push(VerifiedCommit { commit, exit_code, reason });
     }
     Ok(verified)
+}
+
+/// Returns the scope that restricts steps with `files` to the files that a push changes.
+fn changed_files(base: RangeBase) -> ScopeRequest {
+    ScopeRequest { changed_since: Some(base.since), replaced_commit: base.replaced, ..ScopeRequest::default() }
 }
 
 /// Formats the line for a commit that needs no run.

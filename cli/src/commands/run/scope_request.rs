@@ -19,6 +19,7 @@ pub(super) fn from_args(args: &ScopeArgs, repo: &Path, cwd: &Path) -> Result<Sco
     Ok(ScopeRequest {
         selected: args.selected.clone(),
         changed_since: args.changed.clone(),
+        replaced_commit: None,
         files: files.transpose()?,
         fix: args.fix,
     })

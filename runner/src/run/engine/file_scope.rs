@@ -41,6 +41,9 @@ pub fn require_valid_scope(scope: &ScopeRequest, changeset: Option<&ChangesetId>
     match (scope.is_whole(), changeset) {
         (false, Some(id)) => return Err(EngineError::RestrictedChangeset(id.clone())),
         _ if scope.changed_since.is_some() && scope.files.is_some() => return Err(EngineError::TwoFileScopes),
+        _ if scope.replaced_commit.is_some() && scope.changed_since.is_none() => {
+            return Err(EngineError::ReplacedCommitAlone);
+        }
         _ => {}
     }
     match scope.files.iter().flatten().find(|path| RelPath::new(path.as_str()).is_err()) {
@@ -56,6 +59,9 @@ impl Engine {
         if request.scope.fix && request.source != RunSource::Worktree {
             return Err(EngineError::FixOfCommit);
         }
+        if request.scope.replaced_commit.is_some() && request.source == RunSource::Worktree {
+            return Err(EngineError::ReplacedCommitAlone);
+        }
         let plan = step_selection::select_steps(plan, &request.scope.selected)?;
         Ok(if request.scope.fix { step_selection::add_fixes(plan)? } else { plan })
     }
@@ -65,8 +71,16 @@ impl Engine {
     pub(super) fn read_changes_early(&self, repository: &Repository, request: &RunRequest) -> Option<EarlyChanges> {
         let base = request.scope.changed_since.clone()?;
         let target = target_commit(&request.source)?;
+        let replaced = request.scope.replaced_commit.clone();
         let (helper, worktree) = (self.helper.clone(), repository.path().to_path_buf());
-        Some(tokio::task::spawn_blocking(move || helper.changed_files(&worktree, Some(&base), Some(&target))))
+        Some(tokio::task::spawn_blocking(move || {
+            let mut changes = helper.changed_files(&worktree, Some(&base), Some(&target))?;
+            if let Some(replaced) = replaced {
+                let dropped = helper.changed_files(&worktree, Some(&target.id), Some(&CommitRef::from(&replaced)))?;
+                add_dropped_changes(&mut changes, dropped);
+            }
+            Ok(changes)
+        }))
     }
 
     /// Restricts a run to the files that the request names.
@@ -106,6 +120,13 @@ impl Engine {
         };
         tokio::task::spawn_blocking(move || query.restrict(plan)).await.map_err(failed)?
     }
+}
+
+/// Adds the files that a replaced commit had changed. The verified tree can have an older version of such a file again.
+fn add_dropped_changes(changes: &mut ChangedFiles, dropped: ChangedFiles) {
+    // A path that the verified tree lacks has no effect on the files; the step may still depend on its absence.
+    changes.deleted.extend(dropped.paths.iter().chain(&dropped.deleted).cloned());
+    changes.paths.extend(dropped.paths.into_iter().chain(dropped.deleted));
 }
 
 fn target_commit(source: &RunSource) -> Option<CommitRef> {
@@ -156,8 +177,10 @@ impl ScopeQuery {
         };
         let files = changed.paths.into_iter().map(|path| path.0).filter(|path| self.snapshot.entries.contains(path));
         let deleted = changed.deleted.into_iter().map(|path| path.0);
+        let deleted = deleted.filter(|path| !self.snapshot.entries.contains(path));
         let paths = ScopePaths { files: files.collect(), deleted: deleted.collect() };
-        Ok((FileScopeOrigin::Changed { base: changed.base }, paths))
+        let replaced = self.request.replaced_commit.clone();
+        Ok((FileScopeOrigin::Changed { base: changed.base, replaced }, paths))
     }
 
     /// Returns the files in which the worktree differs from `base`. The worktree may be edited at the same time, so the

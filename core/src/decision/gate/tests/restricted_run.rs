@@ -8,7 +8,7 @@ use crate::record::evidence::CheckedFiles;
 #[test]
 fn refuses_restricted_run() {
     let files = FileScope {
-        origin: FileScopeOrigin::Changed { base: "0123456789abcdef".to_owned() },
+        origin: FileScopeOrigin::Changed { base: "0123456789abcdef".to_owned(), replaced: None },
         count: 2,
         sha256: Sha256Hex::digest(b""),
     };
