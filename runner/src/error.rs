@@ -53,6 +53,16 @@ pub enum EngineError {
     /// There is no spec.
     #[error("there is no spec at `{}`; nothing was verified{HINT}`proctor init` generates one from the files of the repository; or name a repository that has one with `--repo`", .0.display())]
     NoSpec(PathBuf),
+    /// The tree of a commit has no spec.
+    #[error(
+        "{tree} has no `{path}`; nothing was verified{HINT}commit a spec; `proctor init` generates one from the files of the repository"
+    )]
+    NoSpecInCommit {
+        /// The commit, or the staged changes.
+        tree: String,
+        /// The path of the spec in the repository.
+        path: String,
+    },
     /// The spec exists but cannot be read.
     #[error("cannot read the spec `{}`: {}", path.display(), unreadable_spec_reason(.source))]
     UnreadableSpec {
@@ -289,7 +299,7 @@ impl EngineError {
     fn engine_code(&self) -> EngineCode {
         match self {
             Self::Spec(_) => EngineCode::Spec,
-            Self::NoSpec(_) => EngineCode::NoSpec,
+            Self::NoSpec(_) | Self::NoSpecInCommit { .. } => EngineCode::NoSpec,
             Self::UnreadableSpec { .. } => EngineCode::UnreadableSpec,
             Self::SpecChanged(_) => EngineCode::SpecChanged,
             Self::PlanChanged(_) => EngineCode::PlanChanged,
@@ -381,6 +391,7 @@ impl EngineError {
             Self::UnreadableSpec { source, .. } if is_machine_fault(source) => EXIT_INCONCLUSIVE,
             Self::Spec(_)
             | Self::NoSpec(_)
+            | Self::NoSpecInCommit { .. }
             | Self::UnreadableSpec { .. }
             | Self::StateInRepository(_)
             | Self::NotTheOwner { .. }

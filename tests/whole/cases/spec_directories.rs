@@ -98,6 +98,9 @@ fn commit_is_verified(env: &TestEnvironment) {
     run(&a, &["--rev", "HEAD"]).exits(0);
     run(&b, &["--rev", "HEAD"]).exits(1);
     assert_eq!((gate(&a), gate(&b)), (0, 1));
+    // The commit has no spec at its top; the message names no path of a private copy.
+    let refused = run(&repo, &["--rev", "HEAD"]).exits(2).prints_to_stderr(&["error[P0202]: commit "]);
+    assert!(refused.stderr.contains(" has no `spec/verification.yaml`"), "{refused}");
     a.proctor(&["hook", "install"]).exits(0).prints(&["the hook uses the spec at the top of the repository"]);
 }
 

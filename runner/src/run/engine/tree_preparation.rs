@@ -51,7 +51,9 @@ impl Engine {
             preflight::require_same_spec_in_copy(&source.repository, &file)?;
             return Ok((source, file, plan));
         }
-        let file = SpecFile::read_in(&source.repository)?.named_for(&source);
+        let file = SpecFile::read_in(&source.repository)
+            .map_err(|error| missing_in_commit(error, &request.source, &source))?;
+        let file = file.named_for(&source);
         let (file, plan) = self.plan_for_request(file, request).await?;
         self.admit_plan(repository, &plan, tolerated).await?;
         Ok((source, file, plan))
@@ -142,6 +144,16 @@ struct OwnedTreeResources {
     /// True if all ignored files are hidden.
     hides_ignored: bool,
     rights: Option<StepRights>,
+}
+
+/// Replaces the path of a missing spec in a private copy, which means nothing to the user.
+fn missing_in_commit(error: EngineError, source: &RunSource, tree: &PreparedTree) -> EngineError {
+    let name = match (&error, source) {
+        (EngineError::NoSpec(_), RunSource::Commit { id, .. }) => format!("commit {}", id.get(..12).unwrap_or(id)),
+        (EngineError::NoSpec(_), RunSource::Staged(_)) => "the commit of the staged changes".to_owned(),
+        _ => return error,
+    };
+    EngineError::NoSpecInCommit { tree: name, path: tree.repository.spec_path() }
 }
 
 impl OwnedTreeResources {
