@@ -57,6 +57,10 @@ pub(crate) struct HookOptions {
     /// With `pre-push`: verify every commit that no remote has yet, not only the last one of each ref
     #[arg(long)]
     pub each_commit: bool,
+    /// With `pre-push`: also check out submodules from their repositories in this clone; otherwise
+    /// their directories stay empty
+    #[arg(long)]
+    pub submodules: bool,
     /// Run even if evidence of an earlier run is valid
     #[arg(long)]
     pub fresh: bool,
@@ -64,6 +68,14 @@ pub(crate) struct HookOptions {
     /// changes
     #[arg(long)]
     pub all_files: bool,
+}
+
+impl HookOptions {
+    /// Returns the given options that apply only to pushed commits.
+    pub(crate) fn push_options(&self) -> Vec<&'static str> {
+        let given = [(self.each_commit, "--each-commit"), (self.submodules, "--submodules")];
+        given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option).collect()
+    }
 }
 
 /// The arguments of `proctor hook install`.
@@ -114,7 +126,7 @@ pub(crate) struct HookRunArgs {
     pub given: Vec<String>,
     /// Act as a stop hook for agents: verify the worktree; exit with code 2 and the reason on standard
     /// error if the agent has to continue
-    #[arg(long, conflicts_with = "each_commit")]
+    #[arg(long, conflicts_with_all = ["each_commit", "submodules"])]
     pub agent_hook: bool,
     #[command(flatten)]
     pub options: HookOptions,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::cases::hooks::{add_remote, push_to_origin};
 use crate::cases::missing_controls::wrapper_without;
 use crate::environment::{CHANGESET, Repo, TestEnvironment, release_step, wait_for_step, waiting_step};
 use crate::machine;
@@ -39,6 +40,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("revisions::commit_is_verified_without_namespaces", commit_without_namespaces).needs(NEEDS_PYTHON),
     case("revisions::two_runs_of_one_commit_share_its_checkout", concurrent_runs_share_checkout),
     case("revisions::submodules_are_empty_unless_requested", submodules_are_empty_unless_requested),
+    case("revisions::hook_checks_out_submodules_on_request", hook_checks_out_submodules_on_request)
+        .needs(&[Needs::Sandbox, Needs::Program("git")]),
     case("revisions::a_linked_worktree_verifies_a_commit", linked_worktree_verifies_commit),
     case("revisions::uncommitted_work_is_ignored_and_unchanged_in_sha256", uncommitted_work_is_ignored_and_unchanged)
         .with_sha256()
@@ -446,6 +449,24 @@ fn submodules_are_empty_unless_requested(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD", "--submodules"])
         .exits(2)
         .prints_to_stderr(&["submodule `sub`", "git submodule update"]);
+}
+
+fn hook_checks_out_submodules_on_request(env: &TestEnvironment) {
+    let inner = env.repo_at("inner", &TestSpec::from_script("true"));
+    let repo = env.repo(&TestSpec::from_script("test -f sub/src/lib.rs"));
+    let url = inner.path().to_str().expect("UTF-8");
+    repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub"]);
+    repo.commit();
+    add_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    push_to_origin(&repo, env, &["main"]).exits(1).prints_to_stderr(&["proctor hook install --submodules"]);
+    // The hook for commits gets no option for pushes.
+    repo.proctor(&["hook", "install", "--submodules", "pre-commit"]).exits(2).prints_to_stderr(&["`--submodules`"]);
+    repo.proctor(&["hook", "install", "--submodules"]).exits(0);
+    push_to_origin(&repo, env, &["main"]).exits(0);
+    repo.proctor(&["hook", "install", "--submodules", "--each-commit", "pre-push", "pre-commit"]).exits(0);
+    let hook = repo.read(".git/hooks/pre-commit");
+    assert!(!hook.contains("--submodules") && !hook.contains("--each-commit"), "{hook}");
 }
 
 /// A refused run with submodules must leave no partial checkout for a later run without them.

@@ -4,12 +4,17 @@ use std::path::Path;
 
 use proctor_core::decision::verdict::EXIT_INTERRUPTED;
 use proctor_core::model::outcome_reason::{check_headline, missing_program};
+use proctor_core::record::evidence::TreeSource;
 use proctor_core::record::run_record::RunRecord;
 
 use crate::text::{count, escape_line};
 
 /// Maximum number of causes that a headline names.
 const MAX_CAUSES: usize = 3;
+
+/// The hint for a failure that empty submodules may have caused.
+const SUBMODULES_HINT: &str = "if a step needs a submodule: the submodules of a commit are empty directories, unless the hook is \
+                               installed by `proctor hook install --submodules`";
 
 /// The reason why a tree is not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +40,8 @@ impl BlockedReason {
             return plain("interrupted".to_owned());
         }
         if failed > 0 {
-            return plain(format!("{failed} of {} failed", count(total, "step")));
+            let message = format!("{failed} of {} failed", count(total, "step"));
+            return Self { message, hint: lacks_submodules(record, repo).then(|| SUBMODULES_HINT.to_owned()) };
         }
         if let Some(ignored) = worktree_only_directory(record, repo) {
             let directory = escape_line(&ignored);
@@ -61,6 +67,12 @@ impl BlockedReason {
             false => plain(format!("nothing verified; {}", causes.join("; "))),
         }
     }
+}
+
+/// Returns whether the steps of a commit saw empty directories instead of submodules that the worktree has.
+fn lacks_submodules(record: &RunRecord, repo: &Path) -> bool {
+    let source = record.started.as_ref().map(|started| &started.source);
+    matches!(source, Some(TreeSource::Rev { submodules: false, .. })) && repo.join(".gitmodules").is_file()
 }
 
 /// Returns the top directory of a missing tool that the worktree has, such as `.venv`.

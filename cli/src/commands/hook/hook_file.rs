@@ -251,6 +251,7 @@ mod tests {
         let options = crate::args::HookOptions {
             profile: proctor_core::model::names::ProfileName::new("pr").expect("a name"),
             each_commit: false,
+            submodules: false,
             all_files: false,
             fresh: false,
         };

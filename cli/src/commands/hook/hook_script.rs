@@ -38,16 +38,16 @@ impl HookScript<'_> {
     }
 
     fn body(&self) -> String {
-        let (name, words) = (self.hook.as_str(), option_words(self.options));
+        let (name, words) = (self.hook.as_str(), option_words(self.hook, self.options));
         let (before, program) = (self.previous_hook_lines(), shell_quote(self.program));
         let elsewhere = if self.shared { skip_without_spec() } else { String::new() };
         format!(
             r#"{OPTIONS}{words}
-# `proctor hook uninstall {name}` takes it away, and puts back what stood here before.
+# `proctor hook uninstall {name}` removes this hook and restores the previous one.
 {before}{elsewhere}proctor={program}
 [ -x "$proctor" ] || proctor=$(command -v proctor) || {{
-  echo 'error: nothing is verified: `proctor` is neither where it was when this hook was installed nor on PATH' >&2
-  echo "hint: install it again; or remove this hook, $0; or leave it out once with --no-verify" >&2
+  echo 'error: nothing is verified: `proctor` is neither at the path with which this hook was installed nor on PATH' >&2
+  echo "hint: install proctor again, or remove this hook ($0), or skip it once with --no-verify" >&2
   exit 5
 }}
 {run}"#,
@@ -96,12 +96,14 @@ fn skip_without_spec() -> String {
 }
 
 /// Formats the options as shell words; profile names need no quotes.
-fn option_words(options: &HookOptions) -> String {
-    let HookOptions { profile, each_commit, fresh, all_files } = options;
-    let each = if *each_commit { " --each-commit" } else { "" };
-    let fresh = if *fresh { " --fresh" } else { "" };
-    let all = if *all_files { " --all-files" } else { "" };
-    format!("--profile {profile}{each}{fresh}{all}")
+fn option_words(hook: HookName, options: &HookOptions) -> String {
+    let mut words = vec!["--profile", options.profile.as_str()];
+    if hook == HookName::PrePush {
+        words.extend(options.push_options());
+    }
+    words.extend(options.fresh.then_some("--fresh"));
+    words.extend(options.all_files.then_some("--all-files"));
+    words.join(" ")
 }
 
 /// Quotes a text as one shell word.
@@ -228,6 +230,7 @@ mod tests {
         HookOptions {
             profile: ProfileName::new("pr").expect("a name"),
             each_commit: false,
+            submodules: false,
             fresh: false,
             all_files: false,
         }
@@ -245,9 +248,11 @@ mod tests {
             };
             let text = script.text();
             let HookOwner::Proctor(ours) = detect_owner(text.as_bytes()) else { panic!("{text}") };
-            assert_eq!((ours.program.as_str(), ours.options.as_str()), (script.program, "--profile pr --each-commit"));
+            // An option for pushed commits would make each commit fail.
+            let expected = if hook == HookName::PrePush { "--profile pr --each-commit" } else { "--profile pr" };
+            assert_eq!((ours.program.as_str(), ours.options.as_str()), (script.program, expected));
             assert_eq!(detect_owner(format!("{text}\necho more\n").as_bytes()), HookOwner::EditedProctor);
-            assert_eq!(detect_owner(text.replace("--each-commit", "").as_bytes()), HookOwner::EditedProctor);
+            assert_eq!(detect_owner(text.replace("--profile pr", "--profile x").as_bytes()), HookOwner::EditedProctor);
             assert!(has_proctor_call(text.replace("\"$proctor\"", "proctor").as_bytes(), hook));
         }
     }

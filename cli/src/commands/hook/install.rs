@@ -27,9 +27,10 @@ pub(super) fn install(
     let shared = check_directory(args, directory, screen)?;
     let program = program_path(caller)?;
     let named = if args.hooks.is_empty() { &[HookName::PrePush][..] } else { &args.hooks };
-    if args.options.each_commit && !named.contains(&HookName::PrePush) {
+    let push_option = args.options.push_options().first().copied();
+    if let Some(option) = push_option.filter(|_| !named.contains(&HookName::PrePush)) {
         return Err(CliError::Usage {
-            message: "`--each-commit` applies only to pushed commits".to_owned(),
+            message: format!("`{option}` applies only to pushed commits"),
             hint: "install `pre-push` with it, or omit it".to_owned(),
         });
     }

@@ -25,9 +25,9 @@ use crate::style;
 /// # Errors
 /// The index has conflicts, or nothing can be run.
 pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
-    if args.options.each_commit {
+    if let Some(option) = args.options.push_options().first() {
         return Err(CliError::Usage {
-            message: "`--each-commit` applies only to pushed commits".to_owned(),
+            message: format!("`{option}` applies only to pushed commits"),
             hint: "omit it".to_owned(),
         });
     }

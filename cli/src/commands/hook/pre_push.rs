@@ -137,7 +137,7 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
         changeset: None,
         max_tier: proctor_core::model::tier::Tier::TWO,
         rev: None,
-        submodules: false,
+        submodules: args.options.submodules,
         patch: None,
         last_failed: false,
         no_caches: false,
