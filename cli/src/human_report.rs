@@ -195,7 +195,7 @@ fn tree_line(record: &RunRecord) -> String {
     if *lfs_pointers > 0 {
         let files = count(*lfs_pointers as usize, "file");
         text.push_str(&style::warning(&format!(
-            "{files} of git-lfs were present as pointers only, without their content"
+            "only the pointers of git-lfs for {files} were present, without the content"
         )));
     }
     text

@@ -98,6 +98,8 @@ mod tests {
             "\\x1b[2J\n  :\\x3aset-output name=a::b\nx #\\x23[add-mask]a\n#\\x23vso[task]\n#\\x23teamcity[a]\n\\u{202e}"
         );
         assert_eq!(super::escape_text(&shown), shown, "twice is once");
+        let arrow = "    ::: src/a.rs:7:8\n";
+        assert_eq!(super::escape_text(arrow), arrow);
     }
 
     #[test]

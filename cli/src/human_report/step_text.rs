@@ -123,14 +123,15 @@ pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> S
 }
 
 /// Renders the two streams, the one with errors first. For a failed step, each shows its errors and its end. If only
-/// one stream has an error, the other is reduced to its size if it is long.
+/// one stream has an error, the other is reduced to its size if it is long. A line such as `make: *** …` is no such error:
+/// the reason can be in the other stream.
 fn streams(step: &StepEvidence, command: &str, view: &ReportOptions<'_>) -> String {
     if step.outcome != Outcome::Failed {
         return stream_block("stderr", &step.stderr, view.layout) + &stream_block("stdout", &step.stdout, view.layout);
     }
     let found = view.outputs.streams_by_errors(step).map(|(label, stream)| StreamExcerpt::new(label, stream, view));
-    let has_error = found.iter().any(StreamExcerpt::has_error);
-    let blocks = found.iter().map(|found| match has_error && found.is_long() && !found.has_error() {
+    let has_detail = found.iter().any(|found| found.excerpt.has_error_detail());
+    let blocks = found.iter().map(|found| match has_detail && found.is_long() && !found.has_error() {
         true => found.size_line(),
         false => found.render(command, view.layout),
     });

@@ -261,6 +261,25 @@ fn failed_step_is_shown_from_its_first_error() {
 }
 
 #[test]
+fn error_of_make_does_not_hide_the_other_stream() {
+    let mut failed = exited("test", &["make", "test"], 2);
+    failed.stderr = stream("make: *** [Makefile:276: test] Error 1\n");
+    let passed: String = (1..=60).map(|n| format!("#{n} parses replies: PASSED\n")).collect();
+    failed.stdout = stream(&format!("{passed}Testing against 127.0.0.1:6379:\nRefused\n"));
+    let text = render_plain_at(
+        80,
+        Detail::Normal,
+        [
+            started(&[("verify.make", &["test"])]),
+            step_finished("verify.make", failed),
+            skill_finished("verify.make", Outcome::Failed, Tier::ONE, ""),
+            finished(Verdict::Failed, Tier::ONE, 1),
+        ],
+    );
+    assert!(text.contains("| Refused") && !text.contains("without an error"), "{text}");
+}
+
+#[test]
 fn verbose_report_has_every_step() {
     let mut step = exited("unit", &["make", "test"], 0);
     step.stdout = stream("ran 3 tests\n");

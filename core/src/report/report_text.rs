@@ -159,14 +159,14 @@ pub(super) fn path_to_uri(shown: &str) -> String {
 
 /// Formats untrusted lines: escapes them like [`escape_output`], and breaks up commands of CI systems. GitHub
 /// interprets `::command` at the start of a line and `##[command]` anywhere, Azure `##vso[`, TeamCity
-/// `##teamcity[`.
+/// `##teamcity[`. The arrow `:::` of compilers is no command.
 pub(super) fn neutralize_lines(text: &str) -> String {
     let escaped = escape_output(text.as_bytes());
     let one = |line: &str| {
         let blank = line.len() - line.trim_start().len();
         match line[blank..].strip_prefix("::") {
-            Some(rest) => format!("{}:\\x3a{rest}", &line[..blank]),
-            None => line.to_owned(),
+            Some(rest) if !rest.starts_with(':') => format!("{}:\\x3a{rest}", &line[..blank]),
+            _ => line.to_owned(),
         }
     };
     let text: String = escaped.split_inclusive('\n').map(one).collect();

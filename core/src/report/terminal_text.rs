@@ -10,12 +10,12 @@ pub fn escape_for_terminal(bytes: &[u8]) -> String {
 }
 
 /// Disables CI commands by escaping their second character. GitHub runs `::command` at the start of a line and
-/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`.
+/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`. The arrow `:::` of compilers is no command.
 fn disable_ci_commands(line: &str) -> String {
     let trimmed = line.trim_start();
     let line = match trimmed.strip_prefix("::") {
-        Some(rest) => format!("{}:\\x3a{rest}", &line[..line.len() - trimmed.len()]),
-        None => line.to_owned(),
+        Some(rest) if !rest.starts_with(':') => format!("{}:\\x3a{rest}", &line[..line.len() - trimmed.len()]),
+        _ => line.to_owned(),
     };
     ["[", "vso[", "teamcity["]
         .iter()

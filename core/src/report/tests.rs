@@ -355,7 +355,9 @@ fn find_injected_command(log: &str) -> Option<&str> {
         stopped |= command == "::stop-commands::t0ken";
         let ours =
             ["::error ", "::warning ", "::notice ", "::group::", "::endgroup::", "::stop-commands::t0ken", "::t0ken::"];
-        let is_command = command.starts_with("::") && !ours.iter().any(|word| command.starts_with(word));
+        // No command begins with a colon, so `:::` is none.
+        let may_be_command = command.starts_with("::") && !command.starts_with(":::");
+        let is_command = may_be_command && !ours.iter().any(|word| command.starts_with(word));
         !was_stopped && is_command || line.contains("##[") || line.contains("##vso[")
     })
 }

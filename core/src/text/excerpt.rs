@@ -117,6 +117,11 @@ impl Excerpt {
         self.kind.is_some_and(|kind| kind != ErrorKind::Keyword)
     }
 
+    /// Returns whether the output contains an error itself, and not only lines that report that a part failed.
+    pub fn has_error_detail(&self) -> bool {
+        self.kind == Some(ErrorKind::Detail)
+    }
+
     /// Returns the selected lines and the gaps between them.
     pub fn parts<'a>(&self, lines: &[&'a str]) -> Vec<ExcerptPart<'a>> {
         let mut parts = Vec::new();
