@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::adopt::import::import_result::{Carried, Left, Tool};
 use crate::adopt::import::rejection::Rejection;
-use crate::adopt::import::spec_yaml::{command_field, comment_text, files_field, flow_list, line_fits, yaml_scalar};
+use crate::adopt::import::spec_yaml::{
+    command_field, comment_text, files_field, flow_list, line_fits, list_field, yaml_scalar,
+};
 use crate::model::names::ToolchainName;
 use crate::model::plan::FileRules;
 
@@ -71,6 +73,8 @@ struct ImportedSkill {
     description: String,
     is_known: bool,
     parallel: bool,
+    /// The tools that its steps need.
+    tools: BTreeSet<String>,
     steps: Vec<ImportedStep>,
     names: UniqueNames,
 }
@@ -98,11 +102,12 @@ impl ImportDraft {
             Err(rejection) => return self.left.push(Left { name, line, reason: rejection.to_string() }),
         };
         check.tools.iter().for_each(|tool| self.add_tool(tool));
-        let tools = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
+        let tools: Vec<String> = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
         let notes = check.notes.clone();
         let skill = self.skill_for(&group, chain, parallel, &name, &check);
         let step = skill.names.make_unique(&sanitize_name(&name));
         let skill_name = skill.name.clone();
+        skill.tools.extend(tools.iter().cloned());
         skill.steps.push(ImportedStep { name: step.clone(), check });
         self.carried.push(Carried { name, line, skill: skill_name, step, tools, notes });
     }
@@ -134,8 +139,8 @@ impl ImportDraft {
             };
             let name = self.names.make_unique(&wanted);
             let description = if chain.is_some() { String::new() } else { check.description.clone() };
-            let (steps, names) = (Vec::new(), UniqueNames::default());
-            self.skills.push(ImportedSkill { name, description, is_known: true, parallel, steps, names });
+            let (tools, steps, names) = (BTreeSet::new(), Vec::new(), UniqueNames::default());
+            self.skills.push(ImportedSkill { name, description, is_known: true, parallel, tools, steps, names });
             self.skills.len() - 1
         });
         if let Some(chain) = chain {
@@ -226,6 +231,8 @@ impl ImportedSkill {
         if self.parallel {
             text.push_str("    needs: []\n");
         }
+        // A missing tool of one hook must not stop the others.
+        text.push_str(&list_field("    ", "toolchains", &Vec::from_iter(self.tools.iter().cloned())));
         text.push_str("    steps:\n");
         for step in &self.steps {
             text.push_str(&step.render());

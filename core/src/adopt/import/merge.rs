@@ -80,16 +80,30 @@ fn means_both(merged: &Value, (old, new): (&Value, &Value), profile: &ProfileNam
         if let Some(map) = skill.as_object_mut() {
             map.remove("env");
             map.remove("needs");
+            map.remove("toolchains");
         }
         skill
     };
     let count = keys(&merged["skills"]).len() == keys(&old["skills"]).len() + keys(&new["skills"]).len();
     let old_skills = keys(&old["skills"]).iter().all(|name| merged["skills"][name] == old["skills"][name]);
-    let new_skills = keys(&new["skills"]).iter().all(|name| own(&merged["skills"][name]) == own(&new["skills"][name]));
+    let names_of = |skill: &Value| skill["toolchains"].as_array().cloned().unwrap_or_default();
+    let new_skills = keys(&new["skills"]).iter().all(|name| {
+        let (skill, imported) = (&merged["skills"][name], &new["skills"][name]);
+        let expected =
+            names_of(imported).into_iter().map(|tool| toolchain_name(tool.as_str().unwrap_or_default(), old, new));
+        own(skill) == own(imported) && names_of(skill).into_iter().eq(expected.map(Value::from))
+    });
     let old_tools = keys(&old["toolchains"]).iter().all(|name| merged["toolchains"][name] == old["toolchains"][name]);
     let tools: Vec<&Value> = merged["toolchains"].as_object().into_iter().flat_map(|map| map.values()).collect();
     let new_tools = keys(&new["toolchains"]).iter().all(|name| tools.contains(&&new["toolchains"][name]));
     same_rest && profiles && included && count && old_skills && new_skills && old_tools && new_tools
+}
+
+/// Returns the name of an imported toolchain in the merged spec. A different toolchain of the old spec keeps its name.
+fn toolchain_name(name: &str, old: &Value, new: &Value) -> String {
+    let known = &old["toolchains"][name];
+    let is_other = !known.is_null() && *known != new["toolchains"][name];
+    if is_other { format!("hooks-{name}") } else { name.to_owned() }
 }
 
 /// Returns the lines of a section of a generated spec, without its key.
@@ -105,10 +119,24 @@ fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
     let has_needs = |spec: &Value| keys(&spec["skills"]).iter().any(|name| !spec["skills"][name]["needs"].is_null());
     let (old_needs, new_needs) = (has_needs(old), has_needs(new));
     let env: Vec<String> = section(imported, "defaults").iter().map(|line| format!("  {line}")).collect();
+    let renamed = |name: &str| {
+        let plain = name.trim_matches('"');
+        let merged = toolchain_name(plain, old, new);
+        if merged == plain { name.to_owned() } else { merged }
+    };
     let mut lines = Vec::new();
+    let mut in_toolchains = false;
     for line in section(imported, "skills") {
         let is_needs = line == "    needs: []";
-        if !is_needs || old_needs {
+        let flow = line.strip_prefix("    toolchains: [").and_then(|rest| rest.strip_suffix(']'));
+        let item = line.strip_prefix("      - ").filter(|_| in_toolchains);
+        in_toolchains = line == "    toolchains:" || item.is_some();
+        if let Some(names) = flow {
+            let names: Vec<String> = names.split(", ").map(renamed).collect();
+            lines.push(format!("    toolchains: [{}]", names.join(", ")));
+        } else if let Some(name) = item {
+            lines.push(format!("      - {}", renamed(name)));
+        } else if !is_needs || old_needs {
             lines.push(line.to_owned());
         }
         if line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':') {
@@ -148,9 +176,10 @@ impl<'t> Edits<'t> {
                 continue;
             };
             let plain = name.trim_matches('"');
-            skips = known.contains(plain) && old["toolchains"][plain] == new["toolchains"][plain];
+            let merged = toolchain_name(plain, old, new);
+            skips = known.contains(plain) && merged == plain;
             if !skips {
-                let name = if known.contains(plain) { format!("hooks-{plain}") } else { name.to_owned() };
+                let name = if merged == plain { name.to_owned() } else { merged };
                 lines.push(format!("  {name}:{rest}"));
             }
         }

@@ -46,17 +46,17 @@ pub(crate) fn files_field(rules: &FileRules) -> String {
     if line_fits(&line) {
         return line;
     }
-    given.iter().fold("        files:\n".to_owned(), |text, (key, list)| text + &list_field(key, list))
+    given.iter().fold("        files:\n".to_owned(), |text, (key, list)| text + &list_field("          ", key, list))
 }
 
-/// Formats a list of `files`.
-fn list_field(key: &str, list: &[String]) -> String {
-    let line = format!("          {key}: {}\n", flow_list(list));
+/// Formats a field with a list.
+pub(super) fn list_field(indent: &str, key: &str, list: &[String]) -> String {
+    let line = format!("{indent}{key}: {}\n", flow_list(list));
     if line_fits(&line) {
         return line;
     }
-    let items: String = list.iter().map(|item| format!("            - {}\n", list_item(item))).collect();
-    format!("          {key}:\n{items}")
+    let items: String = list.iter().map(|item| format!("{indent}  - {}\n", list_item(item))).collect();
+    format!("{indent}{key}:\n{items}")
 }
 
 /// Formats an element of a list of patterns. A pattern of several lines is a block scalar.

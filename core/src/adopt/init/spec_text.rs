@@ -27,8 +27,9 @@ version: 1
 ";
 
 const TOOLCHAINS: &str = "
-# Requirements for every step. A check that fails makes the run inconclusive, which is neither
-# a pass nor a failure. `version` is a range in cargo's syntax, compared with the output.
+# Requirements of the skills that name the toolchain. A check that fails makes the run
+# inconclusive, which is neither a pass nor a failure. `version` is a range in cargo's syntax,
+# compared with the output.
 toolchains:
 ";
 
@@ -72,9 +73,7 @@ pub(super) fn render(projects: &[Project], skills: &[NamedSkill<'_>]) -> String 
     text.push_str(PROFILES);
     text.push_str(&render_profiles(skills));
     text.push_str(SKILLS);
-    // A missing tool of one language must not stop the skills of another.
-    let names_toolchain = toolchain_requirements(projects).len() > 1;
-    let written: Vec<String> = skills.iter().map(|named| render_skill(named, names_toolchain)).collect();
+    let written: Vec<String> = skills.iter().map(render_skill).collect();
     text.push_str(&written.join("\n"));
     text
 }
@@ -155,7 +154,7 @@ fn render_needed_paths(paths: &[DraftedPath]) -> String {
     text
 }
 
-fn render_skill(named: &NamedSkill<'_>, names_toolchain: bool) -> String {
+fn render_skill(named: &NamedSkill<'_>) -> String {
     let (skill, project) = (named.skill, named.project);
     let class = match skill.determinism {
         Determinism::D0 => "D0",
@@ -164,9 +163,8 @@ fn render_skill(named: &NamedSkill<'_>, names_toolchain: bool) -> String {
     };
     let mut text = format!("  {}:\n    description: {}\n", named.name, quote_yaml(&skill.description));
     let _ = writeln!(text, "    determinism: {class} # {}\n    tier: 1", skill.determinism_reason);
-    if names_toolchain {
-        let _ = writeln!(text, "    toolchains: [{}]", project.language);
-    }
+    // A missing tool of one language must not stop the skills of another, also if the user adds toolchains later.
+    let _ = writeln!(text, "    toolchains: [{}]", project.language);
     if !project.dir.is_empty() {
         let _ = writeln!(text, "    workdir: {}", quote_yaml(&project.dir));
     }
