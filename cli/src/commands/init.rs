@@ -93,15 +93,17 @@ fn summary(draft: &SpecDraft) -> String {
     let width = draft.skills.iter().map(|skill| skill.name.len()).max().unwrap_or_default();
     let skills: String = draft.skills.iter().map(|skill| skill_line(skill, width)).collect();
     let path = paint(STRONG, spec::PATH);
+    let has_quick = draft.skills.iter().any(|skill| skill.is_quick);
+    let (profiles, quick) = match has_quick {
+        true => ("those with * are in the profile quick, all in pr", "  proctor run --profile quick\n"),
+        false => ("all in the profile pr", ""),
+    };
     let next = format!(
-        "next:\n  proctor run --profile quick\n  proctor run\n  git add {} && git commit\n  proctor hook install pre-push\n",
+        "next:\n{quick}  proctor run\n  git add {} && git commit\n  proctor hook install pre-push\n",
         spec::PATH
     );
-    format!(
-        "{} {path}: {}; those with * are in the profile quick, all in pr\n{skills}{next}",
-        paint(GOOD, "wrote"),
-        count(draft.skills.len(), "skill")
-    )
+    let number = count(draft.skills.len(), "skill");
+    format!("{} {path}: {number}; {profiles}\n{skills}{next}", paint(GOOD, "wrote"))
 }
 
 fn skill_line(skill: &DraftedSkill, width: usize) -> String {

@@ -31,6 +31,7 @@ use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::yaml::{self, YamlFileKind};
 use crate::spec::{self, Diagnostic};
 use import_draft::ImportDraft;
+use pre_commit::ToolEnvironment;
 
 /// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -82,7 +83,7 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     let mut report = DiagnosticCollector::default();
     let root = yaml::parse_file(YamlFileKind::Foreign, bytes, &mut report);
     let read = root.as_ref().and_then(|root| match request.source {
-        Source::PreCommit => pre_commit::read(bytes, root, &mut report),
+        Source::PreCommit => pre_commit::read(bytes, root, ToolEnvironment::Machine, &mut report),
         Source::Lefthook => lefthook::read(root, &mut report),
     });
     let diagnostics = report.finish();
@@ -99,15 +100,29 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     Ok(Imported { source: request.source, spec, carried, left, settings, tools })
 }
 
-/// Returns the files of the first hook of pre-commit whose check begins with `command`, if it excludes any.
-pub(crate) fn excluding_hook(config: &[u8], command: &[&str]) -> Option<FileRules> {
+/// A check that a hook of pre-commit makes in the environment of its project.
+pub(crate) struct HookCheck {
+    /// The words of the command.
+    pub cmd: Vec<String>,
+    /// The files that it checks; `None` if it runs in any case.
+    pub files: Option<FileRules>,
+}
+
+/// Returns the check of the first hook of pre-commit whose command begins with `command`.
+pub(crate) fn hook_check(config: &[u8], command: &[&str]) -> Option<HookCheck> {
     let mut report = DiagnosticCollector::default();
     let root = yaml::parse_file(YamlFileKind::Foreign, config, &mut report)?;
-    let (hooks, _) = pre_commit::read(config, &root, &mut report)?;
-    let checks = hooks.into_iter().filter_map(|hook| hook.result.ok());
-    let mut checks = checks
-        .filter(|check| check.cmd.iter().zip(command).filter(|(word, wanted)| word == wanted).count() == command.len());
-    checks.next()?.files.filter(|files| !files.exclude.is_empty())
+    let (hooks, _) = pre_commit::read(config, &root, ToolEnvironment::Project, &mut report)?;
+    let mut checks = hooks.into_iter().filter_map(|hook| hook.result.ok());
+    let begins =
+        |cmd: &[String]| cmd.len() >= command.len() && cmd.iter().zip(command).all(|(word, wanted)| word == wanted);
+    let check = checks.find(|check| begins(&check.cmd))?;
+    Some(HookCheck { cmd: check.cmd, files: check.files })
+}
+
+/// Returns the files of the first hook of pre-commit whose check begins with `command`, if it excludes any.
+pub(crate) fn excluding_hook(config: &[u8], command: &[&str]) -> Option<FileRules> {
+    hook_check(config, command)?.files.filter(|files| !files.exclude.is_empty())
 }
 
 /// Checks that a generated spec parses without errors and without warnings.

@@ -4,12 +4,14 @@
 //! parsed again to check it. Each tool has its own file here.
 
 mod cargo;
+mod check_tools;
 mod ci_commands;
 pub(crate) mod detected_project;
 mod go;
 mod make;
 mod node;
 pub(crate) mod path_text;
+mod prettier_config;
 mod project;
 mod python;
 mod repo_scan;

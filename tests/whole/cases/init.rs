@@ -253,8 +253,7 @@ fn repo_from_template<'e>(env: &'e TestEnvironment, template: &ProjectTemplate) 
 
 /// Runs `init`, and asserts that it writes only a spec, which is valid without a warning.
 fn init_writes_valid_spec(repo: &Repo<'_>) -> FinishedProcess {
-    let finished =
-        repo.proctor(&["init"]).exits(0).prints(&["wrote spec/verification.yaml", "proctor run --profile quick"]);
+    let finished = repo.proctor(&["init"]).exits(0).prints(&["wrote spec/verification.yaml", "\n  proctor run\n"]);
     assert_eq!(repo.changes_seen_by_git(), ["spec/verification.yaml"]);
     let valid = repo.proctor(&["validate"]).exits(0).prints(&["valid spec/verification.yaml: ", "quick, pr"]);
     assert!(!valid.all_output().contains("warning"), "{valid}");

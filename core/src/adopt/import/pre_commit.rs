@@ -21,6 +21,17 @@ pub(super) struct PreCommitSettings {
     exclude: Option<Result<PathPattern, HookError>>,
     /// The stages of hooks that set none.
     stages: Result<Option<Vec<String>>, ConfigMapError>,
+    /// The environment in which the tools of the hooks run.
+    environment: ToolEnvironment,
+}
+
+/// The environment in which the tool of a hook runs as a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ToolEnvironment {
+    /// The machine, which lacks the additional dependencies of a hook.
+    Machine,
+    /// The environment of the project, which has what its code needs.
+    Project,
 }
 
 /// The reason why an entry of `repos` cannot be read.
@@ -40,6 +51,7 @@ enum RepoEntryError {
 pub(super) fn read(
     bytes: &[u8],
     root: &Node<'_>,
+    environment: ToolEnvironment,
     report: &mut DiagnosticCollector,
 ) -> Option<(Vec<HookConversion>, Vec<Setting>)> {
     let Some(map) = ConfigMap::from_node(root) else {
@@ -57,7 +69,7 @@ pub(super) fn read(
             return None;
         }
     };
-    let common = PreCommitSettings::from_map(&map);
+    let common = PreCommitSettings::from_map(&map, environment);
     let mut items = Vec::new();
     for repo in repos {
         match read_repo(bytes, repo) {
@@ -113,7 +125,7 @@ fn read_repo<'t, 'a>(
 }
 
 impl PreCommitSettings {
-    fn from_map(map: &ConfigMap<'_, '_>) -> Self {
+    fn from_map(map: &ConfigMap<'_, '_>, environment: ToolEnvironment) -> Self {
         let pattern = |key| match map.text(key) {
             Ok(text) => {
                 let pattern = PathPattern::from_python_regex(text?);
@@ -122,7 +134,7 @@ impl PreCommitSettings {
             Err(source) => Some(Err(HookError::CommonPatternType { key, source })),
         };
         let stages = map.texts("default_stages").map(|stages| stages.map(to_owned_strings));
-        Self { files: pattern("files"), exclude: pattern("exclude"), stages }
+        Self { files: pattern("files"), exclude: pattern("exclude"), stages, environment }
     }
 }
 

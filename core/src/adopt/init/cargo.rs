@@ -90,9 +90,10 @@ impl CargoFacts<'_> {
         }
         project.require(ProgramRequirement::on_path("cargo-clippy", &["cargo", "clippy", "--version"]));
         let mut steps = self.ci_steps("cargo_clippy", &["clippy"]);
-        if steps.is_empty() {
+        if self.lacks_whole_check(&steps) {
             let words = self.command_words(&["clippy"], &["--all-targets"]);
-            steps.push(StepDraft::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat()));
+            let step = StepDraft::new("cargo_clippy", &[&words[..], &["--", "-D", "warnings"]].concat());
+            add_whole_check(&mut steps, step);
         }
         let skill = SkillDraft::new(SkillKind::Lint, "Clippy", steps);
         project.skills.push(skill.with_caches(self.caches()));
@@ -114,15 +115,28 @@ impl CargoFacts<'_> {
         if has_nextest {
             project.require(ProgramRequirement::on_path("cargo-nextest", &["cargo", "nextest", "--version"]));
         }
-        if has_nextest && steps.is_empty() {
-            steps.push(StepDraft::new("cargo_nextest", &self.command_words(&["nextest", "run"], &[])));
+        if has_nextest && self.lacks_whole_check(&steps) {
+            let step = StepDraft::new("cargo_nextest", &self.command_words(&["nextest", "run"], &[]));
+            add_whole_check(&mut steps, step);
         }
-        steps.extend(self.ci_steps("cargo_test", &["test"]));
-        if steps.is_empty() {
-            steps.push(StepDraft::new("cargo_test", &self.command_words(&["test"], &[])));
+        let mut tests = self.ci_steps("cargo_test", &["test"]);
+        if !has_nextest && self.lacks_whole_check(&tests) {
+            let step = StepDraft::new("cargo_test", &self.command_words(&["test"], &[]));
+            add_whole_check(&mut tests, step);
         }
+        steps.extend(tests);
         let about = if has_nextest { "The tests" } else { "The tests, including doc tests" };
         project.skills.push(SkillDraft::new(SkillKind::Test, about, steps).with_caches(self.caches()));
+    }
+
+    /// Returns whether steps of the CI system check only single packages of a workspace. The workflow then often checks the
+    /// others by a command that is not read, such as one of a matrix.
+    fn lacks_whole_check(&self, steps: &[StepDraft]) -> bool {
+        let names_package = |step: &StepDraft| {
+            let own = step.argv.iter().take_while(|word| *word != "--");
+            own.skip(1).any(|word| word.starts_with("-p") || word.starts_with("--package"))
+        };
+        steps.is_empty() || self.is_workspace && steps.iter().all(names_package)
     }
 
     /// Returns the steps for the commands of the CI system that run a subcommand of cargo.
@@ -173,6 +187,14 @@ impl CargoFacts<'_> {
             Some(_) => Vec::new(),
         }
     }
+}
+
+/// Puts the check of all packages before the steps of the CI system, which are numbered from 2.
+fn add_whole_check(steps: &mut Vec<StepDraft>, whole: StepDraft) {
+    for (number, step) in steps.iter_mut().enumerate() {
+        step.name = format!("{}_{}", whole.name, number + 2);
+    }
+    steps.insert(0, whole);
 }
 
 /// Returns whether a directory name from the repository is usable as a cache in the spec.

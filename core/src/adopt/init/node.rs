@@ -4,7 +4,9 @@
 use globset::Glob;
 use serde_json::{Map, Value};
 
+use super::check_tools::{CheckTool, step_tool, tool_call};
 use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, check_kind, ci_commands, step_name};
+use super::prettier_config::{is_prettier_config, unusual_prettier_setting};
 use super::project::{
     DraftedPath, EnvVariable, ProgramPresence, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft,
     to_owned_strings,
@@ -140,7 +142,7 @@ impl NodeFacts<'_> {
     /// bun's own tests.
     fn workflow_skill(&self, words: &[String]) -> Option<SkillDraft> {
         if let Some((tool, options)) = tool_call(words) {
-            let known = CHECK_TOOLS.iter().find(|known| known.program == tool && known.checks(options))?;
+            let known = CheckTool::find(tool).filter(|known| known.checks(options))?;
             let program = self.root.depends_on(known.package).then(|| format!("node_modules/.bin/{tool}"))?;
             let argv: Vec<&str> = std::iter::once(program.as_str()).chain(options.iter().map(String::as_str)).collect();
             return Some(workflow_step(known.kind, step_name(tool), &argv));
@@ -223,21 +225,49 @@ impl NodeFacts<'_> {
         steps
     }
 
-    /// Returns a step for an installed and configured checker that has no script.
+    /// Returns a step for an installed checker whose script has no usual name: for the script that starts it, or else for
+    /// the checker itself. `None` if another step or a workflow starts it.
     fn tool_step(&self, kind: SkillKind) -> Option<StepDraft> {
+        let tool = CheckTool::find(match kind {
+            SkillKind::Format => "prettier",
+            SkillKind::Types => "tsc",
+            SkillKind::Lint | SkillKind::Check | SkillKind::Test => return None,
+        })?;
+        if !self.root.depends_on(tool.package) || self.is_run_by_workflow(tool) {
+            return None;
+        }
+        let scripts: Vec<&str> = self.root.scripts_with(tool).collect();
+        if scripts.iter().any(|script| self.is_run_by_checks(script)) {
+            return None;
+        }
+        let names_tool = |script: &str| script.split(|c: char| !c.is_alphanumeric()).any(|word| word == tool.program);
+        if let Some(script) = scripts.into_iter().find(|script| check_kind(script).is_some() || names_tool(script)) {
+            return Some(StepDraft::new(step_name(script), &self.manager.run_command(script)));
+        }
         let config = self.tree.file_text(&self.root.dir, "tsconfig.json");
         match kind {
-            SkillKind::Format if self.root.depends_on("prettier") => {
-                Some(StepDraft::new("prettier", &["node_modules/.bin/prettier", "--check", "."]))
-            }
+            SkillKind::Format => Some(StepDraft::new("prettier", &["node_modules/.bin/prettier", "--check", "."])),
             // With a config that only references other configs, `tsc` checks nothing.
-            SkillKind::Types
-                if self.root.depends_on("typescript") && config.is_some_and(|it| !it.contains("\"references\"")) =>
-            {
+            _ if config.is_some_and(|it| !it.contains("\"references\"")) => {
                 Some(StepDraft::new("tsc", &["node_modules/.bin/tsc", "--noEmit"]))
             }
             _ => None,
         }
+    }
+
+    /// Returns whether a workflow starts a checker in a way that becomes a step.
+    fn is_run_by_workflow(&self, tool: &CheckTool) -> bool {
+        let commands = if self.root.dir.is_empty() { ci_commands(self.tree) } else { Vec::new() };
+        let mut calls = commands.iter().filter_map(|words| tool_call(words));
+        calls.any(|(program, options)| program == tool.program && tool.checks(options))
+    }
+
+    /// Returns whether one of the scripts that become steps is this script, or calls it.
+    fn is_run_by_checks(&self, script: &str) -> bool {
+        let chosen = CHECK_SCRIPTS.iter().filter_map(|(_, names)| self.root.check_script(names, &mut Vec::new()));
+        chosen
+            .into_iter()
+            .any(|name| name == script || self.root.script(name).is_some_and(|text| calls_script(text, script)))
     }
 
     /// Returns the directories of dependencies: that of the package, and those of the workspace's packages that exist.
@@ -281,6 +311,7 @@ impl NodeFacts<'_> {
     }
 
     fn add_notes(&self, project: &mut Project) {
+        project.notes.extend(self.prettier_note(project));
         if project.needs_paths.is_empty() || self.tree.has_directory(&self.root.dir, MODULES) {
             return;
         }
@@ -290,6 +321,34 @@ impl NodeFacts<'_> {
             format!("{at} is missing, which the steps need"),
             format!("run `{word} install` before the first run"),
         ));
+    }
+}
+
+impl NodeFacts<'_> {
+    /// Returns a note if prettier checks the repository with settings that the layout of the spec does not follow.
+    fn prettier_note(&self, project: &Project) -> Option<InitNote> {
+        let names = self.tree.file_names(&self.root.dir).filter(|name| is_prettier_config(name));
+        let mut configs: Vec<String> =
+            names.filter_map(|name| self.tree.file_text(&self.root.dir, name)).map(str::to_owned).collect();
+        configs.extend(self.root.fields.get("prettier").map(Value::to_string));
+        let setting = configs.iter().find_map(|text| unusual_prettier_setting(text))?;
+        let mut steps = project.skills.iter().flat_map(|skill| &skill.steps);
+        let is_prettier = |step: &StepDraft| {
+            let script = self.script_of_step(step).map_or("", |(_, text)| text);
+            step_tool(step) == Some("prettier") || script.contains("prettier")
+        };
+        steps.any(is_prettier).then(|| {
+            InitNote::new(
+                format!(
+                    "prettier may reject the layout of `{}`: its configuration sets `{setting}`",
+                    crate::spec::PATH
+                ),
+                format!(
+                    "`node_modules/.bin/prettier --write {}`, or name the file in `.prettierignore`",
+                    crate::spec::PATH
+                ),
+            )
+        })
     }
 }
 
@@ -315,6 +374,14 @@ impl NodePackage {
             }
         }
         None
+    }
+
+    /// Returns the scripts that start a checker, and neither change files nor wait for input.
+    fn scripts_with<'n>(&'n self, tool: &'n CheckTool) -> impl Iterator<Item = &'n str> {
+        let scripts = self.fields.get("scripts").and_then(Value::as_object).into_iter().flatten();
+        let texts = scripts.filter_map(|(name, text)| Some((name.as_str(), text.as_str()?)));
+        let checks = texts.filter(|(_, text)| !UNSUITABLE_WORDS.iter().any(|word| text.contains(word)));
+        checks.filter(|(_, text)| tool.is_started_by(text)).map(|(name, _)| name)
     }
 
     fn string_at(&self, path: &[&str]) -> Option<&str> {
@@ -409,72 +476,6 @@ fn workflow_step(kind: SkillKind, name: String, argv: &[&str]) -> SkillDraft {
     let step = StepDraft::new(name, argv).with_comment(CI_COMMENT);
     let is_quick = matches!(kind, SkillKind::Format | SkillKind::Lint);
     SkillDraft { is_quick, ..SkillDraft::new(kind, skill_description(kind), vec![step]) }
-}
-
-/// A program of a package that checks something.
-struct CheckTool {
-    program: &'static str,
-    package: &'static str,
-    kind: SkillKind,
-    /// One of these words makes the program check, if there are any; without one, it changes files or does not end.
-    required: &'static [&'static str],
-}
-
-impl CheckTool {
-    const fn new(program: &'static str, package: &'static str, kind: SkillKind) -> Self {
-        Self { program, package, kind, required: &[] }
-    }
-
-    const fn requires(self, required: &'static [&'static str]) -> Self {
-        Self { required, ..self }
-    }
-
-    /// Returns whether the program with these options checks, ends, and changes no file.
-    fn checks(&self, options: &[String]) -> bool {
-        const CHANGING: [&str; 7] = ["--fix", "--write", "--watch", "-w", "--watchAll", "-u", "--update-snapshot"];
-        let has = |word: &str| options.iter().any(|option| option == word);
-        (self.required.is_empty() || self.required.iter().any(|word| has(word)))
-            && !CHANGING.iter().any(|word| has(word))
-    }
-}
-
-/// The programs that workflows start by `npx` and the like.
-const CHECK_TOOLS: [CheckTool; 10] = [
-    CheckTool::new("prettier", "prettier", SkillKind::Format).requires(&["--check", "-c", "--list-different", "-l"]),
-    CheckTool::new("biome", "@biomejs/biome", SkillKind::Lint).requires(&["check", "ci", "lint"]),
-    CheckTool::new("eslint", "eslint", SkillKind::Lint),
-    CheckTool::new("stylelint", "stylelint", SkillKind::Lint),
-    CheckTool::new("xo", "xo", SkillKind::Lint),
-    CheckTool::new("tsc", "typescript", SkillKind::Types).requires(&["--noEmit", "--build", "-b"]),
-    CheckTool::new("ava", "ava", SkillKind::Test),
-    CheckTool::new("jest", "jest", SkillKind::Test),
-    CheckTool::new("mocha", "mocha", SkillKind::Test),
-    CheckTool::new("vitest", "vitest", SkillKind::Test).requires(&["run"]),
-];
-
-/// Returns the name of the program that a step starts.
-fn step_tool(step: &StepDraft) -> Option<&str> {
-    step.argv.first().and_then(|program| program.rsplit('/').next())
-}
-
-/// Splits a command that starts a program of an installed package: the program, and its options. `None` for all other
-/// commands, and for programs with a version, which are downloaded.
-fn tool_call(words: &[String]) -> Option<(&str, &[String])> {
-    let (program, rest) = words.split_first()?;
-    let mut call = match (program.as_str(), rest.split_first()?) {
-        ("npx" | "bunx", _) => rest,
-        ("npm" | "pnpm" | "yarn", (word, rest)) if word == "exec" => rest,
-        _ => return None,
-    };
-    while let Some((option, rest)) = call.split_first() {
-        match option.as_str() {
-            "--no-install" | "--no" | "--yes" | "-y" | "--" => call = rest,
-            _ => break,
-        }
-    }
-    let (tool, options) = call.split_first()?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    (!tool.starts_with('-') && tool.chars().all(is_plain)).then_some((tool.as_str(), options))
 }
 
 /// Splits a command of a package manager that runs a script: the name of the script, and the words for it. `None` for

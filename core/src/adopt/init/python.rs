@@ -13,7 +13,7 @@ use super::project::{
 use super::repo_scan::{RepoScan, ancestors};
 use super::search_scope::is_venv_name;
 use super::version_ranges;
-use crate::adopt::import::excluding_hook;
+use crate::adopt::import::{HookCheck, excluding_hook, hook_check};
 use crate::adopt::init::detected_project::InitNote;
 use crate::adopt::init::path_text::join;
 use crate::model::plan::{FILES_PLACEHOLDER, is_lock_file};
@@ -53,6 +53,9 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     let facts = PythonFacts { tree, dir, manifest: &manifest, asked, interpreter };
     facts.add_skills(&mut project);
     if project.skills.is_empty() {
+        if is_part_of_project(tree, dir) {
+            return None;
+        }
         notes.push(InitNote::new(
             format!(
                 "the Python project in {} was left out: it configures no supported checker",
@@ -66,6 +69,12 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     facts.add_interpreter(&mut project);
     project.needs_paths.extend(facts.needed_venv());
     Some(project)
+}
+
+/// Returns whether a directory above has files of a Python project. Then the files of the directory, such as requirements
+/// of the documentation or data of tests, belong to that project.
+fn is_part_of_project(tree: &RepoScan, dir: &str) -> bool {
+    ancestors(dir).any(|above| MARKER_FILES.into_iter().any(|name| tree.has_file(above, name)))
 }
 
 struct PythonFacts<'a> {
@@ -83,6 +92,8 @@ struct PythonInterpreter {
     venv: Option<String>,
     /// True if that directory exists.
     venv_exists: bool,
+    /// The names of the packages that uv or Poetry install in it; `None` if neither maintains it.
+    locked: Option<BTreeSet<String>>,
     /// The relative path from the project to the root of the repository.
     path_to_root: String,
 }
@@ -159,9 +170,19 @@ impl PythonFacts<'_> {
         let sets_paths = settings
             .is_some_and(|table| ["files", "packages", "modules"].iter().any(|key| table.get(*key).is_some()))
             || in_file.flat_map(str::lines).any(|line| line.starts_with("files") || line.starts_with("packages"));
-        let mut words = vec![mypy.as_str(), "--cache-dir=/dev/null"];
-        words.extend((!sets_paths).then_some("."));
-        let skill = SkillDraft::new(SkillKind::Types, "Python types", vec![StepDraft::new("mypy", &words)]);
+        let words = [mypy.as_str(), "--cache-dir=/dev/null"];
+        let config = self.tree.file_text("", ".pre-commit-config.yaml").filter(|_| self.dir.is_empty() && !sets_paths);
+        let step = match config.and_then(|config| hook_check(config.as_bytes(), &["mypy"])) {
+            Some(HookCheck { cmd, files: Some(files) }) => {
+                let arguments = cmd[1..].iter().map(String::as_str);
+                StepDraft::new("mypy", &words.into_iter().chain(arguments).collect::<Vec<&str>>())
+                    .with_files(files)
+                    .with_comment("The files and the options of the hook in `.pre-commit-config.yaml`.")
+            }
+            _ if sets_paths => StepDraft::new("mypy", &words),
+            _ => StepDraft::new("mypy", &[&words[..], &["."]].concat()),
+        };
+        let skill = SkillDraft::new(SkillKind::Types, "Python types", vec![step]);
         project.skills.push(SkillDraft { determinism_reason: VARYING_OUTPUT, ..skill });
     }
 
@@ -337,12 +358,18 @@ impl PythonInterpreter {
         let there = there.map(|(dir, name)| join(dir, name)).next();
         let locked = dirs().find(|dir| tree.has_file(dir, "uv.lock") || tree.has_file(dir, "poetry.lock"));
         let is_there = there.is_some();
+        let names = locked.map(|dir| read_dependencies(tree, dir, &read_manifest(tree, dir, &mut Vec::new())));
         let up = if dir.is_empty() { String::new() } else { "../".repeat(dir.split('/').count()) };
-        Self { venv: there.or_else(|| Some(join(locked?, ".venv"))), venv_exists: is_there, path_to_root: up }
+        Self {
+            venv: there.or_else(|| Some(join(locked?, ".venv"))),
+            venv_exists: is_there,
+            locked: names,
+            path_to_root: up,
+        }
     }
 
-    /// Returns a program of the environment if the environment has it or the machine lacks it; otherwise the
-    /// machine's program.
+    /// Returns a program of the environment if the environment has it, will have it according to the dependencies, or is
+    /// the only place where a user could install it; otherwise the machine's program.
     fn program_path(&self, on_machine: &str, in_environment: &str, facts: &PythonFacts<'_>) -> String {
         match &self.venv {
             Some(environment) if self.is_in_venv(in_environment, facts) => {
@@ -363,9 +390,13 @@ impl PythonInterpreter {
 
     fn is_in_venv(&self, tool: &str, facts: &PythonFacts<'_>) -> bool {
         let Some(environment) = &self.venv else { return false };
-        tool == "python"
-            || facts.tree.has_file("", &format!("{environment}/bin/{tool}"))
-            || !facts.tree.has_program(tool)
+        if tool == "python" || facts.tree.has_file("", &format!("{environment}/bin/{tool}")) {
+            return true;
+        }
+        match &self.locked {
+            Some(locked) => locked.contains(tool) || facts.asked.contains(tool),
+            None => !facts.tree.has_program(tool),
+        }
     }
 
     fn tool_requirement(&self, tool: &'static str, facts: &PythonFacts<'_>) -> ProgramRequirement {

@@ -1,5 +1,7 @@
 //! Lists the directories, files and programs that `proctor init` inspects, and the limits of that search.
 
+use super::prettier_config::is_prettier_config;
+
 /// Maximum depth of the search below the root of the repository.
 pub const MAX_DEPTH: usize = 5;
 /// Maximum size of a file to read, in bytes; larger files are not read at all.
@@ -122,7 +124,8 @@ pub fn read_scope(path: &str) -> ReadScope {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let is_requirements = name.contains("requirements") && name.ends_with(".txt");
     let is_workflow = dir == ".github/workflows" && (name.ends_with(".yml") || name.ends_with(".yaml"));
-    if MARKER_FILES.contains(&name) || is_requirements || is_workflow || path == ".cargo/config.toml" {
+    let is_config = path == ".cargo/config.toml" || is_prettier_config(name);
+    if MARKER_FILES.contains(&name) || is_requirements || is_workflow || is_config {
         ReadScope::Whole
     } else if is_shell_script_name(name) {
         ReadScope::FirstLine
@@ -175,7 +178,9 @@ mod tests {
 
     #[test]
     fn reads_only_relevant_files() {
-        for path in ["Cargo.toml", "a/package.json", "dev-requirements.txt", ".github/workflows/ci.yml"] {
+        for path in
+            ["Cargo.toml", "a/package.json", "dev-requirements.txt", ".github/workflows/ci.yml", ".prettierrc.yaml"]
+        {
             assert_eq!(read_scope(path), ReadScope::Whole, "{path}");
         }
         assert_eq!(read_scope("a/b.sh"), ReadScope::FirstLine);

@@ -1,6 +1,8 @@
 //! Tests drafts: snapshots of the text for each kind of repository, and hostile repositories, which get a correct
 //! spec or none.
 
+mod existing_checks;
+
 use proptest::prelude::*;
 
 use super::*;

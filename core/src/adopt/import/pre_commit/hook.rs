@@ -1,6 +1,6 @@
 //! Converts one hook of pre-commit to an equivalent check.
 
-use super::{PreCommitSettings, Revision};
+use super::{PreCommitSettings, Revision, ToolEnvironment};
 use crate::adopt::import::builtin_checks::{self, BuiltinCheck, CheckProgram};
 use crate::adopt::import::check_mode::{program_index, program_name, to_check_mode};
 use crate::adopt::import::config_map::ConfigMap;
@@ -272,6 +272,9 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
     /// does not count.
     fn check_dependencies(&self, argv: &[String], notes: &mut Vec<String>) -> Result<(), HookError> {
         let Some(dependencies) = self.map.texts("additional_dependencies")? else { return Ok(()) };
+        if self.settings.environment == ToolEnvironment::Project {
+            return Ok(());
+        }
         let program = program_name(&argv[program_index(argv)]);
         // codespell needs this package to read its configuration; since 3.11, Python includes an equivalent module.
         let is_optional = |name: &str| program == "codespell" && ["tomli", "toml"].contains(&name);
