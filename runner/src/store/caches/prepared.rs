@@ -352,10 +352,12 @@ fn verify_content(entry: &Directory, record: PathRecord) -> Result<Option<PathRe
     if seal == record.seal {
         return Ok(Some(record));
     }
-    if content::digest(content.as_fd())? != record.content {
+    let digest = content::digest(content.as_fd())?;
+    if digest.sha256 != record.content.sha256 {
         return Ok(None);
     }
-    let record = PathRecord { seal, ..record };
+    // The times of the files can be others, for example after a restoration.
+    let record = PathRecord { seal, content: digest, ..record };
     entry.write(ENTRY_FILE, &canonical::to_vec(&record))?;
     Ok(Some(record))
 }

@@ -100,7 +100,7 @@ impl HeldPath {
         let content = entry.descend(CONTENT_DIR).map_err(SkillCacheError::from)?;
         let mut lister = Lister::default();
         let found = content::digest_with(content.as_fd(), &mut |entry, digests| lister.add(entry, digests))?;
-        if found != self.record.content {
+        if found.sha256 != *sha256 {
             return Err(ListingError::Changed);
         }
         let listing = lister.finish();
