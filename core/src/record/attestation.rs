@@ -48,6 +48,20 @@ pub struct Attestation {
     /// absent if they take none, or if the digest is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_env_sha256: Option<Sha256Hex>,
+    /// The stored results of the observed steps, whose inputs outside of the tree must be the same if the run answers a later
+    /// request; sorted, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub observed_results: Vec<ObservedResult>,
+}
+
+/// A stored result of a step.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ObservedResult {
+    /// The key of the step.
+    pub key: Sha256Hex,
+    /// The digest of the inputs.
+    pub inputs_sha256: Sha256Hex,
 }
 
 impl Subject {
@@ -60,7 +74,15 @@ impl Subject {
 impl Attestation {
     /// Creates the record of a run.
     pub fn new(subject: Subject, last_run: LastRun) -> Self {
-        Self { version: VERSION, subject, last_run, toolchain_env_sha256: None, git_tree: None, step_env_sha256: None }
+        Self {
+            version: VERSION,
+            subject,
+            last_run,
+            toolchain_env_sha256: None,
+            git_tree: None,
+            step_env_sha256: None,
+            observed_results: Vec::new(),
+        }
     }
 
     /// Sets the digest of the tools that the run found.
@@ -73,6 +95,12 @@ impl Attestation {
     #[must_use]
     pub fn with_step_env(self, step_env_sha256: Option<Sha256Hex>) -> Self {
         Self { step_env_sha256, ..self }
+    }
+
+    /// Sets the stored results of the observed steps.
+    #[must_use]
+    pub fn with_observed_results(self, observed_results: Vec<ObservedResult>) -> Self {
+        Self { observed_results, ..self }
     }
 
     /// Sets the verified tree in git's terms.

@@ -212,7 +212,12 @@ impl ObservedInputs {
     /// Returns the first input that differs from the recorded one; `None` if all are the same.
     pub fn first_change(&self, now: &impl CurrentInputs) -> Option<ChangedInput> {
         let tree = self.tree().find_map(|(entry, content)| tree_change(entry, content, now));
-        tree.or_else(|| self.host.entries().iter().find_map(|entry| host_change(entry, now)))
+        tree.or_else(|| self.first_host_change(now))
+    }
+
+    /// Returns the first input outside of the tree that differs from the recorded one.
+    pub fn first_host_change(&self, now: &impl CurrentInputs) -> Option<ChangedInput> {
+        self.host.entries().iter().find_map(|entry| host_change(entry, now))
     }
 
     /// Encodes the inputs.

@@ -68,10 +68,10 @@ use crate::run::request::{
 use crate::run::run_context::{ChangeMode, RunContext, RunTree, StepTrace};
 use crate::run::run_patch;
 use crate::step::chosen_files::{FileSelections, ScopePaths};
-use crate::step::git_reads::GitReads;
 use crate::step::needed_paths::{NeededPaths, Preparation};
 use crate::step::output::Outputs;
 use crate::step::reuse::ReuseRequest;
+use crate::step::run_reads::RunReads;
 use crate::step::skill_caches::TrustScopes;
 use crate::step::skill_runner::SkillRun;
 use crate::step::toolchain_checks::{self, BlockedSkills};
@@ -548,7 +548,7 @@ impl Engine {
             reuse_off,
             remote: OnceLock::new(),
             no_view: OnceLock::new(),
-            git_reads: GitReads::default(),
+            run_reads: RunReads::default(),
             earlier_pass: OnceLock::new(),
         }))
     }

@@ -41,12 +41,12 @@ use crate::run::evidence_builder::TreeFacts;
 use crate::run::prepared_tree;
 use crate::run::request::{EngineConfig, TraceSettings};
 use crate::step::chosen_files::{FileSelections, ScopePaths};
-use crate::step::git_reads::GitReads;
 use crate::step::layer_stack::LayerStack;
 use crate::step::live_output::LiveOutputs;
 use crate::step::needed_paths::NeededPaths;
 use crate::step::output::Outputs;
 use crate::step::reuse::StepReuse;
+use crate::step::run_reads::RunReads;
 use crate::step::skill_caches::RunCaches;
 use crate::step::sql_step::SqlProgram;
 use crate::step::tree_inputs::ObservedTree;
@@ -98,7 +98,7 @@ pub(crate) struct RunContext {
     pub(crate) remote: OnceLock<RemoteRun>,
     /// The reason why steps cannot run on a view; set by the first step that could not.
     pub(crate) no_view: OnceLock<String>,
-    pub(crate) git_reads: GitReads,
+    pub(crate) run_reads: RunReads,
 }
 
 /// The trace that a run's steps continue.

@@ -153,13 +153,15 @@ pub(crate) async fn store_result(
         let (mut draft, mut of_files) = (None, ObservedInputs::default());
         let stored = match &listed {
             None => reuse.record(&key, &evidence, observed, tree).map_err(FilesNotStored::Obstacle).map(|result| {
+                context.run_reads.note_result(&result);
                 let about = (&skill, context.redactor());
                 draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&result, shared, about, tree));
                 Some(result.chain_digest())
             }),
             Some((checked, all, earlier)) => {
                 let recorded = reuse.record_files(&key, &evidence, observed, tree, (checked, all, earlier));
-                recorded.map(|RecordedFiles { stored_as, inputs, execution }| {
+                recorded.map(|RecordedFiles { stored_as, inputs, stored, execution }| {
+                    context.run_reads.note_result(&stored);
                     let about = (&skill, context.redactor());
                     draft = shared_key.as_ref().and_then(|shared| reuse.shared_draft(&execution, shared, about, tree));
                     of_files = inputs;

@@ -43,13 +43,13 @@ pub(crate) async fn run(
     let (mut recheck, mut earlier) = (Recheck::No, Vec::new());
     match found {
         Some(ReuseSearch::Found(result)) => {
-            context.git_reads.note_result(&result);
+            // The search has noted the results of a step with `per_file`, which this one represents.
+            if key.as_ref().is_some_and(|key| !key.is_per_file) {
+                context.run_reads.note_result(&result);
+            }
             return reused_step(context, skill, step, (*result, &files));
         }
-        Some(ReuseSearch::Files(holding)) => {
-            holding.iter().for_each(|result| context.git_reads.note_result(result));
-            earlier = holding;
-        }
+        Some(ReuseSearch::Files(holding)) => earlier = holding,
         Some(ReuseSearch::Nothing(reason)) => {
             recheck = match reason {
                 NoResult::RecheckOnWorker => Recheck::OnWorker,
@@ -416,6 +416,7 @@ async fn search_stored(
         (Some(reuse), Some(tree), Some(listed)) => match reuse.find_files(&key, tree, &listed, &of_others) {
             Ok(PassedFiles { passed, holding, executed_at }) => {
                 let origins = origins_of(&holding);
+                holding.iter().for_each(|result| shared.run_reads.note_result(result));
                 let found = if passed.len() == listed.len() {
                     reuse.representative(holding, tree, &listed).map_or_else(ReuseSearch::Nothing, |result| {
                         ReuseSearch::Found(Box::new(StoredResult { executed_at: executed_at.clone(), ..result }))

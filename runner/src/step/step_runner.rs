@@ -172,7 +172,7 @@ pub(crate) async fn execute_with_files(
             Err(error) => JudgedAttempt::not_started(StartFault::Internal, one_line(&error)),
         };
         context.note_view(judged.result.view.as_ref());
-        context.git_reads.note_view(judged.result.view.as_ref(), context.observed_tree(None));
+        context.run_reads.note_view(judged.result.view.as_ref(), context.observed_tree(None));
         if let Some(policy) = used_policy.as_ref().filter(|_| judged.result.is_remote()) {
             let sent = sent_variables(context, policy);
             env_names.retain(|name| sent.contains_key(name));

@@ -2,12 +2,13 @@
 //! id>/` of the state directory. Both have the same layout.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::model::plan::Plan;
-use proctor_core::record::attestation::{Attestation, Subject};
+use proctor_core::record::attestation::{Attestation, ObservedResult, Subject};
 use proctor_core::record::evidence::EvidenceIndex;
 use proctor_core::record::status::{self, LastRun};
 use proctor_core::text::digest::Sha256Hex;
@@ -34,6 +35,8 @@ pub(crate) struct RunDocumentDir {
     toolchain_env: Option<Sha256Hex>,
     /// True if the run answers no later request.
     answers_no_request: AtomicBool,
+    /// The stored results of the observed steps, once all steps have ended.
+    observed_results: OnceLock<Vec<ObservedResult>>,
     /// Digest of the variables that the steps take from the caller.
     step_env: Option<Sha256Hex>,
     /// The verified tree in git's terms, if git's tree contains every file of the snapshot.
@@ -146,6 +149,7 @@ impl RunDocumentDir {
             changeset: Some(id.clone()),
             toolchain_env: None,
             answers_no_request: AtomicBool::new(false),
+            observed_results: OnceLock::new(),
             step_env: None,
             git_tree: None,
             unsynced: None,
@@ -177,6 +181,7 @@ impl RunDocumentDir {
             changeset: None,
             toolchain_env: None,
             answers_no_request: AtomicBool::new(false),
+            observed_results: OnceLock::new(),
             step_env: None,
             git_tree: None,
             unsynced: made.then_some(runs),
@@ -186,6 +191,11 @@ impl RunDocumentDir {
     /// Sets the digest of the tools that the run finds.
     pub(crate) fn with_toolchain_env(self, toolchain_env: Option<Sha256Hex>) -> Self {
         Self { toolchain_env, ..self }
+    }
+
+    /// Sets the stored results of the observed steps.
+    pub(crate) fn set_observed_results(&self, results: Vec<ObservedResult>) {
+        self.observed_results.get_or_init(|| results);
     }
 
     /// Leaves the digest of the tools out of the record, so that the run answers no later request.
@@ -328,6 +338,7 @@ impl RunDocumentDir {
             .with_toolchain_env(self.toolchain_env.clone().filter(|_| may_answer))
             .with_step_env(self.step_env.clone())
             .with_git_tree(self.git_tree.clone())
+            .with_observed_results(self.observed_results.get().cloned().unwrap_or_default())
     }
 
     fn subject(&self, profile: &ProfileName) -> Subject {

@@ -18,6 +18,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .needs(&[Needs::Sandbox]),
     case("stale_results::run_that_read_the_index_answers_no_push", read_index_answers_no_push)
         .needs(&[Needs::Sandbox, Needs::Views]),
+    case("stale_results::run_that_read_a_changed_host_answers_no_push", changed_host_answers_no_push)
+        .needs(&[Needs::Sandbox, Needs::Views]),
     case("stale_results::times_in_a_needed_path_are_inputs", times_in_needed_path_are_inputs)
         .needs(&[Needs::Sandbox, Needs::Views]),
     case("stale_results::replaced_image_is_another_input", replaced_image_is_another_input).needs(&[
@@ -125,6 +127,24 @@ fn read_index_answers_no_push(env: &TestEnvironment) {
     repo.commit();
     let pushed = push_to_origin(&repo, env, &["main"]).exits(1);
     assert!(!pushed.all_output().contains("verified already:"), "{pushed}");
+}
+
+fn changed_host_answers_no_push(env: &TestEnvironment) {
+    let strict = host_directory(env).join("strict");
+    let lint = TestStep::sh("it", &format!("test ! -e {} || test ! -e bad", strict.display()));
+    let repo = env.repo(&TestSpec::new([TestSkill::new("verify.it", [lint]).determinism("D1")]));
+    add_remote(env, &repo);
+    repo.proctor(&["hook", "install"]).exits(0);
+    repo.write("bad", "");
+    repo.commit();
+    env.finish(start_with_input(env, &repo, &["run", "--no-daemon"], "")).exits(0);
+    machine::write(&strict, "");
+    let pushed = push_to_origin(&repo, env, &["main"]).exits(1);
+    assert!(!pushed.all_output().contains("verified already:"), "{pushed}");
+    std::fs::remove_file(&strict).expect("removes");
+    env.finish(start_with_input(env, &repo, &["run", "--no-daemon"], "")).exits(0);
+    let pushed = push_to_origin(&repo, env, &["main"]).exits(0);
+    assert!(pushed.all_output().contains("verified already:"), "{pushed}");
 }
 
 fn times_in_needed_path_are_inputs(env: &TestEnvironment) {

@@ -14,7 +14,7 @@ use proctor_core::model::drift::display_path;
 use proctor_core::model::names::{ProfileName, RunId};
 use proctor_core::model::plan::{Determinism, NeededPath, Network, Plan, PlannedStep, ReadOnly};
 use proctor_core::record::attestation::{Attestation, Subject};
-use proctor_core::record::evidence::TreeSource;
+use proctor_core::record::evidence::{ResultOrigin, TreeSource};
 use proctor_core::record::status::LastRun;
 use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
@@ -30,6 +30,7 @@ use crate::gate::{Gate, GateDecision, GateRequest};
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
+use crate::step::run_reads;
 use crate::store::attestations::Attestations;
 use crate::store::results;
 
@@ -103,6 +104,9 @@ impl Engine {
         let Some((run_id, ended_at, then)) = self.gate_passing_run(&repository, request, &plan, &snapshot)? else {
             return Ok(no_prior_run("the gate accepts no recorded run of its tree"));
         };
+        if let Some(change) = self.change_since(&then) {
+            return Ok(no_prior_run(&change));
+        }
         let Attestation { last_run, toolchain_env_sha256: then, step_env_sha256, .. } = then;
         let Some(then) = then else {
             return Ok(no_prior_run("its tools changed, or a step looked at the git directory"));
@@ -158,7 +162,7 @@ impl Engine {
             let GateDecision { answer, attestation, repository, plan, now } =
                 engine.create_gate().check_with_details(&request)?;
             let Some(known) = attestation.filter(|_| answer.pass) else { return Ok(None) };
-            if known.toolchain_env_sha256.is_none() {
+            if known.toolchain_env_sha256.is_none() || engine.change_since(&known).is_some() {
                 return Ok(None);
             }
             let is_same = engine.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&known.last_run))?;
@@ -196,6 +200,20 @@ impl Engine {
             self.create_gate().check_tree(repository, &request.demands, plan, snapshot, None)?;
         let run = answer.run.filter(|_| answer.pass).zip(attestation);
         Ok(run.map(|(run, known)| (run.run_id, run.timestamp, known)))
+    }
+
+    /// Returns why the steps of an earlier run could have another result now, although the tree is the same.
+    fn change_since(&self, run: &Attestation) -> Option<String> {
+        if run.observed_results.is_empty() {
+            return None;
+        }
+        let shared = self.config.operator.remote_cache.as_ref();
+        let shared = shared.and_then(|settings| self.shared_results.open(settings).ok());
+        let trusts = |origin: &ResultOrigin| {
+            shared.as_ref().is_some_and(|shared| shared.trusted_keys().any(|key| *key == origin.key_id))
+        };
+        let change = run_reads::first_change_since(&self.state, &run.observed_results, trusts);
+        change.unwrap_or_else(|error| Some(format!("the stored results cannot be read: {error}")))
     }
 
     /// Returns a gate that shares this engine's state.

@@ -67,7 +67,8 @@ impl Engine {
         tools: Option<RunTools>,
     ) {
         let Some(RunTools { digest }) = tools.filter(|_| is_reusable(plan)) else { return };
-        if context.git_reads.has_any() {
+        documents.set_observed_results(context.run_reads.results());
+        if context.run_reads.are_of_git() {
             tracing::debug!("a step looked at the git directory, so that the run answers no later request");
             documents.forget_toolchain_env();
         } else if self.known_tools(context, plan) != Some(digest) {

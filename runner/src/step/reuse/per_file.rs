@@ -31,6 +31,8 @@ pub(crate) struct RecordedFiles {
     pub(crate) stored_as: Option<Sha256Hex>,
     /// The inputs of the checks of all files.
     pub(crate) inputs: ObservedInputs,
+    /// The stored result.
+    pub(crate) stored: StoredResult,
     /// The result of this execution alone, without earlier passes.
     pub(crate) execution: StoredResult,
 }
@@ -173,7 +175,7 @@ impl StepReuse {
         // The passes of other files do not become younger.
         earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
         self.store(&result).map_err(FilesNotStored::Obstacle)?;
-        Ok(RecordedFiles { stored_as, inputs: of_all, execution })
+        Ok(RecordedFiles { stored_as, inputs: of_all, stored: result, execution })
     }
 
     /// Returns the result that represents those of a step with `per_file`, which together confirm all of its `files`: the
