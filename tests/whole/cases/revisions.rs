@@ -271,7 +271,7 @@ fn range_continues_after_error(env: &TestEnvironment) {
     repo.commit();
     let run = repo.run_with_only(&["--rev", "HEAD~2..HEAD"]).exits(2);
     assert!(run.stdout.contains("nothing ran") && run.stdout.contains("passed"), "{run}");
-    assert!(run.stderr.contains("there is no spec"), "{run}");
+    assert!(run.stderr.contains("has no `spec/verification.yaml`"), "{run}");
 }
 
 fn invalid_revision_is_usage_error(env: &TestEnvironment) {
