@@ -5,7 +5,7 @@ use proctor_core::model::enforcement::ControlState;
 use proctor_core::model::leak;
 use proctor_core::model::outcome::{LimitKind, Outcome, Termination};
 use proctor_core::model::outcome_reason::{self, check_headline, is_plain_end, missing_program};
-use proctor_core::model::plan::PlannedStep;
+use proctor_core::model::plan::{PlannedStep, VersionDemand};
 use proctor_core::record::evidence::{CheckEvidence, PREVIEW_BYTES, Resources, StepEvidence, StreamEvidence};
 use proctor_core::report::failure_hints::failure_hints;
 use proctor_core::text::excerpt::{Excerpt, ExcerptLimits, ExcerptPart};
@@ -113,6 +113,9 @@ pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> S
     let headline = view.layout.fit_line(&escape_line(&check_headline(check)));
     let (word, rest) = headline.split_once(':').unwrap_or((&headline, ""));
     let mut text = format!("{}{rest}\n", paint(style::BAD, format!("{word}:")));
+    if let Some(hint) = check_hint(check) {
+        text.push_str(&hint_line(&escape_line(&hint), view.layout));
+    }
     let step = &check.step;
     if missing_program(check).is_none() || view.detail == Detail::Verbose {
         text.push_str(&format!("  {}\n", paint(DIM, command_line(&step.planned))));
@@ -120,6 +123,24 @@ pub(crate) fn render_check(check: &CheckEvidence, view: &ReportOptions<'_>) -> S
         text.push_str(&streams(step, "", view));
     }
     text
+}
+
+/// Returns what to do about a missing tool, or a tool of a wrong version.
+fn check_hint(check: &CheckEvidence) -> Option<String> {
+    let Some(program) = missing_program(check) else {
+        let is_wrong = check.step.outcome == Outcome::Passed && matches!(check.demand, VersionDemand::Range { .. });
+        return is_wrong
+            .then(|| "install a version in the range, or change `version` of the check in the spec".to_owned());
+    };
+    let reason = match &check.step.termination {
+        Termination::NotStarted { reason, .. } => reason.as_str(),
+        _ => "",
+    };
+    Some(match reason.split_once(HIDDEN_PROGRAM) {
+        Some((_, rest)) => format!("it is {}", rest.trim_start()),
+        None if program.contains('/') => "create it in the repository, or remove its check from the spec".to_owned(),
+        None => "install it, or remove its check from the spec".to_owned(),
+    })
 }
 
 /// Renders the two streams, the one with errors first. For a failed step, each shows its errors and its end. If only
@@ -199,6 +220,9 @@ impl<'a> StreamExcerpt<'a> {
         text
     }
 }
+
+/// The text before the directory of a program that steps do not see, in the reason why it did not start.
+const HIDDEN_PROGRAM: &str = "not found. It is ";
 
 /// Note for a stream whose end was not seen.
 const CUT_NOTE: &str = "(cut: a process still held it open at the deadline)";

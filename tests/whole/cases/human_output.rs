@@ -50,11 +50,10 @@ fn failure_without_network_has_hint(env: &TestEnvironment) {
 
 fn missing_tool_is_named_once(env: &TestEnvironment) {
     let check = "toolchains:\n  no-such-tool:\n    required:\n      - { cmd: [sh, -c, command -v no-such-tool] }";
-    let run = env
-        .repo(&TestSpec::from_script("true").with_top_level(check))
-        .run()
-        .exits(5)
-        .prints(&["missing tool: no-such-tool\n", "inconclusive: "]);
+    let run = env.repo(&TestSpec::from_script("true").with_top_level(check)).run().exits(5).prints(&[
+        "missing tool: no-such-tool\nhint: install it, or remove its check from the spec\n",
+        "inconclusive: ",
+    ]);
     assert_eq!(run.all_output().matches("no-such-tool").count(), 1, "{run}");
 }
 

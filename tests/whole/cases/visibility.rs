@@ -126,6 +126,11 @@ fn hidden_program_is_named(env: &TestEnvironment) {
     let named = "`foo` not found. It is at `~/.local/share/manager/installs/foo/1.0/bin`, which steps do not see; add \
                  `tool_mounts = [\"~/.local/share/manager\"]` to `~/.config/proctor/proctord.toml`";
     assert_eq!(repo.step("it")["termination"]["reason"], named, "{run}");
+    let check = "toolchains: { foo: { required: [{ cmd: [foo, --version] }] } }";
+    let checked = env.repo_at("checked", &TestSpec::from_script("true").with_top_level(check));
+    let hint =
+        "hint: it is at `~/.local/share/manager/installs/foo/1.0/bin`, which steps do not see; add `tool_mounts = ";
+    checked.run().exits(5).prints(&["missing tool: foo\n", hint]);
     // The tools of known version managers are visible.
     let known = env.home_dir().join(".local/share/mise/installs/foo/1.0/bin");
     std::fs::create_dir_all(known.parent().expect("a parent")).expect("makes");
