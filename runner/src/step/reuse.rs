@@ -68,6 +68,8 @@ pub(crate) struct StepReuse {
     shared: Option<SharedRun>,
     /// True if this run has stored a result.
     has_stored: AtomicBool,
+    /// True if a file of the host changed while a step ran, or shortly before.
+    has_young_inputs: AtomicBool,
 }
 
 /// The request of a run.
@@ -157,6 +159,7 @@ impl StepReuse {
             clock: config.clock,
             shared: config.shared,
             has_stored: AtomicBool::new(false),
+            has_young_inputs: AtomicBool::new(false),
         })
     }
 
@@ -306,6 +309,26 @@ impl StepReuse {
         self.has_stored.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a file of the host changed while a step of this run executed, or shortly before, so that it is not
+    /// known which of its states the step saw.
+    pub(crate) fn has_young_inputs(&self) -> bool {
+        self.has_young_inputs.load(Ordering::Relaxed)
+    }
+
+    /// Notes the reason why a file of the host is too young.
+    fn note_young(&self, reason: String) -> String {
+        self.has_young_inputs.store(true, Ordering::Relaxed);
+        reason
+    }
+
+    /// Returns the trace of an execution.
+    fn require_trace(&self, trace: ViewTrace) -> Result<AccessTrace, String> {
+        trace.map_err(|reason| match reason {
+            NoTrace::Changed { .. } => self.note_young(reason.to_string()),
+            _ => reason.to_string(),
+        })
+    }
+
     fn store(&self, result: &StoredResult) -> Result<(), ReuseObstacle> {
         match self.results.store(result) {
             Ok(StoreDecision::Stored) => {
@@ -393,7 +416,7 @@ impl StepReuse {
         }
         let not_observed = |message: String| ReuseObstacle::NotObserved { message };
         let ObservedExecution { trace, has_files, transparent_caches } = execution;
-        let trace = trace.map_err(|reason: NoTrace| not_observed(reason.to_string()))?;
+        let trace = self.require_trace(trace).map_err(not_observed)?;
         let inputs = self.observed_inputs(&trace, tree).map_err(not_observed)?;
         let result = self.new_result(key, evidence, has_files, (inputs, Vec::new(), transparent_caches));
         self.store(&result)?;
@@ -425,8 +448,14 @@ impl StepReuse {
     /// Returns the inputs of an execution that has just ended.
     fn observed_inputs(&self, trace: &AccessTrace, tree: ObservedTree<'_>) -> Result<RecordedInputs, String> {
         let recorded = self.recorded_inputs(trace, tree)?;
-        require_unchanged(&recorded.0, tree)?;
+        self.require_unchanged(&recorded.0, tree)?;
         Ok(recorded)
+    }
+
+    /// Refuses inputs that changed since the step looked at them: it can have seen either state.
+    fn require_unchanged(&self, inputs: &ObservedInputs, tree: ObservedTree<'_>) -> Result<(), String> {
+        let change = inputs.first_change(&TreeInputs(tree));
+        change.map_or(Ok(()), |change| Err(self.note_young(format!("{change} since it ran"))))
     }
 
     /// Separates the accesses to the tree from the others, and adds the content of the tree's files.
@@ -443,7 +472,7 @@ impl StepReuse {
                 contents.push(inputs.pin(entry, below)?);
                 paths.push(AccessedPath { path: [b"/", below].concat(), ..entry.clone() });
             } else if strip_directory(&entry.path, copies).is_none() {
-                require_settled(entry, now_ns)?;
+                require_settled(entry, now_ns).map_err(|reason| self.note_young(reason))?;
                 devices.require_reliable_stamp(entry)?;
                 // A program can conclude from the stamp of a file that it need not read it.
                 host.push(AccessedPath { read: entry.read || is_file(entry), ..entry.clone() });
@@ -457,11 +486,6 @@ impl StepReuse {
         let inputs = ObservedInputs::new(paths, contents, host).map_err(|error| error.to_string())?;
         Ok((inputs, devices.images()))
     }
-}
-
-/// Refuses inputs that changed since the step looked at them: it can have seen either state.
-fn require_unchanged(inputs: &ObservedInputs, tree: ObservedTree<'_>) -> Result<(), String> {
-    inputs.first_change(&TreeInputs(tree)).map_or(Ok(()), |change| Err(format!("{change} since it ran")))
 }
 
 /// Returns the part of a path below a directory; empty for the directory itself.

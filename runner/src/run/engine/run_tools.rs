@@ -11,6 +11,7 @@ use super::prior_result::{is_reusable, tool_search_error};
 use crate::error::EngineError;
 use crate::host::tool_search::{FoundTools, ToolSearch};
 use crate::run::run_context::{HostView, RunContext};
+use crate::step::reuse::StepReuse;
 use crate::store::documents::RunDocumentDir;
 
 /// The tools of a run, at one time.
@@ -58,7 +59,7 @@ impl Engine {
 
     /// Decides after the last step whether the run answers later requests. It does not if the tools at its end are others:
     /// the steps can have used them. It does not either if a step looked at the commits, the branches or the index, which
-    /// are no part of the tree.
+    /// are no part of the tree, or if a file of the host changed while a step ran, or shortly before.
     pub(super) fn confirm_tools(
         &self,
         context: &RunContext,
@@ -68,8 +69,9 @@ impl Engine {
     ) {
         let Some(RunTools { digest }) = tools.filter(|_| is_reusable(plan)) else { return };
         documents.set_observed_results(context.run_reads.results());
-        if context.run_reads.are_of_git() {
-            tracing::debug!("a step looked at the git directory, so that the run answers no later request");
+        let has_young_inputs = context.reuse.as_ref().is_some_and(StepReuse::has_young_inputs);
+        if context.run_reads.are_of_git() || has_young_inputs {
+            tracing::debug!(has_young_inputs, "the run answers no later request, because of what its steps read");
             documents.forget_toolchain_env();
         } else if self.known_tools(context, plan) != Some(digest) {
             tracing::debug!("the tools changed during the run, so that it answers no later request");

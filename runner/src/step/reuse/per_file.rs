@@ -9,7 +9,7 @@ use proctor_core::reuse::{ObservedInputs, PassedFile, ReuseObstacle, StoredResul
 use proctor_core::text::digest::Sha256Hex;
 
 use super::shared::AdoptedResult;
-use super::{NoResult, ObservedExecution, StepReuse, replaced_image, require_unchanged};
+use super::{NoResult, ObservedExecution, StepReuse, replaced_image};
 use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 
 /// The files of a step with `per_file` that need not be checked again.
@@ -137,7 +137,7 @@ impl StepReuse {
             return Err(FilesNotStored::Obstacle(obstacle));
         }
         let ObservedExecution { trace, mut has_files, mut transparent_caches } = execution;
-        let trace = trace.map_err(|reason| not_observed(reason.to_string()))?;
+        let trace = self.require_trace(trace).map_err(not_observed)?;
         let own: BTreeSet<&[u8]> = checked.iter().map(Vec::as_slice).collect();
         let listed: BTreeSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
         let (observed, images) = self.recorded_inputs(&trace, tree).map_err(not_observed)?;
@@ -154,7 +154,7 @@ impl StepReuse {
         let execution = self.new_result(key, evidence, has_files, of_execution);
         // The earlier results held before the execution, which can have seen a later change.
         let of_all = all_inputs(&inputs, earlier).map_err(invalid)?;
-        require_unchanged(&of_all, tree).map_err(not_observed)?;
+        self.require_unchanged(&of_all, tree).map_err(not_observed)?;
         if let Some(replaced) = earlier.iter().find_map(|result| replaced_image(&result.images, &result.inputs)) {
             return Err(not_observed(replaced.to_string()));
         }

@@ -146,6 +146,27 @@ fn passes_of_files_do_not_count_if_an_input_changed_since_they_were_found() {
 }
 
 #[test]
+fn young_input_of_the_host_is_noted() {
+    let store = TestStore::new();
+    let file = store.tree.path().with_extension("young");
+    fs::write(&file, "1").expect("writes");
+    let (state, stamp) = proctor_sandbox::observe_path(&file).expect("examined");
+    let path = file.as_os_str().as_bytes().to_vec();
+    let read = || AccessedPath { path: path.clone(), state: state.clone(), stamp, read: true, listing: None };
+    let stored = |now| {
+        let reuse = store.at(now);
+        let trace = AccessTrace::new(vec![read()]).expect("a trace");
+        let execution = ObservedExecution { trace: Ok(trace), has_files: false, transparent_caches: Vec::new() };
+        let stored = reuse.record(&Sha256Hex::digest(b"key"), &passed_evidence(), execution, store.observed());
+        (stored.is_ok(), reuse.has_young_inputs())
+    };
+    // The file is of the future for this clock.
+    assert_eq!(stored(first_day), (false, true));
+    assert!(!stored(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 33)).1);
+    fs::remove_file(&file).expect("removes");
+}
+
+#[test]
 fn result_holds_while_the_image_with_an_input_is_mounted() {
     let store = TestStore::new();
     let reuse = store.at(first_day);
