@@ -117,13 +117,13 @@ impl From<AuditError> for LoopEnd {
 }
 
 /// The result of an attempt, if the loop continues.
-enum Previous {
+enum FailedAttempt {
     Unreadable { answer: String, why: UnreadableAnswer },
     Rejected { statement: String, judgement: Box<Judgement> },
     Failed { statement: String, error: String },
 }
 
-impl Previous {
+impl FailedAttempt {
     fn correction(&self, writer: &PromptWriter) -> Prompt {
         match self {
             Self::Unreadable { answer, why } => {
@@ -232,7 +232,7 @@ impl AskRun<'_, '_> {
                 (self.progress)(AskProgress::Unreadable { number, why });
                 let attempt = AskAttempt { error: Some(why.to_string()), ..draft.attempt(AttemptOutcome::Unreadable) };
                 self.log.push(attempt, None);
-                Ok(AttemptResult::Continue(Previous::Unreadable { answer: answer.text, why }))
+                Ok(AttemptResult::Continue(FailedAttempt::Unreadable { answer: answer.text, why }))
             }
             Ok(statement) if self.log.is_repeated(&statement) => {
                 let attempt = AskAttempt { statement: Some(statement), ..draft.attempt(AttemptOutcome::Repeated) };
@@ -303,7 +303,7 @@ impl AskRun<'_, '_> {
                 if self.run_failures >= MAX_RUN_FAILURES {
                     return Err(LoopEnd::new(AskEnd::RunFailed, format!("the statement failed when it ran: {error}")));
                 }
-                Ok(AttemptResult::Continue(Previous::Failed { statement, error }))
+                Ok(AttemptResult::Continue(FailedAttempt::Failed { statement, error }))
             }
             // The database may have changed after the first judgement.
             _ => self.refuse(&draft, statement, judgement),
@@ -328,7 +328,7 @@ impl AskRun<'_, '_> {
             return Err(LoopEnd::new(AskEnd::Engine, reason));
         }
         self.log.push(draft.judged(AttemptOutcome::Rejected, &statement, &judgement), Some(judgement.clone()));
-        Ok(AttemptResult::Continue(Previous::Rejected { statement, judgement: Box::new(judgement) }))
+        Ok(AttemptResult::Continue(FailedAttempt::Rejected { statement, judgement: Box::new(judgement) }))
     }
 
     fn sql_request(&self, statement: &str) -> SqlRequest {
@@ -380,7 +380,7 @@ impl AskRun<'_, '_> {
 /// The result of an attempt.
 enum AttemptResult {
     End(Box<LoopEnd>),
-    Continue(Previous),
+    Continue(FailedAttempt),
 }
 
 /// An attempt whose result is not known yet.

@@ -240,7 +240,7 @@ async fn unusable_schema_is_an_error_before_any_prompt() {
     }
 }
 
-/// The real engine, with another result of `judge` or `run`.
+/// The real engine, with a replaced result of `judge` or `run`.
 struct BrokenBackend {
     judge_fails: bool,
     run_error: Option<&'static str>,

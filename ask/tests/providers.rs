@@ -295,7 +295,7 @@ async fn slow_bytes_and_stalls_end_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn cut_empty_long_and_foreign_answers_say_so() {
+async fn rejects_truncated_empty_long_and_malformed_answers() {
     let cut = || Reply::Bytes(response("200 OK", "", &openai_answer().to_string())[..120].to_vec());
     let server = Server::start(vec![cut(); 20]);
     let text = message(complete_within(&openai(&server.url), Duration::from_secs(2)).await);

@@ -1,6 +1,6 @@
 """Measures the figures of measured.json with `proctor` and `buildbox-casd`. `bench/fleet` describes the call.
 
-The times are those of two machines that share one computer, and of a server without a network between.
+The times are those of two machines that share one computer, and of a server, with no network in between.
 """
 
 from __future__ import annotations

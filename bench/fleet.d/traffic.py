@@ -28,7 +28,7 @@ class Traffic:
         self.by_minute[direction][int(time // BUCKET_S)] += size
 
     def at_once(self, direction: str, peer: str, size: int, time: float) -> None:
-        """Books a transfer whose duration is a part of a measured time."""
+        """Records a transfer whose duration is included in a measured time."""
         if size:
             self.sent[direction] += size
             self.end(direction, peer, size, time)

@@ -13,7 +13,7 @@ mod http_peer;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use proctor_core::api::{RunSubmission, Submitted, Watched};
+use proctor_core::api::{RunSubmission, RunWithEvents, SubmittedRun};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ const MAX_GROWTH_MIB: f64 = 1.0;
 const WARM_UP: usize = 10;
 /// Number of callers that wait for one run.
 const WAITING_CALLERS: usize = 1_000;
-/// Duration of one count of answers.
+/// Time for which answers are counted.
 const COUNT_DURATION: Duration = Duration::from_secs(1);
 /// Number of concurrent connections.
 const CONNECTIONS: usize = 4;
@@ -84,20 +84,20 @@ async fn measure_overhead(
 ) -> Result<()> {
     let engine = InProcessEngine::open(fixture)?;
     let mut connection = BenchConnection::open(&daemon.socket).await?;
-    let (mut within, mut asked) = (Sample::default(), Sample::default());
+    let (mut in_process, mut through_daemon) = (Sample::default(), Sample::default());
     for round in 0..WARM_UP + runs {
         let took = [engine.run().await?, run_through_daemon(&mut connection, &fixture.submission("quick")?).await?];
         if round >= WARM_UP {
-            within.push(took[0]);
-            asked.push(took[1]);
+            in_process.push(took[0]);
+            through_daemon.push(took[1]);
         }
     }
     println!("{}", heading(&format!("{runs} runs of one `true`, ms")));
-    println!("{}", row("in-process", &within));
-    println!("{}", row("through the daemon", &asked));
+    println!("{}", row("in-process", &in_process));
+    println!("{}", row("through the daemon", &through_daemon));
     bars.at_most(
         "milliseconds over in-process, medians",
-        millis(asked.median()) - millis(within.median()),
+        millis(through_daemon.median()) - millis(in_process.median()),
         MAX_OVERHEAD_MS,
     );
     Ok(())
@@ -106,14 +106,14 @@ async fn measure_overhead(
 /// Measures the time from the request to the answer that the run passed.
 async fn run_through_daemon(connection: &mut BenchConnection, submission: &RunSubmission) -> Result<Duration> {
     let began = Instant::now();
-    let submitted: Submitted = connection.post("/v1/runs", submission).await?;
+    let submitted: SubmittedRun = connection.post("/v1/runs", submission).await?;
     let ended = wait_for_end(connection, submitted.run.id.as_str()).await?;
     let took = began.elapsed();
     ensure!(ended.run.exit_code == Some(0), "a run did not pass: {}", ended.run.reason);
     Ok(took)
 }
 
-async fn wait_for_end(connection: &mut BenchConnection, run: &str) -> Result<Watched> {
+async fn wait_for_end(connection: &mut BenchConnection, run: &str) -> Result<RunWithEvents> {
     connection.get(&format!("/v1/runs/{run}?wait=55s")).await
 }
 
@@ -121,7 +121,7 @@ async fn wait_for_end(connection: &mut BenchConnection, run: &str) -> Result<Wat
 /// of bytes.
 async fn measure_answer_rate(daemon: &DaemonProcess, bars: &mut LimitChecks) -> Result<()> {
     let mut connection = BenchConnection::open(&daemon.socket).await?;
-    let submitted: Submitted = connection.post("/v1/runs", &daemon.fixture.submission("quick")?).await?;
+    let submitted: SubmittedRun = connection.post("/v1/runs", &daemon.fixture.submission("quick")?).await?;
     wait_for_end(&mut connection, submitted.run.id.as_str()).await?;
     let path = format!("/v1/runs/{}", submitted.run.id);
     let bytes = connection.bytes(&path).await?.len();
@@ -169,7 +169,7 @@ async fn average_answer_time(socket: &std::path::Path, path: &str) -> Result<Dur
 /// Measures when each of many callers that wait for one run gets the answer.
 async fn measure_notification(daemon: &DaemonProcess, bars: &mut LimitChecks) -> Result<()> {
     let mut connection = BenchConnection::open(&daemon.socket).await?;
-    let submitted: Submitted = connection.post("/v1/runs", &daemon.fixture.submission("slow")?).await?;
+    let submitted: SubmittedRun = connection.post("/v1/runs", &daemon.fixture.submission("slow")?).await?;
     let id = submitted.run.id.to_string();
     let mut waiting = JoinSet::new();
     for _ in 0..WAITING_CALLERS {
@@ -198,7 +198,7 @@ async fn measure_notification(daemon: &DaemonProcess, bars: &mut LimitChecks) ->
 
 /// Returns the end time of a run from its own record.
 fn end_time(answer: &[u8]) -> Result<SystemTime> {
-    let answer: Watched = serde_json::from_slice(answer).context("a response is not a run")?;
+    let answer: RunWithEvents = serde_json::from_slice(answer).context("a response is not a run")?;
     let at = answer.run.finished_at.with_context(|| format!("the run has not ended: {}", answer.run.reason))?;
     humantime::parse_rfc3339(&at).with_context(|| format!("`{at}` is not a timestamp"))
 }

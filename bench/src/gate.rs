@@ -55,7 +55,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     for files in sizes {
         let tree = VerifiedTree::create(files)?;
         let gate = tree.gate()?;
-        let [mut status, mut asked, mut within] = [Sample::default(), Sample::default(), Sample::default()];
+        let [mut status, mut as_program, mut in_process] = [Sample::default(), Sample::default(), Sample::default()];
         for round in 0..WARM_UP + runs {
             let took = [
                 program::run_timed(&mut tree.git_status())?,
@@ -67,16 +67,16 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
                 },
             ];
             if round >= WARM_UP {
-                for (sample, took) in [&mut status, &mut asked, &mut within].into_iter().zip(took) {
+                for (sample, took) in [&mut status, &mut as_program, &mut in_process].into_iter().zip(took) {
                     sample.push(took);
                 }
             }
         }
         println!("{}", heading(&format!("{files} files, ms")));
-        let rows = [("git status", &status), ("proctor gate", &asked), ("within a process", &within)];
+        let rows = [("git status", &status), ("proctor gate", &as_program), ("within a process", &in_process)];
         rows.iter().for_each(|(name, sample)| println!("{}", row(name, sample)));
         if files >= LARGE_TREE {
-            let share = ratio(asked.median(), status.median());
+            let share = ratio(as_program.median(), status.median());
             bars.at_most(&format!("proctor gate / git status, {files} files"), share, MAX_TO_GIT_STATUS);
         }
     }

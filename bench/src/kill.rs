@@ -89,10 +89,10 @@ fn measure_kill(arena: &EngineFixture, crowd: usize, round: usize) -> Result<Kil
             let gone = watch.await.context("the watching task failed")??;
             Ok::<_, anyhow::Error>((began, gone))
         };
-        let (told, (began, gone)) = tokio::try_join!(attempt, watch)?;
+        let (reported, (began, gone)) = tokio::try_join!(attempt, watch)?;
         let left = host_state::processes_with_argument(&marker)?;
         ensure!(left.is_empty(), "{} processes survived the kill", left.len());
-        Ok(KillDurations { exited: gone - began, reported: told - began })
+        Ok(KillDurations { exited: gone - began, reported: reported - began })
     })
 }
 

@@ -1,4 +1,4 @@
-//! Measures how well the semantic stage distinguishes correct queries from queries with another meaning.
+//! Measures how well the semantic stage distinguishes correct queries from queries with a different meaning.
 //!
 //! ```text
 //! proctor-bench sql-meaning [--half 0|1] [--from PERCENT] [--seed N] [--every N] [--list KIND] [--published] QUESTIONS TABLES …
@@ -32,7 +32,7 @@ use random_rows::SplitMix64;
 const MIN_CONFIDENCE: u8 = 70;
 /// Number of random databases on which results are compared.
 const DATABASES: u64 = 3;
-/// Minimum share of mutants with another aggregate that must be found.
+/// Minimum share of mutants with a changed aggregate that must be found.
 const MIN_AGGREGATES_FOUND: f64 = 0.8;
 /// Maximum share of correct queries with a warning.
 const MAX_FALSE_WARNINGS: f64 = 0.01;

@@ -324,7 +324,7 @@ pub(crate) struct GateArgs {
     /// itself
     #[arg(long)]
     pub strict_inputs: bool,
-    /// Reject a run of which other machines executed steps: workers of a cluster, or machines whose
+    /// Reject a run with steps that other machines executed: workers of a cluster, or machines whose
     /// shared results it uses
     #[arg(long)]
     pub this_machine: bool,

@@ -43,7 +43,7 @@ const COMMAND_LINE: &str = "proctor";
 fn main() -> ExitCode {
     let name = std::env::args_os().next();
     if name.as_deref().and_then(|name| Path::new(name).file_name()) == Some(OsStr::new(COMMAND_LINE)) {
-        // Process lists show the name of the file otherwise, which is that of the daemon.
+        // Without this, process lists would show the name of the file, `proctord`.
         let _ = rustix::thread::set_name(c"proctor");
         return app::main();
     }

@@ -28,7 +28,7 @@ pub(crate) fn run_line(run: &RunSummary) -> String {
         "{:<28} {} {:<10} {} {time:>8}  {}",
         run.id.as_str(),
         state_label(run.state, run.verdict, STATE),
-        escape_line(run.asked.profile.as_str()),
+        escape_line(run.request.profile.as_str()),
         short_timestamp(&run.queued_at),
         escape_line(&description(run))
     )
@@ -36,9 +36,9 @@ pub(crate) fn run_line(run: &RunSummary) -> String {
 
 /// Returns the repository, revision and changeset of a run, and the daemon's summary of its state.
 fn description(run: &RunSummary) -> String {
-    let rev = run.asked.rev.as_ref().map(|rev| format!(" at {rev}")).unwrap_or_default();
-    let changeset = run.asked.changeset_id.as_ref().map(|id| format!(" for {id}")).unwrap_or_default();
-    format!("{}{rev}{changeset}: {}", run.asked.repo, run.reason)
+    let rev = run.request.rev.as_ref().map(|rev| format!(" at {rev}")).unwrap_or_default();
+    let changeset = run.request.changeset_id.as_ref().map(|id| format!(" for {id}")).unwrap_or_default();
+    format!("{}{rev}{changeset}: {}", run.request.repo, run.reason)
 }
 
 /// Returns the verdict of a run that has ended, or the state of one that has not, padded to `width`.
@@ -62,10 +62,10 @@ pub(crate) fn render_run(run: &RunView) -> String {
         text.push_str(&format!("  {} {}\n", paint(DIM, format!("{label:<11}")), escape_line(value)));
     };
     row("reason", &run.reason);
-    row("repository", &run.asked.repo);
-    row("profile", run.asked.profile.as_str());
-    run.asked.changeset_id.iter().for_each(|id| row("changeset", id.as_str()));
-    run.asked.rev.iter().for_each(|rev| row("revision", rev));
+    row("repository", &run.request.repo);
+    row("profile", run.request.profile.as_str());
+    run.request.changeset_id.iter().for_each(|id| row("changeset", id.as_str()));
+    run.request.rev.iter().for_each(|rev| row("revision", rev));
     let left_out = run.rerun.iter().filter(|rerun| rerun.is_partial()).map(|rerun| join_names(&rerun.left_out));
     left_out.for_each(|skills| row("left out", &skills));
     row("requested", &format!("{} by user {}", short_timestamp(&run.queued_at), run.uid));

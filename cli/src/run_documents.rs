@@ -86,7 +86,7 @@ fn last_run_from_view(view: &RunView) -> Result<LastRun, CliError> {
     };
     Ok(LastRun {
         version: status::VERSION,
-        profile: view.asked.profile.clone(),
+        profile: view.request.profile.clone(),
         outcome,
         timestamp: view.finished_at.clone().unwrap_or_default(),
         run_id: view.id.clone(),

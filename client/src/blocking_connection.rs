@@ -76,7 +76,7 @@ impl BlockingConnection {
         let (mut status, mut body) = (0, Vec::new());
         loop {
             match self.response.next_part().map_err(|why| self.invalid_response(why.to_owned()))? {
-                Some(ResponsePart::Head(told)) => status = told,
+                Some(ResponsePart::Head(head_status)) => status = head_status,
                 Some(ResponsePart::Body(part)) if body.len() + part.len() <= MAX_JSON => body.extend(part),
                 Some(ResponsePart::Body(_)) => return Err(self.invalid_response("it is too long".to_owned())),
                 Some(ResponsePart::End) if status == 200 => {

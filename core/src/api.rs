@@ -20,10 +20,11 @@ pub use doctor::{
 pub use exec::{ExecEvent, ExecSubmission, MAX_EXEC_OUTPUT_CHUNK, OutputStream, decode_hex};
 pub use logged_run::LoggedRun;
 pub use problem::{Problem, ProblemType, SpecProblem};
-pub use request::{Asked, ChangesAsked, GateAsked, PlanAsked, Reuse, RunSubmission, SkillsAsked};
+pub use request::{ChangeDelivery, GateQuery, PlanRequest, RecordedRequest, Reuse, RunSubmission, SkillFilter};
 pub use view::{
-    Health, HealthStatus, How, LoggedEvent, OutputEvent, PlanAnswer, Readiness, ReadinessStatus, RunCounts, RunPage,
-    RunState, RunSummary, RunView, StepView, StreamView, Submitted, Watched, all_passed_message,
+    Health, HealthStatus, LoggedEvent, OutputEvent, PlanAnswer, Readiness, ReadinessStatus, RunCounts, RunPage,
+    RunState, RunSummary, RunView, RunWithEvents, StepView, StreamView, SubmissionOutcome, SubmittedRun,
+    all_passed_message,
 };
 
 /// Maximum number of runs on a page, and the number if the caller sets none.

@@ -25,8 +25,8 @@ pub use described_schema::{
     DescribedColumn, DescribedForeignKey, DescribedSchema, DescribedTable, MAX_SAMPLES, SchemaAnswer, SchemaRequest,
 };
 pub use judgement::{
-    Ground, Judgement, MAX_FEEDBACK_BYTES, SqlAudit, SqlColumn, SqlExecution, SqlRetry, SqlTiming, SqlVerdict,
-    StageRecord, StageState, StatementView, Touched, render_feedback,
+    AffectedRows, ExecutionData, Judgement, MAX_FEEDBACK_BYTES, SqlAudit, SqlColumn, SqlExecution, SqlRetry, SqlTiming,
+    SqlVerdict, StageRecord, StageState, StatementView, render_feedback,
 };
 pub use percent::{NotAPercent, Percent};
 pub use result_rows::{ResultRows, SqlRunAnswer, SqlRunRequest};

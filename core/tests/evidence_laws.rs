@@ -295,5 +295,5 @@ fn seal_is_hash_of_stable_part() {
     let toolchain = toolchain();
     let mut other = toolchain.clone();
     other.checks[0].step.stdout = stream("rustc 1.96.0");
-    assert_ne!(evidence::seal(other).sha256, toolchain.sha256, "what a tool said of itself is stable");
+    assert_ne!(evidence::seal(other).sha256, toolchain.sha256, "the output of a tool about itself is stable");
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::adopt::import::{ImportError, ImportRequest, Imported, Source, detect, import};
+use proctor_core::adopt::import::{ImportError, ImportRequest, ImportResult, Source, detect, import};
 use proctor_core::model::names::ProfileName;
 use proctor_core::spec;
 use proptest::prelude::*;
@@ -21,11 +21,11 @@ fn profile() -> ProfileName {
     ProfileName::new("pr").expect("a name")
 }
 
-fn import_bytes(source: Source, file: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
+fn import_bytes(source: Source, file: &str, bytes: &[u8]) -> Result<ImportResult, ImportError> {
     import(bytes, &ImportRequest { source, file, profile: &profile() })
 }
 
-fn import_text(source: Source, text: &str) -> Imported {
+fn import_text(source: Source, text: &str) -> ImportResult {
     import_bytes(source, "hooks.yaml", text.as_bytes()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
 }
 
@@ -37,8 +37,8 @@ fn import_local_hook(hook: &str) -> Result<Vec<String>, String> {
 
 fn import_single_hook(source: Source, text: &str) -> Result<Vec<String>, String> {
     let imported = import_text(source, text);
-    assert_eq!(imported.carried.len() + imported.left.len(), 1, "{imported:#?}");
-    match imported.left.first() {
+    assert_eq!(imported.imported.len() + imported.skipped.len(), 1, "{imported:#?}");
+    match imported.skipped.first() {
         Some(left) => Err(left.reason.clone()),
         None => {
             let spec = spec::parse(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
@@ -92,22 +92,23 @@ fn imports_or_lists_every_published_hook() {
             let text = std::fs::read_to_string(&path).expect("read");
             let result =
                 import_bytes(source, &name, text.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:#?}"));
-            let reported = result.carried.iter().map(|one| &one.name).chain(result.left.iter().map(|one| &one.name));
+            let reported =
+                result.imported.iter().map(|one| &one.name).chain(result.skipped.iter().map(|one| &one.name));
             let mut reported_names: Vec<String> = reported.cloned().collect();
             reported_names.sort();
             assert_eq!(reported_names, expected_hook_names(source, &text), "{name}");
             assert_eq!(detect(text.as_bytes()), Ok(Some(source)), "{name}");
-            let spec = result.spec.expect("something is carried over");
+            let spec = result.spec.expect("at least one hook is imported");
             assert_eq!(spec::parse(spec.as_bytes()).expect("a spec").warnings, [], "{name}");
-            let carried = result.carried.iter().map(|one| {
+            let imported = result.imported.iter().map(|one| {
                 format!(
                     "{} (line {}) -> {}/{} {:?} {:?}\n",
                     one.name, one.line, one.skill, one.step, one.tools, one.notes
                 )
             });
-            let left = result.left.iter().map(|one| format!("{} (line {}): {}\n", one.name, one.line, one.reason));
+            let left = result.skipped.iter().map(|one| format!("{} (line {}): {}\n", one.name, one.line, one.reason));
             let settings = result.settings.iter().map(|one| format!("{}: {}\n", one.key, one.note));
-            let lists: String = carried
+            let lists: String = imported
                 .chain(["left\n".to_owned()])
                 .chain(left)
                 .chain(["settings\n".to_owned()])
@@ -184,7 +185,7 @@ fn empty_list_of_types_selects_links() {
         let imported = import_text(Source::PreCommit, &text);
         let spec = imported.spec.expect("a spec");
         let rules = spec.lines().find_map(|line| line.trim().strip_prefix("files: ")).expect("files").to_owned();
-        (rules, imported.carried[0].notes.join("; "))
+        (rules, imported.imported[0].notes.join("; "))
     };
     assert_eq!(hook("types: [], types_or: [symlink]"), ("{ types: [symlink] }".to_owned(), String::new()));
     assert_eq!(hook("types: [], types_or: [python]"), ("{ types_or: [python] }".to_owned(), String::new()));
@@ -227,7 +228,7 @@ fn piped_groups_of_two_hooks_become_two_skills() {
     };
     let text = format!("pre-commit: {}\npre-push: {}\n", group("a"), group("b"));
     let imported = import_text(Source::Lefthook, &text);
-    assert_eq!(imported.left.len(), 0, "{imported:#?}");
+    assert_eq!(imported.skipped.len(), 0, "{imported:#?}");
     let spec = spec::parse(imported.spec.expect("a spec").as_bytes()).expect("a good one").spec;
     let steps: Vec<usize> = spec.skills.iter().map(|(_, skill)| skill.steps.value.len()).collect();
     assert_eq!(steps, [2, 2]);
@@ -240,7 +241,7 @@ fn converts_hook_names_to_unique_skill_names() {
         hooks.iter().map(|id| format!("{{id: {id}, language: system, entry: a, pass_filenames: false}}")).collect();
     let text = format!("repos: [{{repo: local, hooks: [{}]}}]\n", hooks.join(", "));
     let imported = import_text(Source::PreCommit, &text);
-    let names: Vec<&str> = imported.carried.iter().map(|one| one.skill.as_str()).collect();
+    let names: Vec<&str> = imported.imported.iter().map(|one| one.skill.as_str()).collect();
     assert_eq!(
         names,
         ["a-b", "a-b-2", "A-B-3", "check", "x-y", "check-2", "yes", "check-3", "check-4"]
@@ -302,7 +303,7 @@ fn rejects_invalid_configurations() {
 #[test]
 fn returns_no_spec_without_imported_hooks() {
     let nothing = import_text(Source::PreCommit, "repos: []\n");
-    assert_eq!((nothing.spec, nothing.carried.len(), nothing.left.len()), (None, 0, 0));
+    assert_eq!((nothing.spec, nothing.imported.len(), nothing.skipped.len()), (None, 0, 0));
     assert_eq!(import_text(Source::Lefthook, "colors: false\n").spec, None);
 }
 
@@ -372,7 +373,7 @@ proptest! {
         });
         let text = serde_json::json!({ "repos": [{ "repo": "local", "hooks": [hook] }] }).to_string();
         if let Ok(imported) = import_bytes(Source::PreCommit, &name, escape_for_yaml(&text).as_bytes()) {
-            prop_assert_eq!(imported.carried.len() + imported.left.len(), 1);
+            prop_assert_eq!(imported.imported.len() + imported.skipped.len(), 1);
         } else {
             prop_assert!(false, "{}", text);
         }
@@ -387,7 +388,7 @@ proptest! {
         });
         let text = serde_json::json!({ "pre-commit": { "jobs": [job] } }).to_string();
         match import_bytes(Source::Lefthook, &name, escape_for_yaml(&text).as_bytes()) {
-            Ok(imported) => prop_assert_eq!(imported.carried.len() + imported.left.len(), 1),
+            Ok(imported) => prop_assert_eq!(imported.imported.len() + imported.skipped.len(), 1),
             Err(error) => prop_assert!(false, "{:?}\n{}", error, text),
         }
     }

@@ -1,4 +1,4 @@
-//! Resolving `needs_paths` and the `toolchains` of a skill.
+//! Tests the resolution of `needs_paths` and of the `toolchains` of a skill.
 
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::plan::{Network, PathKey, PathSource, Plan, PlannedSkill, RelPath, SkillToolchains};

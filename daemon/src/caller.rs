@@ -114,7 +114,7 @@ impl CallerPolicy {
             Ok((_, real)) => real,
             Err(error) => return Err(self.unusable_repo(caller, requested, &error.to_string())),
         };
-        // A run sees the whole worktree, also for a spec in a subdirectory.
+        // A run sees the whole worktree, even for a spec in a subdirectory.
         let top = worktree_top(&real);
         match self.reserved_dirs.iter().find(|reserved| reserved.starts_with(&top) || top.starts_with(reserved)) {
             None => Ok(real),
@@ -199,39 +199,39 @@ mod tests {
 
     #[test]
     fn own_user_gets_daemon_environment_by_default() {
-        let household = caller_policy(7, &[]);
-        let own = household.account(Caller { uid: 7 }, None).expect("an account");
+        let policy = caller_policy(7, &[]);
+        let own = policy.account(Caller { uid: 7 }, None).expect("an account");
         assert_eq!((own.home.as_path(), own.env), (Path::new("/home/own"), env(&[("OWN", "1")])));
-        let brought = household.account(Caller { uid: 7 }, Some(env(&[("HOME", "/other")]))).expect("an account");
+        let brought = policy.account(Caller { uid: 7 }, Some(env(&[("HOME", "/other")]))).expect("an account");
         assert_eq!(brought.home, Path::new("/other"));
-        let relative = household.account(Caller { uid: 7 }, Some(env(&[("HOME", "x")]))).expect("an account");
+        let relative = policy.account(Caller { uid: 7 }, Some(env(&[("HOME", "x")]))).expect("an account");
         assert_eq!(relative.home, Path::new("/home/own"));
     }
 
     #[test]
     fn other_user_gets_own_home_and_no_daemon_environment() {
-        let household = caller_policy(7, &[]);
+        let policy = caller_policy(7, &[]);
         let root = Caller { uid: 0 };
-        let bare = household.account(root, None).expect("root has an account");
+        let bare = policy.account(root, None).expect("root has an account");
         assert_eq!(bare.env, env(&[("PATH", SYSTEM_PATH)]));
         let home = bare.home.display().to_string();
         let inside = format!("{home}/tools");
         let lies = env(&[("HOME", "/elsewhere"), ("CARGO_HOME", "/elsewhere/cargo"), ("RUSTUP_HOME", &inside)]);
-        let account = household.account(root, Some(lies)).expect("an account");
+        let account = policy.account(root, Some(lies)).expect("an account");
         assert_eq!(account.home, bare.home, "the system says where it is");
         assert_eq!(account.env, env(&[("HOME", "/elsewhere"), ("RUSTUP_HOME", &inside)]));
         let climbs = env(&[("CARGO_HOME", &format!("{home}/../other"))]);
-        assert_eq!(household.account(root, Some(climbs)).expect("an account").env, env(&[]));
-        let nobody = household.account(Caller { uid: 3_999_999_999 }, None).expect_err("no account");
+        assert_eq!(policy.account(root, Some(climbs)).expect("an account").env, env(&[]));
+        let nobody = policy.account(Caller { uid: 3_999_999_999 }, None).expect_err("no account");
         assert_eq!(nobody.kind, ProblemType::Forbidden);
     }
 
     #[test]
     fn rejects_invalid_environment() {
-        let household = caller_policy(7, &[]);
+        let policy = caller_policy(7, &[]);
         let large = "x".repeat(MAX_ENV);
         for bad in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0"), ("A", large.as_str())] {
-            let refused = household.account(Caller { uid: 7 }, Some(env(&[bad]))).expect_err("no variable");
+            let refused = policy.account(Caller { uid: 7 }, Some(env(&[bad]))).expect_err("no variable");
             assert_eq!(refused.kind, ProblemType::InvalidRequest);
         }
     }
@@ -244,8 +244,8 @@ mod tests {
             std::fs::create_dir_all(at(dir)).expect("made");
         }
         std::os::unix::fs::symlink(at("repo"), at("link")).expect("a link");
-        let household = caller_policy(current_user().uid, &[&at("around/state"), &at("state")]);
-        let find = |caller: Caller, name: &str| household.repository(caller, at(name).to_str().expect("text"));
+        let policy = caller_policy(current_user().uid, &[&at("around/state"), &at("state")]);
+        let find = |caller: Caller, name: &str| policy.repository(caller, at(name).to_str().expect("text"));
         assert_eq!(find(current_user(), "link").expect("it is"), at("repo").canonicalize().expect("there"));
         std::fs::create_dir_all(at("around/.git")).expect("made");
         std::fs::create_dir_all(at("around/svc")).expect("made");
@@ -254,7 +254,11 @@ mod tests {
         }
         let foreign = Caller { uid: current_user().uid + 1 };
         let [theirs, absent] = ["repo", "absent"].map(|name| find(foreign, name).expect_err("not theirs").detail);
-        assert_eq!(theirs.replace("repo", ""), absent.replace("absent", "").replace("repo", ""), "nothing is told");
+        assert_eq!(
+            theirs.replace("repo", ""),
+            absent.replace("absent", "").replace("repo", ""),
+            "the error reveals nothing"
+        );
     }
 
     #[test]

@@ -19,8 +19,8 @@ use proctor_client::blocking_connection::{MAX_JSON, QUICK_TIMEOUT};
 use proctor_client::daemon_address::DaemonAddress;
 use proctor_client::error::ClientError;
 use proctor_core::api::{
-    DoctorAnswer, DoctorScope, GateAsked, Health, PlanAnswer, PlanAsked, ProblemType, RunPage, RunState, RunSubmission,
-    RunView, Submitted, Watched,
+    DoctorAnswer, DoctorScope, GateQuery, Health, PlanAnswer, PlanRequest, ProblemType, RunPage, RunState,
+    RunSubmission, RunView, RunWithEvents, SubmittedRun,
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
@@ -94,7 +94,7 @@ impl Client {
     ///
     /// # Errors
     /// As for every call: the daemon is not running, does not respond, or refuses the request (a `Problem`).
-    pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<Submitted, ClientError> {
+    pub async fn submit(&self, submission: &RunSubmission, key: Option<&str>) -> Result<SubmittedRun, ClientError> {
         let mut request = post_request("/v1/runs", submission)?;
         if let Some(key) = key {
             let value = HeaderValue::from_str(key)
@@ -109,7 +109,7 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn run(&self, id: &RunId) -> Result<RunView, ClientError> {
-        let watched: Watched = self.get(&format!("/v1/runs/{id}"), QUICK_TIMEOUT).await?;
+        let watched: RunWithEvents = self.get(&format!("/v1/runs/{id}"), QUICK_TIMEOUT).await?;
         Ok(watched.run)
     }
 
@@ -117,7 +117,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, ClientError> {
+    pub async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<RunWithEvents, ClientError> {
         let wait = wait.min(MAX_WAIT);
         let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
         self.get(&format!("/v1/runs/{id}?wait={}ms{after}", wait.as_millis()), wait + QUICK_TIMEOUT).await
@@ -239,7 +239,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn plan(&self, request: &PlanAsked) -> Result<PlanAnswer, ClientError> {
+    pub async fn plan(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
         self.json(post_request("/v1/plans", request)?, WORK_TIMEOUT).await
     }
 
@@ -247,7 +247,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn gate(&self, request: &GateAsked) -> Result<GateAnswer, ClientError> {
+    pub async fn gate(&self, request: &GateQuery) -> Result<GateAnswer, ClientError> {
         self.json(post_request("/v1/gate", request)?, WORK_TIMEOUT).await
     }
 

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use proctor_core::api::{Asked, LoggedEvent, RunPage, RunView};
+use proctor_core::api::{LoggedEvent, RecordedRequest, RunPage, RunView};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{IdempotencyKey, RunId};
 use proctor_core::spec::Retention;
@@ -60,7 +60,7 @@ pub struct NewRun {
     /// Id of the run, from [`Clock::run_id`].
     pub id: RunId,
     /// The request.
-    pub request: Asked,
+    pub request: RecordedRequest,
     /// User who requested the run.
     pub uid: u32,
     /// Idempotency key of the request, if any.
@@ -107,8 +107,8 @@ pub struct RetentionResult {
 impl NewRun {
     /// Returns the first event of the run's log.
     pub(crate) fn into_queued_event(self, at: String) -> RunEvent {
-        let Self { id, request: asked, uid, key: _, toolchain_env, trace } = self;
-        RunEvent::RunQueued { run_id: id, at, asked, uid, toolchain_env_sha256: Some(toolchain_env), trace }
+        let Self { id, request, uid, key: _, toolchain_env, trace } = self;
+        RunEvent::RunQueued { run_id: id, at, request, uid, toolchain_env_sha256: Some(toolchain_env), trace }
     }
 }
 

@@ -319,7 +319,7 @@ impl RunningDaemon {
         loop {
             tokio::select! {
                 () = &mut give_back => {}
-                asked = signals.next() => match asked {
+                signal = signals.next() => match signal {
                     SignalRequest::Reload => self.reload(),
                     SignalRequest::Shutdown(name) => return ShutdownReason::Signal(name),
                 },
@@ -453,7 +453,7 @@ async fn wait_for_drain_or_signal(
         tokio::select! {
             () = &mut drain => return DrainWait::Completed,
             () = sleep_until(latest) => return DrainWait::TimedOut,
-            asked = next() => if signal_count.reacts_to(asked) { return DrainWait::SignalReceived },
+            signal = next() => if signal_count.reacts_to(signal) { return DrainWait::SignalReceived },
         }
     }
 }
@@ -500,7 +500,7 @@ mod tests {
             DrainWait::Completed
         );
         let mut signals = [SignalRequest::Reload, SignalRequest::Shutdown("SIGTERM")].into_iter();
-        let again = async || signals.next().expect("not asked once more");
+        let again = async || signals.next().expect("no further signal");
         assert_eq!(
             wait_for_drain_or_signal(std::future::pending(), latest, SignalCount::First, again).await,
             DrainWait::SignalReceived

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use proctor_core::api::{HealthStatus, How, Problem, RunCounts, RunView, StepView};
+use proctor_core::api::{HealthStatus, Problem, RunCounts, RunView, StepView, SubmissionOutcome};
 use proctor_core::code::Coded as _;
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::record::evidence::CACHED;
@@ -192,7 +192,7 @@ impl Metrics {
     }
 
     /// Counts a request for a run by how it was answered.
-    pub fn count_submission(&self, how: How) {
+    pub fn count_submission(&self, how: SubmissionOutcome) {
         self.0.submitted.get_or_create(&SubmissionLabels { how: how_label(how) }).inc();
     }
 
@@ -360,12 +360,12 @@ impl Drop for ConnectionGuard {
     }
 }
 
-fn how_label(how: How) -> &'static str {
+fn how_label(how: SubmissionOutcome) -> &'static str {
     match how {
-        How::Queued => "queued",
-        How::Joined => "joined",
-        How::Verified => "verified",
-        How::Repeated => "repeated",
+        SubmissionOutcome::Queued => "queued",
+        SubmissionOutcome::Joined => "joined",
+        SubmissionOutcome::Verified => "verified",
+        SubmissionOutcome::Repeated => "repeated",
     }
 }
 
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn prometheus_format_has_help_for_every_counter() {
         let metrics = Metrics::new(1_500);
-        metrics.count_submission(How::Queued);
+        metrics.count_submission(SubmissionOutcome::Queued);
         metrics.count_panic();
         sql_tests::observe_one_of_each(&metrics);
         metrics.count_refused_sql(&Problem::new(proctor_core::api::ProblemType::Unavailable, "x"));
@@ -485,7 +485,7 @@ mod tests {
         let metrics = Metrics::new(1_500);
         metrics.observe_response(Some("/v1/runs/{id}"), "GET", 200, Duration::from_millis(1));
         metrics.observe_response(None, "BREW\"\n", 404, Duration::from_millis(1));
-        metrics.count_submission(How::Queued);
+        metrics.count_submission(SubmissionOutcome::Queued);
         metrics.observe_run_end(&view(), Verdict::Passed, Duration::from_secs(2), None);
         metrics.count_refused_connection(ConnectionRefusal::UserNotAllowed);
         metrics.count_spans(SpanResult::Failed, 3);

@@ -14,7 +14,7 @@ mod serialized_run;
 
 use std::sync::Arc;
 
-use proctor_core::api::{How, RunCounts};
+use proctor_core::api::{RunCounts, SubmissionOutcome};
 use proctor_core::model::names::RunId;
 use proctor_core::spec::DaemonSettings;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -62,7 +62,7 @@ impl RunsHandle {
     ///
     /// # Errors
     /// Too many runs wait, the run cannot be recorded, or the daemon is shutting down.
-    pub async fn admit(&self, admission: RunAdmission) -> Result<(How, Arc<LiveRun>), AdmissionRefusal> {
+    pub async fn admit(&self, admission: RunAdmission) -> Result<(SubmissionOutcome, Arc<LiveRun>), AdmissionRefusal> {
         let answer = self.request(|reply| ManagerMessage::Admit(Box::new(admission), reply)).await;
         let (how, live) = answer.unwrap_or_else(|| Err(AdmissionRefusal::from(manager_gone())))?;
         live.wait_until_recorded().await.map_err(AdmissionRefusal::clone)?;

@@ -529,9 +529,9 @@ fn log_run_end(view: &RunView, verdict: Verdict, took: Duration, executed: Optio
     tracing::info!(
         run = %view.id,
         uid = view.uid,
-        repo = view.asked.repo,
-        profile = %view.asked.profile,
-        changeset = view.asked.changeset_id.as_ref().map(tracing::field::display),
+        repo = view.request.repo,
+        profile = %view.request.profile,
+        changeset = view.request.changeset_id.as_ref().map(tracing::field::display),
         verdict = verdict.as_str(),
         reason = view.reason,
         took_ms = millis(took),

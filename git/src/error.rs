@@ -38,7 +38,7 @@ pub enum GitError {
         /// The repository.
         path: PathBuf,
     },
-    /// The repository belongs to another user than the one who reads it.
+    /// The repository does not belong to the user who reads it.
     #[error(
         "`{}` is owned by another user\nhint: run as its owner, or as root (which reads it as its owner); the work tree, `.git` and the directory that it points to must have the same owner",
         path.display()
@@ -191,8 +191,7 @@ pub enum GitError {
 const MACHINE_ERRORS: [&str; 5] = ["(os error 5)", "(os error 12)", "(os error 23)", "(os error 24)", "(os error 28)"];
 
 impl GitError {
-    /// Returns whether the repository itself is refused, so that a retry gives the same result until a user changes
-    /// it.
+    /// Returns whether the repository itself is refused, so a retry gives the same result until a user changes it.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Io { problem, .. } => !MACHINE_ERRORS.iter().any(|code| problem.contains(code)),

@@ -77,9 +77,9 @@ impl GitHelper {
         self.program.as_deref()
     }
 
-    /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be
-    /// passed to `on_early_index` before the rest is known. If the listing then has `told_ahead` set, the paths of this
-    /// index are not in `tracked`; otherwise the early index must be ignored.
+    /// Lists the tree of the repository whose work tree is `repo`. The index of the outermost repository may be passed
+    /// to `on_early_index` before the rest is known. If `sent_early` is set in the complete listing, `tracked` does not
+    /// contain the paths of this index; otherwise the early index must be ignored.
     ///
     /// # Errors
     /// The repository is refused or cannot be read; [`GitError`] contains the reason and how to fix it.
@@ -94,15 +94,15 @@ impl GitHelper {
         })?;
         match answer {
             GitAnswer::List(mut listing) => {
-                match (listing.told_ahead, listing.indexes.first_mut(), early_index) {
-                    (true, Some(first), Some(told)) => *first = told,
+                match (listing.sent_early, listing.indexes.first_mut(), early_index) {
+                    (true, Some(first), Some(output)) => *first = output,
                     (false, ..) => {}
                     _ => return Err(self.helper_error("its answer does not match the start of the answer".into())),
                 }
                 Ok(listing)
             }
             GitAnswer::Refused { why } => self.retry_with_program(why, program::listing_task::list),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -142,7 +142,7 @@ impl GitHelper {
             GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
                 program::ignore_task::query_ignored(program, places, directories, paths)
             }),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -167,7 +167,7 @@ impl GitHelper {
         let request = GitRequest::Resolve { repo: repo.to_owned(), revision: revision.to_owned(), limit };
         match self.send_commit_request(repo, &request)? {
             GitAnswer::Resolved { commits } if !commits.is_empty() => Ok(commits),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -179,7 +179,7 @@ impl GitHelper {
     pub fn resolve_push(&self, repo: &Path, push: &Push) -> Result<ResolvedPush, GitError> {
         match self.send_commit_request(repo, &GitRequest::Pushed { repo: repo.to_owned(), push: push.clone() })? {
             GitAnswer::Pushed(pushed) if pushed.tips.len() == push.tips.len() => Ok(pushed),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -192,7 +192,7 @@ impl GitHelper {
         match self.send(repo, &GitRequest::Staged { repo: repo.to_owned(), index: index.clone() })? {
             GitAnswer::Staged(commit) => Ok(commit),
             GitAnswer::Refused { why } => Err(staged_error(why)),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -214,7 +214,7 @@ impl GitHelper {
             GitAnswer::Refused { why } => self.retry_with_program(why, |program, places| {
                 program::change_task::changed_files(program, places, base, target)
             }),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -233,7 +233,7 @@ impl GitHelper {
         let request = GitRequest::Content { repo: repo.to_owned(), commit: commit.clone(), paths, identity };
         match self.send_commit_request(repo, &request)? {
             GitAnswer::Content(content) if content.texts.len() == count => Ok(content),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -252,7 +252,7 @@ impl GitHelper {
             .send_commit_request(repo, &GitRequest::Files { repo: repo.to_owned(), commit: commit.clone(), paths })?
         {
             GitAnswer::Files { files } if files.len() == count => Ok(files),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -265,7 +265,7 @@ impl GitHelper {
         let request = GitRequest::Tree { repo: repo.to_owned(), commit: commit.clone(), submodules };
         match self.with_tree_deadline().send_commit_request(repo, &request)? {
             GitAnswer::Tree(tree) => Ok(tree),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -289,7 +289,7 @@ impl GitHelper {
         };
         match self.with_tree_deadline().send_commit_request_with(repo, &request, &mut early)? {
             GitAnswer::Blobs => Ok(()),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -302,7 +302,7 @@ impl GitHelper {
         let request = GitRequest::Objects { repo: repo.to_owned(), wanted: wanted.clone() };
         match self.with_tree_deadline().send_commit_request(repo, &request)? {
             GitAnswer::Objects(found) => Ok(found),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -318,7 +318,7 @@ impl GitHelper {
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
         match self.send_commit_request(repo, &GitRequest::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
             GitAnswer::History(history) => Ok(history),
-            _ => Err(self.helper_error("it answered another request".into())),
+            _ => Err(self.helper_error("it answered a different request".into())),
         }
     }
 
@@ -340,8 +340,8 @@ impl GitHelper {
     ) -> Result<GitAnswer, GitError> {
         let answer = match (self.exchange(repo, self.encode_request(request)?, early)?, self.program()) {
             (GitAnswer::Refused { why: GitError::Format { places, objects, .. } }, Some(program)) => {
-                let told = program::history_task::query_history(program, &places, request, objects)?;
-                let question = [self.encode_request(request)?, b"\n".to_vec(), told].concat();
+                let output = program::history_task::query_history(program, &places, request, objects)?;
+                let question = [self.encode_request(request)?, b"\n".to_vec(), output].concat();
                 self.exchange(repo, question, early)?
             }
             (answer, _) => answer,
@@ -498,7 +498,7 @@ impl HelperExchange {
         while let Some(frame) = answer_frames::take_frame(&mut self.received)? {
             match frame {
                 _ if self.answer.is_some() => return Err(AnswerError::AfterAnswer),
-                AnswerFrame::EarlyIndex(told) => told.map_or(Ok(()), |told| early(EarlyFrame::Index(told)))?,
+                AnswerFrame::EarlyIndex(output) => output.map_or(Ok(()), |output| early(EarlyFrame::Index(output)))?,
                 AnswerFrame::Blobs(pieces) => early(EarlyFrame::Blobs(pieces))?,
                 AnswerFrame::Answer(answer) => self.answer = Some(answer),
             }

@@ -356,7 +356,7 @@ pub struct ResolvedPush {
     pub bases: Vec<Option<RangeBase>>,
 }
 
-/// The commits from which the changes of a pushed commit count.
+/// The commits with which a pushed commit is compared to find its changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeBase {
     /// The full id of the commit that the remote has and from which the pushed range starts.
@@ -510,8 +510,7 @@ pub struct WorktreeListing {
     pub directories: Vec<SearchedDirectory>,
     /// The ignore rules outside the tree that affect the listing, of the repository and of those inside it.
     pub external_rules: Vec<ExternalRules>,
-    /// True if an index entry for an ignore file has `skip-worktree`, so that the file may be missing in the work
-    /// tree.
+    /// True if an index entry for an ignore file has `skip-worktree`, so the file may be missing in the work tree.
     pub skips_rules: bool,
     /// The git files that this listing was read from. The listing is valid while none of them changes. `null` if
     /// files alone cannot show that.
@@ -520,7 +519,7 @@ pub struct WorktreeListing {
     pub nested: Vec<NestedRepository>,
     /// True if the outermost index was sent ahead. Its entries and tracked paths are then omitted in the encoded
     /// listing.
-    pub told_ahead: bool,
+    pub sent_early: bool,
     /// The index of the repository, then of each repository inside it.
     pub indexes: Vec<Arc<GitIndex>>,
 }

@@ -64,7 +64,7 @@ fn execute_main_program(words: Vec<OsString>, handover: Option<&ExecHandover>) -
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program is the rest of this one")]
+#[expect(clippy::disallowed_methods, reason = "executes `proctord`, which contains the full command line")]
 fn command(program: &Path, words: Vec<OsString>, handover: Option<&ExecHandover>) -> Command {
     let mut command = Command::new(program);
     let mut words = words.into_iter().skip(1);

@@ -12,7 +12,16 @@ from .options import RunOptions, SqlTarget
 from .retry import RetryPolicy
 from .socket_path import StrPath, socket_candidates
 from .transport import AsyncTransport, Request, Response
-from .wire_types import Health, Judgement, SqlAskAnswer, SqlAskBounds, SqlRunAnswer, SqlSchemaAnswer, Submitted, Watched
+from .wire_types import (
+    Health,
+    Judgement,
+    RunWithEvents,
+    SqlAskAnswer,
+    SqlAskBounds,
+    SqlRunAnswer,
+    SqlSchemaAnswer,
+    SubmittedRun,
+)
 
 T = TypeVar("T")
 
@@ -49,7 +58,7 @@ class AsyncClient:
         options: RunOptions = RunOptions(),
         timeout: Optional[float] = None,
         on_event: Optional[EventCallback] = None,
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Requests a run and waits until it has ended. Only the verdict `passed` means that the tree is verified.
 
         `on_event` is called with each event of the run. After `timeout` seconds, the client raises
@@ -65,13 +74,13 @@ class AsyncClient:
         *,
         options: RunOptions = RunOptions(),
         timeout: Optional[float] = None,
-    ) -> Submitted:
+    ) -> SubmittedRun:
         """Requests a run, and returns without waiting for it."""
         return await self.perform(calls.submit_run(repo, profile, changeset, options, timeout))
 
     async def get_run(
         self, run_id: str, *, wait: float = 0, after: Optional[int] = None, timeout: Optional[float] = None
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end.
 
         With `after`, waits only for an event with a greater number, and returns the events after that number.
@@ -80,7 +89,7 @@ class AsyncClient:
 
     async def wait_for_run(
         self, run_id: str, *, timeout: Optional[float] = None, on_event: Optional[EventCallback] = None
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Waits until a run has ended; see `run`."""
         return await self.perform(calls.wait_for_run(run_id, timeout, on_event))
 

@@ -22,6 +22,7 @@ from .wire_types import (
     Judgement,
     LoggedEvent,
     RunSubmission,
+    RunWithEvents,
     SqlAskAnswer,
     SqlAskBounds,
     SqlAskRequest,
@@ -31,8 +32,7 @@ from .wire_types import (
     SqlRunRequest,
     SqlSchemaAnswer,
     SqlSchemaRequest,
-    Submitted,
-    Watched,
+    SubmittedRun,
 )
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def health(timeout: Optional[float]) -> Operation[Health]:
 
 def submit_run(
     repo: StrPath, profile: str, changeset: Optional[str], options: RunOptions, timeout: Optional[float] = None
-) -> Operation[Submitted]:
+) -> Operation[SubmittedRun]:
     body: RunSubmission = {"repo": os.path.abspath(repo), "profile": profile}
     body["reuse"], body["skills"] = options.reuse, options.skills
     if changeset is not None:
@@ -73,12 +73,12 @@ def submit_run(
         body["env"] = dict(options.env)
     headers = {"Idempotency-Key": options.idempotency_key or uuid.uuid4().hex}
     response = yield Request("POST", "/v1/runs", timeout or QUICK_TIMEOUT, body, headers)
-    return cast(Submitted, response.checked().json())
+    return cast(SubmittedRun, response.checked().json())
 
 
 def get_run(
     run_id: str, wait: float = 0, after: Optional[int] = None, timeout: Optional[float] = None
-) -> Operation[Watched]:
+) -> Operation[RunWithEvents]:
     query: dict[str, Union[str, int]] = {}
     if wait > 0:
         query["wait"] = f"{int(wait * 1000)}ms"
@@ -86,10 +86,10 @@ def get_run(
         query["after"] = after
     path = f"/v1/runs/{quote(run_id, safe='')}"
     response = yield Request("GET", path + query_text(query), (timeout or QUICK_TIMEOUT) + wait)
-    return cast(Watched, response.checked().json())
+    return cast(RunWithEvents, response.checked().json())
 
 
-def wait_for_run(run_id: str, timeout: Optional[float], on_event: Optional[EventCallback]) -> Operation[Watched]:
+def wait_for_run(run_id: str, timeout: Optional[float], on_event: Optional[EventCallback]) -> Operation[RunWithEvents]:
     deadline = None if timeout is None else time.monotonic() + timeout
     after = None if on_event is None else 0
     while True:
@@ -113,7 +113,7 @@ def run(
     options: RunOptions,
     timeout: Optional[float],
     on_event: Optional[EventCallback],
-) -> Operation[Watched]:
+) -> Operation[RunWithEvents]:
     submitted = yield from submit_run(repo, profile, changeset, options)
     return (yield from wait_for_run(submitted["run"]["id"], timeout, on_event))
 

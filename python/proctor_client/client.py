@@ -12,7 +12,16 @@ from .options import RunOptions, SqlTarget
 from .retry import RetryPolicy
 from .socket_path import StrPath, socket_candidates
 from .transport import BlockingTransport, Request, Response
-from .wire_types import Health, Judgement, SqlAskAnswer, SqlAskBounds, SqlRunAnswer, SqlSchemaAnswer, Submitted, Watched
+from .wire_types import (
+    Health,
+    Judgement,
+    RunWithEvents,
+    SqlAskAnswer,
+    SqlAskBounds,
+    SqlRunAnswer,
+    SqlSchemaAnswer,
+    SubmittedRun,
+)
 
 T = TypeVar("T")
 
@@ -48,7 +57,7 @@ class Client:
         options: RunOptions = RunOptions(),
         timeout: Optional[float] = None,
         on_event: Optional[EventCallback] = None,
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Requests a run and waits until it has ended. Only the verdict `passed` means that the tree is verified.
 
         `on_event` is called with each event of the run. After `timeout` seconds, the client raises
@@ -64,13 +73,13 @@ class Client:
         *,
         options: RunOptions = RunOptions(),
         timeout: Optional[float] = None,
-    ) -> Submitted:
+    ) -> SubmittedRun:
         """Requests a run, and returns without waiting for it."""
         return self.perform(calls.submit_run(repo, profile, changeset, options, timeout))
 
     def get_run(
         self, run_id: str, *, wait: float = 0, after: Optional[int] = None, timeout: Optional[float] = None
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Returns a run. With `wait`, waits up to that many seconds (at most 55) for its end.
 
         With `after`, waits only for an event with a greater number, and returns the events after that number.
@@ -79,7 +88,7 @@ class Client:
 
     def wait_for_run(
         self, run_id: str, *, timeout: Optional[float] = None, on_event: Optional[EventCallback] = None
-    ) -> Watched:
+    ) -> RunWithEvents:
         """Waits until a run has ended; see `run`."""
         return self.perform(calls.wait_for_run(run_id, timeout, on_event))
 

@@ -29,7 +29,7 @@ from .tool_texts import (
     run_text,
     schema_text,
 )
-from .wire_types import Dialect, SqlLimits, SqlPolicy, StepView, Watched
+from .wire_types import Dialect, RunWithEvents, SqlLimits, SqlPolicy, StepView
 
 __all__ = ["proctor_tools"]
 
@@ -148,7 +148,7 @@ def _verify(repo: StrPath, arguments: VerifyArguments) -> Operation[ToolAnswer]:
     return run_text(run, outputs), run
 
 
-def _outputs(run: Watched) -> Operation[list[tuple[StepView, str, bytes]]]:
+def _outputs(run: RunWithEvents) -> Operation[list[tuple[StepView, str, bytes]]]:
     """Reads the ends of the outputs of the first steps that did not pass."""
     found: list[tuple[StepView, str, bytes]] = []
     unpassed = [step for step in run["steps"] if is_unsuccessful(step)]

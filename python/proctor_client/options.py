@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from .socket_path import StrPath
-from .wire_types import Dialect, Reuse, SkillsAsked, SqlAllow, SqlBatch, SqlLimits, SqlPolicy, StageName
+from .wire_types import Dialect, Reuse, SkillFilter, SqlAllow, SqlBatch, SqlLimits, SqlPolicy, StageName
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class RunOptions:
     # `never` starts a new run even if exactly this tree has passed.
     reuse: Reuse = "verified"
     # `not_passed` runs only the skills that had not passed. Such a run is no result for the whole profile.
-    skills: SkillsAsked = "all"
+    skills: SkillFilter = "all"
     # The environment from which the spec takes variables; by default, the daemon's own. It may contain secrets, so it
     # is not part of the representation.
     env: Optional[Mapping[str, str]] = field(default=None, repr=False)
@@ -52,7 +52,7 @@ class SqlTarget:
         return [self.schema] if isinstance(self.schema, str) else list(self.schema)
 
     def allowed_names(self) -> SqlAllow:
-        # A string is a sequence too, and would allow its letters.
+        # A string is a sequence too, and each of its letters would count as a name.
         if any(isinstance(names, str) for names in (self.tables, self.columns, self.functions)):
             raise TypeError("`tables`, `columns` and `functions` are lists of names")
         return {"tables": list(self.tables), "columns": list(self.columns), "functions": list(self.functions)}

@@ -10,13 +10,13 @@ from .untrusted import NOTE, escaped, marked, one_line, safe_name
 from .wire_types import (
     DescribedTable,
     Judgement,
+    RunWithEvents,
     SqlAskAnswer,
     SqlResult,
     SqlRunAnswer,
     SqlSchemaAnswer,
     SqlSeverity,
     StepView,
-    Watched,
 )
 
 # Largest text of findings, rows, tables or outputs in an answer, in characters.
@@ -59,7 +59,7 @@ def finding_codes(judgement: Judgement, severity: SqlSeverity) -> str:
     return ", ".join(dict.fromkeys(safe_name(code) for code in found))
 
 
-def run_text(run: Watched, outputs: list[tuple[StepView, str, bytes]]) -> str:
+def run_text(run: RunWithEvents, outputs: list[tuple[StepView, str, bytes]]) -> str:
     """Formats a run, with the ends of the outputs of steps that did not pass."""
     lines = [run_headline(run), f"run {safe_name(run['id'])}, profile {safe_name(run['profile'])}"]
     details = [one_line(detail["message"]) for detail in run["doubts"]]
@@ -80,7 +80,7 @@ def run_text(run: Watched, outputs: list[tuple[StepView, str, bytes]]) -> str:
     return "\n".join(lines)
 
 
-def run_headline(run: Watched) -> str:
+def run_headline(run: RunWithEvents) -> str:
     if run["state"] != "finished":
         return "NOT VERIFIED YET: the run continues. Call this tool again to wait for it."
     unpassed = [step for step in run["steps"] if is_unsuccessful(step)]

@@ -229,7 +229,7 @@ def _described_errors(request: Request) -> Iterator[None]:
     try:
         yield
     except (asyncio.TimeoutError, socket.timeout) as error:
-        # Before Python 3.11, both are classes of their own.
+        # Before Python 3.11, both are separate classes.
         message = f"the daemon did not answer `{request.method} {_route(request)}` within {request.timeout:g} s"
         raise AnswerTimeoutError(message, "pass a longer `timeout`") from error
     except OSError as error:

@@ -17,7 +17,7 @@ pub struct BlobDigest {
     pub bytes: u64,
 }
 
-/// The error for a digest in a message that is not one.
+/// The error for a malformed digest in a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a digest of the server is not a sha256 with a size")]
 pub struct BadDigest;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_digests_that_are_none() {
+    fn refuses_malformed_digests() {
         let digest = BlobDigest::for_bytes(b"abc");
         assert_eq!(BlobDigest::from_message(Some(&digest.to_message())), Ok(digest.clone()));
         let message = digest.to_message();

@@ -58,7 +58,7 @@ impl ClientConfig {
 pub struct Timeouts {
     /// For a connection, TLS included.
     pub connect: Duration,
-    /// For an attempt of a request with one answer. The transfer of a blob gets more time by its size.
+    /// For one attempt of a request with a single answer. The transfer of a blob gets more time, depending on its size.
     pub call: Duration,
     /// For the next message of a stream.
     pub idle: Duration,
@@ -151,7 +151,7 @@ impl Client {
         &self.inner.capabilities
     }
 
-    /// Sends a request with one answer, and repeats it while that can help.
+    /// Sends a request with a single answer, and retries it as long as the policy permits.
     pub(crate) async fn unary<M, R>(&self, method: Method, message: &M) -> Result<R, RemoteError>
     where
         M: Message + Clone + 'static,
@@ -242,7 +242,8 @@ impl Client {
         result
     }
 
-    /// Returns the reason why the connection has ended; otherwise `problem`, which a request has reported.
+    /// Returns the reason why the connection has ended, if it is known, and otherwise `problem`, the error of a
+    /// request.
     async fn cause_of(&self, problem: String) -> String {
         let channel = self.inner.channel.lock().await.clone();
         match channel {

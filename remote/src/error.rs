@@ -71,7 +71,7 @@ pub enum RemoteError {
         /// The message, escaped and shortened.
         message: String,
     },
-    /// The server returned other bytes than the requested ones.
+    /// The server returned bytes that do not match the requested digest.
     #[error("`{endpoint}` returned bytes that do not match the digest of blob {digest}: the server is at fault")]
     WrongBlob {
         /// The server.
@@ -118,7 +118,7 @@ pub enum RemoteError {
         /// The missing function.
         problem: &'static str,
     },
-    /// The server failed several times in a row, so that no request is sent for some time.
+    /// The server failed several times in a row, so no request is sent for some time.
     #[error("`{endpoint}` gets no further requests after {failures} failures in a row")]
     CircuitOpen {
         /// The server.
@@ -149,8 +149,8 @@ impl RemoteError {
         (self.is_transient() || is_internal) && !self.is_busy()
     }
 
-    /// Returns whether the server cannot execute this action at present: it has no worker for it, or the scheduler behind it
-    /// restarts.
+    /// Returns whether the server temporarily cannot execute an action: it has no worker for it, or its scheduler is
+    /// restarting.
     pub(crate) fn is_busy(&self) -> bool {
         let is_execution = |method: &str| [EXECUTE_NAME, WAIT_NAME].contains(&method);
         matches!(self, Self::Status { method, code: Code::Unavailable | Code::ResourceExhausted, .. } if is_execution(method))
@@ -166,7 +166,7 @@ impl RemoteError {
         matches!(self, Self::Status { method, code: Code::DeadlineExceeded, .. } if *method == EXECUTE_NAME)
     }
 
-    /// Returns whether the server does not accept an action as it is.
+    /// Returns whether the server rejected an action as invalid.
     pub fn refuses_action(&self) -> bool {
         matches!(self, Self::Status { method, code: Code::InvalidArgument, .. } if *method == EXECUTE_NAME)
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn server_without_a_worker_works() {
+    fn missing_worker_is_not_a_server_failure() {
         let error = |method| RemoteError::from_status("e", method, &Status::unavailable("no worker"), &[]);
         assert!(error(EXECUTE_NAME).is_busy() && !error(EXECUTE_NAME).counts_for_circuit());
         assert!(!error("GetCapabilities").is_busy() && error("GetCapabilities").counts_for_circuit());

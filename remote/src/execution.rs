@@ -1,9 +1,9 @@
 //! Executes actions on a server.
 //!
-//! A server answers with a stream of states of one operation. If the stream breaks, the client asks for the same operation
-//! again, or starts the action again if the server has lost it. A client also starts an action again whose operation ended
-//! with an error that may not occur the next time. A server that has no worker at present, or whose scheduler restarts, is
-//! asked again for some time.
+//! A server answers with a stream of states of one operation. If the stream breaks, the client asks for the same
+//! operation again, or restarts the action if the server has lost the operation. The client also restarts an action
+//! whose operation ended with a temporary error. If the server has no worker, or its scheduler is restarting, the
+//! client retries for some time.
 
 use std::time::{Duration, Instant};
 
@@ -33,11 +33,11 @@ const COMPLETED: i32 = 4;
 /// Number of times that an action may return to the queue and get new deadlines. Servers have similar limits.
 const MAX_REQUEUES: u32 = 10;
 
-/// Time for which a server that executes an action may be away, for example to restart.
+/// Time for which a server that executes an action may be unavailable, for example to restart.
 const MAX_RESTART: Duration = Duration::from_secs(10);
 /// Time between two attempts to connect to such a server.
 const RESTART_PAUSE: Duration = Duration::from_millis(250);
-/// Maximum number of times that the server is waited for during one execution.
+/// Maximum number of waits for a restarting server during one execution.
 const MAX_RECONNECTIONS: u32 = 10;
 
 /// An action to be executed. Its blobs must be stored already.
@@ -45,7 +45,7 @@ const MAX_RECONNECTIONS: u32 = 10;
 pub struct ExecutionRequest {
     /// The digest of the action.
     pub action: BlobDigest,
-    /// True if a stored result of the action does not count.
+    /// True if the server must not use a stored result of the action.
     pub skip_cache: bool,
     /// The deadlines.
     pub limits: ExecutionLimits,
@@ -72,7 +72,7 @@ struct Progress {
     states: u64,
     /// Number of times that the action returned to the queue.
     requeues: u32,
-    /// Number of times that the server was waited for after it had accepted the action.
+    /// Number of waits for the server after it had accepted the action.
     reconnections: u32,
     /// Since when the server cannot execute the action, and the number of its answers since then.
     busy: Option<(Instant, u32)>,
@@ -96,13 +96,14 @@ impl Progress {
         }
     }
 
-    /// Returns whether the server is waited for. If it has not accepted the action, nothing is lost without it.
+    /// Returns whether to wait until the server is available again. There is no wait for a server that has not accepted
+    /// the action.
     fn may_reconnect(&mut self) -> bool {
         self.reconnections += 1;
         self.states > 0 && self.reconnections <= MAX_RECONNECTIONS
     }
 
-    /// Returns the pause before a busy server is asked again; `None` if it is busy for too long.
+    /// Returns the pause before the next request to a busy server; `None` if the server has been busy for too long.
     fn busy_pause(&mut self, now: Instant, policy: &RetryPolicy) -> Option<Duration> {
         let (end, _, _) = self.deadline();
         let (since, answers) = self.busy.get_or_insert((now, 0));
@@ -111,7 +112,7 @@ impl Progress {
         (now + pause < end.min(*since + policy.max_busy)).then_some(pause)
     }
 
-    /// Returns the end of the present phase, and its name with the limit.
+    /// Returns the end of the current phase, its name, and its limit.
     fn deadline(&self) -> (Instant, &'static str, Duration) {
         match self.started {
             None => (self.requested + self.limits.queue, QUEUE_WAIT, self.limits.queue),
@@ -144,8 +145,9 @@ impl Progress {
 }
 
 impl Client {
-    /// Executes an action, and waits for its end. An answer says that the action ran, or that its stored result was used;
-    /// the exit code is in its result. If `cancelled` ends first, or a deadline passes, the operation is cancelled.
+    /// Executes an action, and waits for its end. An answer means that the action ran, or that its stored result was
+    /// used; its result contains the exit code. If `cancelled` ends first, or a deadline passes, the operation is
+    /// cancelled.
     ///
     /// # Errors
     /// The server did not execute the action to its end.
@@ -213,7 +215,8 @@ impl Client {
                         }
                         return Err(error);
                     }
-                    // An action that a worker has started could make every worker fail.
+                    // An action that a worker had started is not retried here: it may be the reason why the workers
+                    // failed.
                     if !has_ended
                         && error.is_busy()
                         && let Some(pause) = progress.busy_pause(Instant::now(), &self.retry_policy())
@@ -232,7 +235,7 @@ impl Client {
     async fn wait_for_server(&self, end: Instant) -> bool {
         let end = end.min(Instant::now() + MAX_RESTART);
         loop {
-            // A connection that is just ending must not count.
+            // Without this pause, a connection that is being closed would count as available.
             tokio::time::sleep(RESTART_PAUSE).await;
             if self.can_connect().await {
                 return true;
@@ -293,8 +296,8 @@ impl Client {
         RemoteError::Unreachable { endpoint: self.endpoint().to_owned(), problem }
     }
 
-    /// Reads the response of an operation that has ended. A failure of the server can come with exit code 0, so that the
-    /// statuses count first.
+    /// Reads the response of an operation that has ended. A failure of the server can come with exit code 0, so the
+    /// statuses are checked first.
     fn completed(&self, operation: Operation) -> Result<ExecuteResponse, RemoteError> {
         self.require_ok(EXECUTE, operation.error.as_ref())?;
         let response = operation.response.ok_or_else(|| self.violation(EXECUTE, "the operation has no result"))?;

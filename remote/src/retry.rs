@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 pub struct RetryPolicy {
     /// Maximum number of attempts of one request.
     pub max_attempts: u32,
-    /// Maximum number of repetitions of all requests together. Successful requests give some of them back.
+    /// Maximum number of repetitions of all requests together. Successful requests restore a part of this budget.
     pub budget: u32,
-    /// The pause before the first repetition; it doubles with each one.
+    /// The pause before the first repetition. Each further pause is twice as long.
     pub first_pause: Duration,
     /// The longest pause.
     pub max_pause: Duration,
-    /// Number of failures in a row after which no request is sent for the time of `rest`.
+    /// Number of consecutive failures after which no request is sent for the duration `cooldown`.
     pub max_failures: u32,
-    /// The time without requests.
-    pub rest: Duration,
-    /// How long a server is asked again that cannot execute an action at present.
+    /// The pause without requests.
+    pub cooldown: Duration,
+    /// Time for which an action is sent again to a server that temporarily cannot execute it.
     pub max_busy: Duration,
 }
 
@@ -41,13 +41,13 @@ impl Default for RetryPolicy {
             first_pause: Duration::from_millis(50),
             max_pause: Duration::from_secs(2),
             max_failures: 5,
-            rest: Duration::from_secs(30),
+            cooldown: Duration::from_secs(30),
             max_busy: Duration::from_secs(10),
         }
     }
 }
 
-/// Number of successful requests that give one repetition back.
+/// Number of successful requests that restore one repetition of the budget.
 const SUCCESSES_PER_REPETITION: u32 = 10;
 
 /// The failures of a server so far.
@@ -57,21 +57,21 @@ pub(crate) struct RetryState {
     /// The remaining budget, in parts of [`SUCCESSES_PER_REPETITION`].
     remaining: u32,
     failures: u32,
-    rests_until: Option<Instant>,
+    cooldown_end: Option<Instant>,
 }
 
 impl RetryState {
     pub(crate) fn new(policy: RetryPolicy) -> Self {
-        Self { policy, remaining: policy.budget * SUCCESSES_PER_REPETITION, failures: 0, rests_until: None }
+        Self { policy, remaining: policy.budget * SUCCESSES_PER_REPETITION, failures: 0, cooldown_end: None }
     }
 
-    /// Returns whether a request may be sent; otherwise the number of failures in a row. After the rest, one request is
-    /// sent as a trial.
+    /// Returns whether a request may be sent; otherwise the number of failures in a row. When the pause is over, one
+    /// request is sent as a trial.
     pub(crate) fn permit(&mut self, now: Instant) -> Result<(), u32> {
-        match self.rests_until {
+        match self.cooldown_end {
             Some(end) if now < end => Err(self.failures),
             Some(_) => {
-                self.rests_until = Some(now + self.policy.rest);
+                self.cooldown_end = Some(now + self.policy.cooldown);
                 Ok(())
             }
             None => Ok(()),
@@ -80,14 +80,14 @@ impl RetryState {
 
     pub(crate) fn record_success(&mut self) {
         self.failures = 0;
-        self.rests_until = None;
+        self.cooldown_end = None;
         self.remaining = (self.remaining + 1).min(self.policy.budget * SUCCESSES_PER_REPETITION);
     }
 
     pub(crate) fn record_failure(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= self.policy.max_failures {
-            self.rests_until = Some(now + self.policy.rest);
+            self.cooldown_end = Some(now + self.policy.cooldown);
         }
     }
 
@@ -96,7 +96,7 @@ impl RetryState {
     pub(crate) fn pause(&mut self, attempt: u32, random: u64) -> Option<Duration> {
         if attempt >= self.policy.max_attempts
             || self.remaining < SUCCESSES_PER_REPETITION
-            || self.rests_until.is_some()
+            || self.cooldown_end.is_some()
         {
             return None;
         }
@@ -115,7 +115,7 @@ mod tests {
         first_pause: Duration::from_millis(100),
         max_pause: Duration::from_millis(150),
         max_failures: 2,
-        rest: Duration::from_secs(10),
+        cooldown: Duration::from_secs(10),
         max_busy: Duration::from_secs(1),
     };
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn server_rests_after_failures_in_a_row() {
+    fn server_is_not_asked_after_repeated_failures() {
         let (mut state, start) = (RetryState::new(POLICY), Instant::now());
         state.record_failure(start);
         state.record_success();
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(state.permit(start), Ok(()), "a success between two failures");
         state.record_failure(start);
         assert_eq!(state.permit(start), Err(2));
-        assert_eq!(state.pause(1, 0), None, "no repetition during the rest");
-        let later = start + POLICY.rest;
+        assert_eq!(state.pause(1, 0), None, "no repetition during the cooldown");
+        let later = start + POLICY.cooldown;
         assert_eq!(state.permit(later), Ok(()), "a trial");
         assert_eq!(state.permit(later), Err(2), "only one trial");
         state.record_success();

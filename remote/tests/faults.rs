@@ -28,7 +28,7 @@ const QUICK: RetryPolicy = RetryPolicy {
     first_pause: Duration::from_millis(1),
     max_pause: Duration::from_millis(2),
     max_failures: 5,
-    rest: Duration::from_secs(3_600),
+    cooldown: Duration::from_secs(3_600),
     max_busy: Duration::from_millis(20),
 };
 const SHORT: Duration = Duration::from_millis(300);
@@ -151,7 +151,7 @@ fn refusals_are_not_repeated() {
 }
 
 #[test]
-fn failing_server_is_left_alone() {
+fn stops_requests_to_failing_server() {
     block_on(async {
         let server = server(|_, _| Reply::Status(Code::Unavailable, "down".to_owned())).await;
         let client = client(&server);
@@ -328,7 +328,7 @@ fn tls_needs_a_trusted_server_and_a_known_client() {
         let trusting = TlsFiles { roots: Some(file("authority.pem")), client: identity.clone() };
         connect(trusting.clone()).await.expect("both are known");
         let error = connect(TlsFiles { client: None, ..trusting }).await.expect_err("the server wants a certificate");
-        assert!(error.to_string().contains("wants a client certificate"), "{error}");
+        assert!(error.to_string().contains("requires a client certificate"), "{error}");
         let stranger = TlsFiles { roots: Some(file("client.pem")), client: identity };
         let error = connect(stranger).await.expect_err("the authority is not trusted").to_string();
         assert!(error.contains("certificate"), "{error}");
@@ -447,7 +447,7 @@ fn queue_and_run_have_their_own_deadlines() {
 
 /// An operation that has ended with an error keeps this error.
 #[test]
-fn ended_operation_is_not_asked_for_again() {
+fn does_not_resume_ended_operation() {
     let failed = |code: Code| {
         let error = Some(RpcStatus { code: code as i32, message: "the worker failed".to_owned() });
         Operation { done: true, error, ..in_stage(4) }
@@ -466,9 +466,9 @@ fn ended_operation_is_not_asked_for_again() {
     }
 }
 
-/// Some servers refuse an action if no worker is connected, and a server can lose the scheduler behind it.
+/// Some servers refuse an action while no worker is connected, or while their scheduler restarts.
 #[test]
-fn busy_server_is_asked_again() {
+fn retries_busy_server() {
     let busy = || Reply::Status(Code::Unavailable, "no workers exist".to_owned());
     for accepted in [false, true] {
         block_on(async {
@@ -493,7 +493,7 @@ fn busy_server_is_asked_again() {
     }
 }
 
-/// Other actions may have workers.
+/// A server without a worker for one action can have workers for others.
 #[test]
 fn server_that_stays_busy_gets_further_requests() {
     block_on(async {

@@ -187,7 +187,7 @@ pub enum EngineError {
     /// The request restricts the files in two ways.
     #[error("a run is restricted to changed files or to named files, not to both{HINT}omit one of the two")]
     TwoFileScopes,
-    /// The request names a replaced commit, but no changes to which it adds.
+    /// The request names a replaced commit without `changed_since`.
     #[error(
         "a replaced commit counts only for a run of a commit that is restricted to changed files{HINT}name the commit and `changed_since`, or omit `replaced_commit`"
     )]
@@ -238,7 +238,7 @@ fn watch_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Returns whether the error is a temporary shortage or fault of the machine, so that a retry may succeed.
+/// Returns whether the error is a temporary shortage or fault of the machine, so a retry may succeed.
 fn is_machine_fault(error: &std::io::Error) -> bool {
     let codes = [Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
@@ -371,8 +371,8 @@ impl EngineError {
         problem
     }
 
-    /// Returns whether the same request fails again until the user changes the repository, so that a client must
-    /// not retry it automatically.
+    /// Returns whether the same request fails again until the user changes the repository, so a client must not retry
+    /// it automatically.
     fn is_permanent(&self) -> bool {
         match self {
             Self::Git(error) | Self::Snapshot(SnapshotError::Git(error)) => error.is_permanent(),

@@ -69,7 +69,7 @@ pub const MAX_REPORT_BYTES: u64 = 64 << 20;
 pub struct AgentRequest {
     /// [`AGENT_PROTOCOL`].
     pub version: u32,
-    /// A random text, which the report repeats. A report with another one belongs to another request.
+    /// A random text, which the report repeats. A report with a different text belongs to a different request.
     pub nonce: String,
     /// The path of the repository on the machine that sends the request. The tree appears at this path if the worker
     /// allows it.

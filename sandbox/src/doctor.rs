@@ -117,7 +117,7 @@ fn try_view(launcher: &Launcher, repo: &Path) -> Result<Option<String>, SandboxE
     Ok(match running.take_view_trace() {
         Some(Err(NoTrace::Unavailable { message })) => Some(message),
         Some(Err(reason @ NoTrace::Failed { .. })) => Some(reason.to_string()),
-        // The host may have changed during the trial, which is no property of the machine.
+        // The view may only have failed because the host changed during the trial.
         Some(_) => None,
         None => Some(report.into_iter().next().map_or_else(String::new, |finding| finding.message)),
     })

@@ -107,9 +107,9 @@ mod tests {
 
     #[test]
     fn layer_hint_names_exhausted_resource() {
-        let told = |errno: Errno| SandboxError::Layer { source: errno.into() }.to_string();
-        assert!(told(Errno::NOSPC).contains("hint: earlier steps") && told(Errno::NOSPC).contains("limits.disk"));
-        assert!(told(Errno::MFILE).contains("ulimit -n"));
-        assert!(told(Errno::ACCESS).contains("proctor doctor"));
+        let message = |errno: Errno| SandboxError::Layer { source: errno.into() }.to_string();
+        assert!(message(Errno::NOSPC).contains("hint: earlier steps") && message(Errno::NOSPC).contains("limits.disk"));
+        assert!(message(Errno::MFILE).contains("ulimit -n"));
+        assert!(message(Errno::ACCESS).contains("proctor doctor"));
     }
 }

@@ -118,7 +118,7 @@ impl FileBatches {
         self.batches.len()
     }
 
-    /// Returns whether there are no batches, so that the command runs once.
+    /// Returns whether there are no batches, so the command runs once.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }

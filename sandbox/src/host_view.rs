@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Other processes and tests bind sockets at any time, so that only one of many attempts need be undisturbed.
+    /// Other processes and tests bind sockets at any time, so one undisturbed attempt of many is enough.
     const ATTEMPTS: usize = 100;
 
     fn clone_op(source: &Path) -> SetupOp {

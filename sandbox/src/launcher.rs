@@ -91,13 +91,13 @@ impl Launcher {
         let (helper, pools) = (host.helper.clone(), RunPools::default());
         let pools_to_tidy = Arc::clone(&pools);
         // Must come before the first helper starts, since it may move this process to another group.
-        let seat = CgroupLocation::find();
+        let location = CgroupLocation::find();
         thread::Builder::new()
             .name("launcher".to_owned())
             .spawn(move || run_launcher(&helper, &inbox, &pools_to_tidy))
             .map_err(system("cannot start the launcher's thread"))?;
         let reaper = Arc::new(Reaper::start().map_err(system("cannot start the reaper's thread"))?);
-        Ok(Self { host, jobs, cgroup_location: seat, reaper, pools })
+        Ok(Self { host, jobs, cgroup_location: location, reaper, pools })
     }
 
     /// Returns the machine on which it starts helpers.
@@ -363,14 +363,14 @@ impl Launcher {
     }
 
     fn create_group(&self) -> (Option<AttemptCgroup>, CgroupEntry) {
-        let seat = match &self.cgroup_location {
-            Ok(seat) => seat,
+        let location = match &self.cgroup_location {
+            Ok(location) => location,
             Err(none) => return (None, CgroupEntry::None { reason: none.reason.clone(), hint: none.hint.clone() }),
         };
-        match seat.create_group() {
+        match location.create_group() {
             Ok(group) => {
                 let born = group.join_fds().unified.is_some();
-                (Some(group), CgroupEntry::Group { group: seat.describe(), born, takes_off_sockets: false })
+                (Some(group), CgroupEntry::Group { group: location.describe(), born, takes_off_sockets: false })
             }
             Err(error) => {
                 let reason = format!("no control group could be created: {error}");

@@ -1,6 +1,6 @@
 //! Implements the daemon's side of sandboxes without namespaces: for a kernel that refuses them and a caller who has
 //! explicitly accepted fewer controls. Layers are stored in a private directory of the host, and each attempt runs in
-//! a copy of the tree. The helper's side is in `helper/plain.rs`.
+//! a copy of the tree. The helper's side is in `helper/no_namespaces.rs`.
 //!
 //! The directory is locked (`flock`) as long as its owner lives. The kernel releases the lock however the owner ends,
 //! so that the next run can recognise abandoned directories.

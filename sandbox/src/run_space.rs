@@ -231,7 +231,7 @@ impl RunSpace {
         entries.is_ok_and(|mut dir| dir.all(|entry| entry.is_ok_and(|entry| is_known(entry.file_name()))))
     }
 
-    /// Returns whether no layer was ever made in this run space, so that it is like a new one.
+    /// Returns whether no layer was ever made in this run space, so it is like a new one.
     pub fn is_pristine(&self) -> bool {
         self.0.next_layer_id.load(Ordering::Relaxed) == 0
     }

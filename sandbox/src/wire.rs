@@ -193,7 +193,7 @@ pub(crate) struct InitInstructions {
     /// The mounted tree.
     pub(crate) tree: MountedTree,
     /// `true` if the helper has nothing to do after the exit. PID 1 then reports the exit to the daemon itself.
-    pub(crate) tells_the_end: bool,
+    pub(crate) reports_exit: bool,
     /// The fingerprint of the scratch directories before the first command; `None` if the sandbox serves one command
     /// only.
     pub(crate) traces: Option<ScratchFingerprint>,

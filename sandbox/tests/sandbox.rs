@@ -47,7 +47,7 @@ const CHECKS: &[SandboxTestCase] = checks![
     batches::outputs_keep_the_order_of_batches;
     batches::worst_batch_decides;
     batches::failure_of_a_batch_outweighs_a_higher_code_that_passes;
-    batches::missing_program_of_a_batch_is_no_result;
+    batches::missing_program_of_a_batch_is_not_a_result;
     stores_writes_in_layer;
     next_step_sees_layer;
     isolates_concurrent_attempts;
@@ -121,7 +121,7 @@ const CHECKS: &[SandboxTestCase] = checks![
     reuse::refuses_signals_to_pid_1: Landlock, MountNamespace;
     reuse::does_not_reuse_sandbox_with_missing_control: MountNamespace;
     reuse::does_not_reuse_sandbox_if_reuse_is_off: MountNamespace;
-    reuse::cache_content_is_no_leftover: MountNamespace;
+    reuse::cache_content_is_not_a_leftover: MountNamespace;
     reuse::uses_another_sandbox_for_other_layers: MountNamespace;
     reuse::terminates_and_kills_later_command: MountNamespace;
     reuse::replaces_sandbox_that_died_while_waiting: MountNamespace;

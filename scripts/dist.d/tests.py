@@ -69,7 +69,7 @@ class PackagesTest(TemporaryDirectoryCase):
         return {path.name: path.read_bytes() for path in to.iterdir()}
 
     def test_packages_depend_only_on_content_and_date(self) -> None:
-        """A second packaging in another place, with other modes and dates of the files, gives the same bytes."""
+        """A second packaging in a different place, with different modes and dates of the files, gives the same bytes."""
         self.assertEqual(self.packages("one"), self.packages("two", 0o700))
 
     def test_archive_has_programs_in_one_directory(self) -> None:

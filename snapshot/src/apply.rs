@@ -174,9 +174,9 @@ fn check_preconditions(input: &ApplyInput<'_>, changes: &PendingChanges<'_>) -> 
             doubtful.extend(unexpected_below(input, path, &mut seen)?);
         }
     }
-    let asked: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
-    let covered = input.view.are_covered(&asked, input.ignored)?;
-    let (covered, others): (Vec<_>, Vec<_>) = asked.iter().zip(covered).partition(|(_, covered)| *covered);
+    let queried: Vec<&[u8]> = doubtful.iter().map(Vec::as_slice).collect();
+    let covered = input.view.are_covered(&queried, input.ignored)?;
+    let (covered, others): (Vec<_>, Vec<_>) = queried.iter().zip(covered).partition(|(_, covered)| *covered);
     if !covered.is_empty() {
         return Err(ApplyError::Conflict { paths: covered.iter().map(|(path, _)| display_path(path)).collect() });
     }

@@ -259,11 +259,12 @@ fn retain_protected(
     input: &DriftInput<'_>,
     found: BTreeMap<Vec<u8>, BeforeAndAfter>,
 ) -> Result<BTreeMap<Vec<u8>, BeforeAndAfter>, DriftError> {
-    let asked: Vec<&[u8]> = match input.mode {
+    let queried: Vec<&[u8]> = match input.mode {
         ReadOnly::Tracked => found.keys().map(Vec::as_slice).filter(|path| !is_in_own_git_dir(path)).collect(),
         ReadOnly::Off | ReadOnly::Strict => Vec::new(),
     };
-    let (in_nested, others): (Vec<&[u8]>, Vec<&[u8]>) = asked.into_iter().partition(|path| paths::is_in_git_dir(path));
+    let (in_nested, others): (Vec<&[u8]>, Vec<&[u8]>) =
+        queried.into_iter().partition(|path| paths::is_in_git_dir(path));
     let covered = input.view.are_covered(&others, input.ignored)?;
     let nested = input.ignored.are_ignored(&in_nested)?.into_iter().map(|ignored| !ignored);
     let answers: BTreeMap<Vec<u8>, bool> = others

@@ -1,8 +1,8 @@
 //! Keeps a private copy of a tree equal to its snapshot.
 //!
 //! A mirror is a directory that only this program can access. [`Mirror::update`] copies the files whose content the
-//! mirror lacks, and hashes the bytes that it writes. The mirror therefore never contains other content than the
-//! snapshot names: a concurrent write to the source can only cause a mismatch, after which the caller takes a new
+//! mirror lacks, and hashes the bytes that it writes. The mirror therefore never contains content other than that of
+//! the snapshot: a concurrent write to the source can only cause a mismatch, after which the caller takes a new
 //! snapshot.
 //!
 //! ```text

@@ -48,7 +48,7 @@ impl SnapshotStore {
         Self { helper, racy_window: RacyWindow::default(), files, recent: kept }
     }
 
-    /// Returns the store with another settling time, for trees whose files no process maps.
+    /// Returns the store with a different settling time, for trees whose files no process maps.
     pub fn with_racy_window(self, settling: RacyWindow) -> Self {
         Self { racy_window: settling, ..self }
     }

@@ -130,16 +130,16 @@ impl TreeView {
     ///
     /// # Errors
     /// The git helper could not report which paths are ignored.
-    pub(crate) fn are_covered(&self, asked: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
+    pub(crate) fn are_covered(&self, queried: &[&[u8]], ignored: &IgnoreQuery) -> Result<Vec<bool>, GitError> {
         let never = |path: &[u8]| is_evidence_path(path) || paths::is_in_git_dir(path);
         // A tracked file that is missing is not part of the tree, but would be covered if it existed.
         let known = |path: &[u8]| {
             self.base.entries.would_cover(path) || self.touched.get(path).is_some_and(|touched| touched.covered)
         };
-        let open: Vec<&[u8]> = asked.iter().copied().filter(|path| !never(path) && !known(path)).collect();
+        let open: Vec<&[u8]> = queried.iter().copied().filter(|path| !never(path) && !known(path)).collect();
         let mut answers = ignored.are_ignored(&open)?.into_iter();
         let mut decide = |path: &[u8]| !never(path) && (known(path) || !answers.next().unwrap_or(false));
-        Ok(asked.iter().map(|path| decide(path)).collect())
+        Ok(queried.iter().map(|path| decide(path)).collect())
     }
 
     /// Checks whether a covered or tracked entry exists at or below `path`, or existed earlier in this run.

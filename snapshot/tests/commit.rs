@@ -221,22 +221,22 @@ fn reads_content_without_copy() {
     let paths = ["spec/verification.yaml", "absent", "spec", "run.sh/x", "absent/x", ""];
     let paths = paths.map(|path| RepoPath(path.as_bytes().to_vec()));
     let content = |identity| helper().content(&repo.top, &(&commit).into(), paths.to_vec(), identity);
-    let told = content(true).unwrap_or_else(|error| panic!("{error}"));
+    let described = content(true).unwrap_or_else(|error| panic!("{error}"));
     let texts = content(false).expect("texts");
-    assert_eq!((texts.snapshot, &texts.texts), (None, &told.texts), "the identity was not requested");
-    assert_eq!(told.tree, None, "the tree contains evidence, which its identity does not cover");
+    assert_eq!((texts.snapshot, &texts.texts), (None, &described.texts), "the identity was not requested");
+    assert_eq!(described.tree, None, "the tree contains evidence, which its identity does not cover");
     repo.git(&["rm", "-r", "-q", "changes"]);
     repo.git(&["commit", "-q", "-m", "no artifacts"]);
     let later = repo.git(&["rev-parse", "HEAD"]);
     let later = helper().content(&repo.top, &(&later).into(), Vec::new(), false).expect("content");
     assert_eq!(later.tree, Some(repo.git(&["rev-parse", "HEAD^{tree}"])));
-    assert_eq!(told.snapshot.as_ref(), Some(&copied.snapshot.id));
-    assert_eq!(told.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
-    assert_eq!(told.texts, [Some("version: 1\n".to_owned()), None, None, None, None, None]);
+    assert_eq!(described.snapshot.as_ref(), Some(&copied.snapshot.id));
+    assert_eq!(described.snapshot, Some(Snapshot::take(&place.tree(), &helper()).expect("a tree").id));
+    assert_eq!(described.texts, [Some("version: 1\n".to_owned()), None, None, None, None, None]);
     let paths = ["README.md", "run.sh", "absent", "spec"].map(|path| RepoPath(path.as_bytes().to_vec()));
     let files = helper().files(&repo.top, &(&commit).into(), paths.to_vec()).expect("reads files of the commit");
-    let told: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();
-    assert_eq!(told, [Some(false), Some(true), None, None]);
+    let described: Vec<Option<bool>> = files.iter().map(|file| file.as_ref().map(|file| file.executable)).collect();
+    assert_eq!(described, [Some(false), Some(true), None, None]);
 }
 
 fn git_works_in_copy() {

@@ -91,8 +91,8 @@ fn supports_linked_sha256_worktree() {
     assert_eq!((snapshot.git.branch.as_deref(), snapshot.git.dirty), (Some("side"), Some(true)));
     assert_eq!(snapshot.git.tree, Ok(git_write_tree(&place).expect("writes a tree")));
     assert_eq!(snapshot.entries.paths().collect::<BTreeSet<_>>(), covered_by_git(&place, b""));
-    let asked = proctor_git::helper::IgnoreQuery::new(helper, &place);
-    assert_eq!(asked.are_ignored(&[b"new.log", b"new", b"d/.git/x.log"]).expect("answers"), [true, false, false]);
+    let query = proctor_git::helper::IgnoreQuery::new(helper, &place);
+    assert_eq!(query.are_ignored(&[b"new.log", b"new", b"d/.git/x.log"]).expect("answers"), [true, false, false]);
 }
 
 fn reports_unreachable_attributes_file() {
@@ -116,13 +116,13 @@ fn take(repo: &FixtureRepo) -> Result<Snapshot, SnapshotError> {
 #[track_caller]
 fn compare_with_git(generated: GeneratedRepository) {
     let GeneratedRepository { seed, repo, log } = generated;
-    let told = || format!("seed {seed} in {}\n{}", repo.top.display(), log.join("\n"));
-    let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}\n{}", told()));
+    let context = || format!("seed {seed} in {}\n{}", repo.top.display(), log.join("\n"));
+    let snapshot = take(&repo).unwrap_or_else(|error| panic!("{error}\n{}", context()));
     match repo.try_worktree_tree() {
-        Ok(tree) => assert_eq!(snapshot.git.tree, Ok(tree), "{}", told()),
-        Err(why) => assert!(snapshot.git.tree.is_err(), "git refuses: {why}; {:?}\n{}", snapshot.git.tree, told()),
+        Ok(tree) => assert_eq!(snapshot.git.tree, Ok(tree), "{}", context()),
+        Err(why) => assert!(snapshot.git.tree.is_err(), "git refuses: {why}; {:?}\n{}", snapshot.git.tree, context()),
     }
-    assert_eq!(snapshot.git.dirty, is_dirty_by_git(&repo.top), "{}", told());
+    assert_eq!(snapshot.git.dirty, is_dirty_by_git(&repo.top), "{}", context());
     let expected = covered_by_git(&repo.top, b"");
     let found: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
     let shown = |paths: Vec<&Vec<u8>>| paths.into_iter().map(|path| display_path(path)).collect::<Vec<_>>();
@@ -130,7 +130,7 @@ fn compare_with_git(generated: GeneratedRepository) {
     let (more, less) = (shown(more.collect()), shown(less.collect()));
     // Git lists only untracked files that it can add, so special files are excluded.
     let more: Vec<_> = more.into_iter().filter(|path| !repo.is_special(path)).collect();
-    assert!(more.is_empty() && less.is_empty(), "unexpected paths {more:?}, missing paths {less:?}\n{}", told());
+    assert!(more.is_empty() && less.is_empty(), "unexpected paths {more:?}, missing paths {less:?}\n{}", context());
 }
 
 /// Checks whether git reports a difference from HEAD, in the repository at `top` or in a repository inside it.

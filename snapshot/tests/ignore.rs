@@ -60,16 +60,16 @@ fn generated_rules_match_git(case: u64) {
 /// Compares the covered paths, and the answers about paths that may be missing, with git and libgit2.
 #[track_caller]
 fn compare_with_git(generated: &GeneratedRules) {
-    let GeneratedRules { repo, log, queried: asked, libgit2_is_comparable } = generated;
-    let told = || format!("in {}\n{}", repo.top.display(), log.join("\n"));
-    let snapshot = repo.take().unwrap_or_else(|error| panic!("{error}\n{}", told()));
+    let GeneratedRules { repo, log, queried, libgit2_is_comparable } = generated;
+    let context = || format!("in {}\n{}", repo.top.display(), log.join("\n"));
+    let snapshot = repo.take().unwrap_or_else(|error| panic!("{error}\n{}", context()));
     let covered: BTreeSet<Vec<u8>> = snapshot.entries.paths().collect();
     let by_git = covered_by_git(&repo.top, b"");
     let shown = |paths: &[&Vec<u8>]| paths.iter().map(|path| display_path(path)).collect::<Vec<_>>();
     let hidden: Vec<_> = by_git.difference(&covered).collect();
-    assert!(hidden.is_empty(), "git would add {:?}\n{}", shown(&hidden), told());
+    assert!(hidden.is_empty(), "git would add {:?}\n{}", shown(&hidden), context());
     let more = covered.difference(&by_git).filter(|_| *libgit2_is_comparable);
-    // With `core.ignoreCase`, git does not list a file that is tracked with another case.
+    // With `core.ignoreCase`, git does not list a file that is tracked with different case.
     let tracked = git_output(&repo.top, &["ls-files", "-z"]);
     let is_known = |path: &[u8]| tracked.split(|byte| *byte == 0).any(|file| file.eq_ignore_ascii_case(path));
     // If only libgit2 shows a repository, git does not list the files in it.
@@ -79,12 +79,12 @@ fn compare_with_git(generated: &GeneratedRules) {
     };
     let more = more.filter(|path| !is_known(path) && !is_unseen(path));
     let more: Vec<_> = more.filter(|path| libgit2_ignores(&repo.top, path)).collect();
-    assert!(more.is_empty(), "git and libgit2 ignore {:?}\n{}", shown(&more), told());
-    compare_query_answers(repo, asked, &told);
+    assert!(more.is_empty(), "git and libgit2 ignore {:?}\n{}", shown(&more), context());
+    compare_query_answers(repo, queried, &context);
 }
 
 /// Compares the answers about paths of the outermost repository, whether or not they exist.
-fn compare_query_answers(repo: &FixtureRepo, asked: &BTreeSet<Vec<u8>>, told: &dyn Fn() -> String) {
+fn compare_query_answers(repo: &FixtureRepo, queried: &BTreeSet<Vec<u8>>, context: &dyn Fn() -> String) {
     let tracked = git_output(&repo.top, &["ls-files", "-z"]);
     let tracked: Vec<&[u8]> = tracked.split(|byte| *byte == 0).collect();
     let is_plain = |path: &&[u8]| {
@@ -101,15 +101,15 @@ fn compare_query_answers(repo: &FixtureRepo, asked: &BTreeSet<Vec<u8>>, told: &d
             && !is_there
             && !place.ancestors().take_while(|above| *above != repo.top).any(is_other)
     };
-    let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).filter(is_plain).collect();
-    let input = repo.dir.path().join("asked");
-    write_file(&input, &asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
+    let queried: Vec<&[u8]> = queried.iter().map(Vec::as_slice).filter(is_plain).collect();
+    let input = repo.dir.path().join("queried");
+    write_file(&input, &queried.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<_>>());
     let script = format!("alias.ask=!git check-ignore -z --stdin < '{}' || test $? = 1", input.display());
     let printed = git_output(&repo.top, &["-c", &script, "ask"]);
     let by_git: BTreeSet<&[u8]> = printed.split(|byte| *byte == 0).collect();
-    let ours = repo.rules().are_ignored(&asked).unwrap_or_else(|error| panic!("{error}\n{}", told()));
-    for (path, ours) in asked.iter().zip(ours) {
-        assert!(by_git.contains(path) || !ours, "git does not ignore {}\n{}", display_path(path), told());
+    let ours = repo.rules().are_ignored(&queried).unwrap_or_else(|error| panic!("{error}\n{}", context()));
+    for (path, ours) in queried.iter().zip(ours) {
+        assert!(by_git.contains(path) || !ours, "git does not ignore {}\n{}", display_path(path), context());
     }
 }
 
@@ -140,8 +140,8 @@ fn lower_file_reincludes_paths() {
     repo.write("d/l.log", "x").write("a/.gitignore", "!keep\n").write("a/keep", "x");
     let snapshot = repo.snapshot();
     assert!(is_covered(&snapshot, "d/k.log") && is_covered(&snapshot, "a/keep") && !is_covered(&snapshot, "d/l.log"));
-    let asked: [&[u8]; 4] = [b"d/k.log", b"d/new.log", b"a/keep", b"a/new"];
-    assert_eq!(repo.rules().are_ignored(&asked).expect("answers"), [false, true, false, true]);
+    let queried: [&[u8]; 4] = [b"d/k.log", b"d/new.log", b"a/keep", b"a/new"];
+    assert_eq!(repo.rules().are_ignored(&queried).expect("answers"), [false, true, false, true]);
 }
 
 fn file_reincludes_paths_of_info_exclude() {
@@ -215,9 +215,9 @@ fn links_to_directories_match_git() {
             let libgit2_shows_link = pattern.contains("!lib64/");
             assert!(covered.is_superset(&by_git), "`{pattern}` in {file}");
             assert!(libgit2_shows_link || covered == by_git, "`{pattern}` in {file}: {covered:?}");
-            let asked: [&[u8]; 4] = [b".venv/lib64", b".venv/l2", b".venv/up", b".venv/lost"];
-            let ignored = repo.rules().are_ignored(&asked).expect("answers");
-            let is_covered = asked.map(|path| !covered.contains(path));
+            let queried: [&[u8]; 4] = [b".venv/lib64", b".venv/l2", b".venv/up", b".venv/lost"];
+            let ignored = repo.rules().are_ignored(&queried).expect("answers");
+            let is_covered = queried.map(|path| !covered.contains(path));
             assert_eq!(ignored, is_covered, "the query about links agrees: `{pattern}` in {file}");
         }
     }

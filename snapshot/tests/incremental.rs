@@ -79,7 +79,7 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
     ),
 ];
 
-/// Checks whether timestamps in this machine's temporary directory reveal every change, so that snapshots can be
+/// Checks whether timestamps in this machine's temporary directory reveal every change, so snapshots can be
 /// incremental.
 pub(crate) fn has_reliable_timestamps() -> bool {
     FixtureRepo::empty().snapshot().stats.method != SnapshotMethod::Rehash

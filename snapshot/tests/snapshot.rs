@@ -230,8 +230,8 @@ fn cannot_reinclude_below_ignored_directory() {
     let listed: BTreeSet<_> = listed.lines().map(str::to_owned).collect();
     assert_eq!(paths(&repo.snapshot()).into_iter().collect::<BTreeSet<_>>(), listed);
     let rules = repo.rules();
-    let asked: [&[u8]; 5] = [b"target/kept", b"out/kept", b"out/gone", b"target/x/.git/config", b"x/.git/config"];
-    assert_eq!(rules.are_ignored(&asked).expect("answers"), [true, false, true, true, false]);
+    let queried: [&[u8]; 5] = [b"target/kept", b"out/kept", b"out/gone", b"target/x/.git/config", b"x/.git/config"];
+    assert_eq!(rules.are_ignored(&queried).expect("answers"), [true, false, true, true, false]);
 }
 
 fn applies_excludes_of_repository() {

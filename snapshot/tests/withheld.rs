@@ -18,7 +18,7 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
     ("withheld: finds deletion of inputs", Requirement::Whiteouts, finds_deletion_of_inputs),
 ];
 
-/// Creates a repository in which `docs` has files that are no inputs.
+/// Creates a repository in which `docs` has files that are not inputs.
 fn repo_with_docs() -> FixtureRepo {
     let repo = FixtureRepo::small();
     repo.write("docs/a.md", "a\n").write("docs/deep/b.md", "b\n").commit();

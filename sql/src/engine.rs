@@ -275,7 +275,7 @@ pub trait SqlEngine {
     /// Returns the names of all functions, in lower case.
     fn functions(&self) -> &BTreeSet<String>;
 
-    /// Reports whether a function accesses nothing but its arguments, so that every request may call it.
+    /// Reports whether a function accesses nothing but its arguments, so every request may call it.
     fn is_harmless_function(&self, function: &str) -> bool;
 
     /// Reports whether every request may read this table, which is not part of the schema (a catalog, a table

@@ -49,7 +49,7 @@ pub enum ExternalError {
     /// The request cannot be run on this database.
     #[error("{0}")]
     Request(String),
-    /// The connection broke while the effects were being made lasting.
+    /// The connection broke while the effects were being committed.
     #[error("the connection broke during the commit, so the effects may have been kept or not: {0}")]
     CommitUnknown(String),
     /// The process with the drivers failed.
@@ -177,7 +177,7 @@ impl ExternalDatabase {
     fn unexpected(&self, answer: ExternalAnswer) -> ExternalError {
         match answer {
             ExternalAnswer::Failed(error) => error,
-            _ => self.process_error("it answered another request".to_owned()),
+            _ => self.process_error("it answered a different request".to_owned()),
         }
     }
 

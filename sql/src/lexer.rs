@@ -90,7 +90,7 @@ pub(crate) fn possible_names(text: &str, dialect: Dialect) -> BTreeSet<String> {
 #[derive(Debug, Default)]
 struct TriggerTracker {
     first: Vec<String>,
-    /// True if the last statement of a body has ended, so that END may follow.
+    /// True if the last statement of a body has ended, so END may follow.
     is_after_semicolon: bool,
     is_body_ended: bool,
 }

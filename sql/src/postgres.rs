@@ -254,7 +254,7 @@ fn result_columns(prepared: &Statement) -> Vec<SqlColumn> {
         .collect()
 }
 
-/// The server's report about a statement as the body of a function.
+/// The server's description of a statement, which it parsed as the body of a function.
 enum StatementTree {
     /// The resolved tree of a query or a change of rows.
     Tree(String),

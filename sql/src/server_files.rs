@@ -204,7 +204,7 @@ impl ServerLog {
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 if String::from_utf8_lossy(&line).contains(ready_words) {
-                    // Nobody waits for the later lines of this kind, after a crash of a process of the server.
+                    // The receiver is gone if the server prints this line again after a crash of one of its processes.
                     let _ = sender.send(());
                 }
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);

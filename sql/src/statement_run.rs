@@ -49,8 +49,8 @@ pub(crate) enum RunError {
     /// The time limit passed before the end of the transaction.
     #[error("it did not end within {0} ms")]
     Late(u64),
-    /// A statement does something else than the statement that was judged.
-    #[error("the engine reports other actions for the statement than when it was judged")]
+    /// A statement differs in its actions from the statement that was judged.
+    #[error("the engine now reports different actions for the statement than during its judgement")]
     OtherActions,
 }
 

@@ -14,7 +14,7 @@ use crate::worker_request::{Unanswered, WorkerRequest};
 /// The longest time that a worker may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The part of a message about a request that keeps its effects and got no answer.
-const UNKNOWN_EFFECTS: &str = "all of its changes were kept or none, and it is unknown which";
+const UNKNOWN_EFFECTS: &str = "either all of its changes were kept or none of them; it is unknown which";
 
 /// The client's end of a worker's socket.
 pub(crate) struct WorkerConnection(UnixStream);

@@ -236,7 +236,7 @@ impl WorkerPool {
             Ok(key) => key,
             Err((code, why)) => return request.unanswered(Unanswered::Failed(code, why)),
         };
-        // The worker sees the file at another path than the caller.
+        // The worker sees the file at a different path from the caller.
         let database = key.database.as_ref().map(|shown| shown.path_in_sandbox(&self.facts.path));
         let shown_request = database.map(|database| request.with_database(database.to_string_lossy().into_owned()));
         let request = shown_request.as_ref().unwrap_or(request);

@@ -469,8 +469,8 @@ fn effect(connection: &Connection, sql: &str, allow: &SqlAllow) -> Result<Vec<St
                 columns.iter().copied().filter(|column| !corpus::is_hidden(allow, table, column)).collect();
             if corpus::is_listed(allow, table) && !listed.is_empty() {
                 found.push((*table).to_owned());
-                let asked = format!("SELECT {} FROM {table}", listed.join(", "));
-                found.extend(rows(&asked).unwrap_or_default());
+                let query = format!("SELECT {} FROM {table}", listed.join(", "));
+                found.extend(rows(&query).unwrap_or_default());
             }
         }
         found
@@ -482,7 +482,7 @@ fn effect(connection: &Connection, sql: &str, allow: &SqlAllow) -> Result<Vec<St
 /// Returns the tables whose pages a program opens.
 fn opened_tables(connection: &Connection, sql: &str) -> BTreeSet<String> {
     let mut statement =
-        connection.prepare("SELECT rootpage, tbl_name FROM sqlite_master WHERE rootpage > 0").expect("asked");
+        connection.prepare("SELECT rootpage, tbl_name FROM sqlite_master WHERE rootpage > 0").expect("prepared");
     let roots: BTreeMap<i64, String> = statement
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
         .expect("rows")

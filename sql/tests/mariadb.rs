@@ -314,7 +314,7 @@ fn judges_writes(pool: &Pool) {
     pool.assert_codes(&write("ANALYZE FORMAT=JSON UPDATE orders SET paid = 1"), &[SqlCode::StatementRefused]);
     pool.assert_codes(&write("EXPLAIN DELETE FROM orders"), &[]);
     let touched = pool.judge(&write("INSERT INTO orders (id, customer_id) VALUES (100, 1), (101, 1)"));
-    let changed = touched.execution.as_ref().map(|execution| execution.touched[0].rows);
+    let changed = touched.execution.as_ref().map(|execution| execution.affected[0].rows);
     assert_eq!(changed, Some(2), "{touched:#?}");
 }
 
@@ -471,7 +471,7 @@ fn restores_the_database(pool: &Pool) {
     for table in ["fast", "orders"] {
         let judgement = pool.judge(&request(SqlPolicy::Write, &format!("DELETE FROM {table} WHERE id = 77")));
         let touched =
-            judgement.execution.as_ref().map(|execution| (execution.touched[0].rows, execution.touched[0].of));
+            judgement.execution.as_ref().map(|execution| (execution.affected[0].rows, execution.affected[0].of));
         assert_eq!(touched, Some((0, 8)), "{judgement:#?}");
     }
     pool.assert_codes(&request(SqlPolicy::Read, "SELECT id FROM extra"), &[SqlCode::UnknownTable]);

@@ -378,7 +378,7 @@ fn enforces_lists(pool: &Pool) {
     }
     names_that_differ_only_by_case_are_distinct(pool);
     raised_texts_are_hidden(pool);
-    // A refused statement leaves nothing that refuses the next one.
+    // A refused statement leaves nothing behind that would make the server refuse the next one.
     for sql in ["SELECT name FROM customers", "SELECT id FROM orders", "SELECT id FROM orders WHERE id = $1"] {
         let expected: &[SqlCode] = if sql.contains("customers") { &[SqlCode::TableRefused] } else { &[] };
         pool.assert_codes(&with_lists(SqlPolicy::Read, "orders", "", sql), expected);

@@ -149,7 +149,7 @@ fn leaves_database_file_unchanged() {
     let read = bench.judge(&of_file("SELECT a FROM t WHERE a > 1", SqlPolicy::Read));
     assert_eq!((read.verdict, read.execution.as_ref().map(|it| it.rows)), (SqlVerdict::Ok, Some(2)), "{read:?}");
     let write = bench.judge(&of_file("UPDATE t SET a = 9 WHERE a > 1", SqlPolicy::Write));
-    let touched = write.execution.as_ref().and_then(|it| it.touched.first()).map(|it| (it.rows, it.of));
+    let touched = write.execution.as_ref().and_then(|it| it.affected.first()).map(|it| (it.rows, it.of));
     assert_eq!((write.verdict, touched), (SqlVerdict::Ok, Some((2, 3))), "{write:?}");
     assert_eq!(std::fs::read(&file).expect("reads"), before, "not a byte has changed");
 }

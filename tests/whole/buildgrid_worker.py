@@ -36,11 +36,11 @@ from buildgrid.server.client.cas import download, upload
 POLL_SECONDS = 5
 # Time between two reports while all slots are in use, in seconds.
 REPORT_SECONDS = 0.5
-# Time between two connections to a server that is away, in seconds.
+# Time between two connections to a server that is unavailable, in seconds.
 RECONNECT_SECONDS = 0.1
 # Minimum size of a blob that the worker keeps for later actions, in bytes. Smaller ones come from the server each time.
 MIN_KEPT_BYTES = 1 << 20
-# Repetitions of a transfer from or to a server that is away.
+# Repetitions of a transfer from or to a server that is unavailable.
 RETRIES = {"retries": 10, "max_backoff": 1}
 # Errors after which the same session continues.
 TEMPORARY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)

@@ -130,7 +130,7 @@ impl TestEnvironment {
     pub(crate) fn start_through(&self, dir: &Path, wrapper: &[&str], arguments: &[&str]) -> RunningProcess {
         let asks = |command: &&str| matches!(*command, "run" | "doctor" | "gate" | "exec");
         let asks = arguments.first().is_some_and(asks);
-        // A command with its own operator config cannot use the daemon, which has another config.
+        // A command with its own operator config cannot use the daemon, which has a different config.
         let is_own = arguments.first() == Some(&"exec") && arguments.contains(&"--config");
         let is_served = self.case_daemon.is_some() && asks && !is_own;
         let mut command = self.command_through(dir, if is_served { &[] } else { wrapper });
@@ -203,7 +203,7 @@ impl TestEnvironment {
         reasons.iter().copied().chain(missing_control).collect()
     }
 
-    /// Checks whether `proctor` runs as another user than the tests.
+    /// Checks whether `proctor` runs as a different user from the tests.
     pub(crate) fn changes_user(&self) -> bool {
         self.actor == Actor::Unprivileged && machine::is_root()
     }

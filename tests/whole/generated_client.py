@@ -43,9 +43,9 @@ def by_client():
     from made.client import Client
 
     client = Client(base_url=BASE, httpx_args={"transport": transport()}, timeout=httpx.Timeout(100))
-    asked = models.RunSubmission(repo=SCRIPT["repo"], profile="pr")
-    submitted = submit_run.sync(client=client, body=asked)
-    assert submitted.how in (models.How.QUEUED, models.How.JOINED), submitted
+    request = models.RunSubmission(repo=SCRIPT["repo"], profile="pr")
+    submitted = submit_run.sync(client=client, body=request)
+    assert submitted.how in (models.SubmissionOutcome.QUEUED, models.SubmissionOutcome.JOINED), submitted
     run = submitted.run.id
     while (seen := get_run.sync(run, client=client, wait="30s", after=0)).state != models.RunState.FINISHED or seen.more_events:
         pass
@@ -58,9 +58,9 @@ def by_client():
             assert not isinstance(document, models.Problem), (name, document)
     page = list_runs.sync(client=client, state=models.RunState.FINISHED)
     assert [listed.id for listed in page.runs] == [run], page
-    plan = resolve_plan.sync(client=client, body=models.PlanAsked(repo=SCRIPT["repo"], profile="pr"))
+    plan = resolve_plan.sync(client=client, body=models.PlanRequest(repo=SCRIPT["repo"], profile="pr"))
     assert plan.plan.profile == "pr", plan
-    gate = ask_gate.sync(client=client, body=models.GateAsked(repo=SCRIPT["repo"], profile="pr"))
+    gate = ask_gate.sync(client=client, body=models.GateQuery(repo=SCRIPT["repo"], profile="pr"))
     assert gate.pass_ is True, gate
     missing = get_run.sync("no-such-run", client=client)
     assert isinstance(missing, models.Problem) and missing.status == 404, missing
@@ -73,7 +73,7 @@ def by_models(run):
 
     with httpx.Client(transport=transport(), base_url=BASE) as plain:
         answer = plain.get(f"/v1/runs/{run}", params={"after": 0}).json()
-        seen = models.Watched.model_validate(answer)
+        seen = models.RunWithEvents.model_validate(answer)
         raw = plain.get(f"/v1/runs/{run}/evidence/{next(iter(answer['evidence']))}")
     assert raw.status_code == 200, raw.text
     assert seen.state is models.RunState.finished, seen.state

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use proctor_core::api::{Asked, LoggedEvent, LoggedRun, Problem, RunState, RunSubmission, RunView, Submitted};
+use proctor_core::api::{
+    LoggedEvent, LoggedRun, Problem, RecordedRequest, RunState, RunSubmission, RunView, SubmittedRun,
+};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{ChangesetId, IdempotencyKey, ProfileName, RunId};
 use proctor_core::spec::OperatorConfig;
@@ -48,9 +50,9 @@ pub(crate) fn run_submission(repo: &Repo<'_>) -> RunSubmission {
         max_tier: proctor_core::model::tier::Tier::TWO,
         sandbox: proctor_core::model::enforcement::SandboxMode::Strict,
         fail_fast: false,
-        changes: proctor_core::api::ChangesAsked::Applied,
+        changes: proctor_core::api::ChangeDelivery::Applied,
         reuse: proctor_core::api::Reuse::Never,
-        skills: proctor_core::api::SkillsAsked::All,
+        skills: proctor_core::api::SkillFilter::All,
         scope: Default::default(),
         no_caches: false,
         no_cache: false,
@@ -94,12 +96,12 @@ impl<'e> InProcessService<'e> {
     }
 
     /// Submits a run.
-    pub(crate) fn submit(&self, submission: RunSubmission) -> Submitted {
+    pub(crate) fn submit(&self, submission: RunSubmission) -> SubmittedRun {
         self.try_submit(submission, None).unwrap_or_else(|problem| panic!("{problem:#?}"))
     }
 
     /// Submits a run with an optional key, and returns a refusal as an error.
-    pub(crate) fn try_submit(&self, submission: RunSubmission, key: Option<&str>) -> Result<Submitted, Problem> {
+    pub(crate) fn try_submit(&self, submission: RunSubmission, key: Option<&str>) -> Result<SubmittedRun, Problem> {
         let key = key.map(|key| IdempotencyKey::new(key).expect("a key"));
         self.block_on(self.service.submit(self.caller, submission, key))
     }
@@ -235,6 +237,6 @@ fn assert_log_complete(log: &[Arc<LoggedEvent>]) {
 }
 
 /// Checks whether a recorded request is about the repository at `path`.
-pub(crate) fn is_for_repo(request: &Asked, path: &Path) -> bool {
+pub(crate) fn is_for_repo(request: &RecordedRequest, path: &Path) -> bool {
     Path::new(&request.repo) == path.canonicalize().expect("there")
 }

@@ -89,7 +89,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request; returns `None` for other bytes.
+    /// Parses a request; returns `None` for malformed bytes.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
         let (opcode, unique, node) = (u32_at(header, 4)?, u64_at(header, 8)?, u64_at(header, 16)?);

@@ -3,7 +3,7 @@
 
 use super::unreadable_answer::UnreadableAnswer;
 
-/// Words that start a statement, also of kinds that every policy refuses: the judgement refuses them, not the reader.
+/// Words that start a statement, including kinds that every policy refuses: the judgement refuses them, not the reader.
 const FIRST_WORDS: [&str; 48] = [
     "SELECT",
     "WITH",

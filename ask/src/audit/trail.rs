@@ -49,7 +49,7 @@ pub struct AskSummary {
     pub at: String,
     /// The question; missing if its record was removed.
     pub question: Option<String>,
-    /// The result; missing if the question has no end.
+    /// The result; missing if the question did not end.
     pub verdict: Option<String>,
     /// The number of records of the question.
     pub records: u64,

@@ -18,7 +18,7 @@ pub enum AuditProblem {
         /// The number of the record.
         seq: u64,
     },
-    /// The text of a record has another form, or contradicts its row.
+    /// The text of a record is malformed, or contradicts its row.
     #[error("record {seq} is malformed")]
     Malformed {
         /// The number of the record.
@@ -180,7 +180,8 @@ impl ChainReader {
 
     /// Ends the chain, and compares it with the head.
     pub(super) fn finish(mut self) -> AuditReport {
-        // The start must be the latest checkpoint: with an earlier one, records after it were removed as well.
+        // The chain must start at the latest checkpoint. If it starts at an earlier one, records between the two were
+        // removed without a checkpoint.
         if self.start != self.checkpoint {
             let seq = self.report.first;
             self.add_problem(AuditProblem::MissingStart { seq });

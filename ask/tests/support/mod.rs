@@ -93,7 +93,7 @@ impl Provider for ScriptedModel {
     }
 }
 
-/// The result of a loop with everything that it left.
+/// The answer of a loop, with its progress and its audit records.
 pub(crate) struct Outcome {
     pub(crate) answer: AskAnswer,
     pub(crate) steps: Vec<String>,

@@ -43,7 +43,7 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
     let mut without_daemon = proctor_command(&fixture, &["exec", "--no-daemon", "--state-dir", &state])?;
     let mut version = proctor_command(&fixture, &["--version"])?;
     wait_for_racy_window();
-    let [mut bwrap, mut asked, mut worked, mut started] = [const { Sample::new() }; 4];
+    let [mut bwrap, mut by_daemon, mut worked, mut started] = [const { Sample::new() }; 4];
     for round in 0..WARM_UP + runs {
         let took = [
             program::run_timed(&mut peer)?,
@@ -52,21 +52,21 @@ pub(crate) fn measure(bars: &mut LimitChecks) -> Result<()> {
             program::run_timed(&mut version)?,
         ];
         if round >= WARM_UP {
-            let samples = [&mut bwrap, &mut asked, &mut worked, &mut started];
+            let samples = [&mut bwrap, &mut by_daemon, &mut worked, &mut started];
             samples.into_iter().zip(took).for_each(|(sample, took)| sample.push(took));
         }
     }
     println!("{}", heading(&format!("{runs} rounds, {files} files, ms")));
     let rows = [
         ("bubblewrap", &bwrap),
-        ("proctor exec, by a daemon", &asked),
+        ("proctor exec, by a daemon", &by_daemon),
         ("proctor exec, without one", &worked),
         ("proctor --version", &started),
     ];
     for (name, sample) in rows {
         println!("{} {:>7.2} x bubblewrap", row(name, sample), ratio(sample.median(), bwrap.median()));
     }
-    bars.at_most("exec by a daemon to bubblewrap", ratio(asked.median(), bwrap.median()), MAX_WITH_DAEMON);
+    bars.at_most("exec by a daemon to bubblewrap", ratio(by_daemon.median(), bwrap.median()), MAX_WITH_DAEMON);
     bars.at_most("exec without a daemon to bubblewrap", ratio(worked.median(), bwrap.median()), MAX_WITHOUT_DAEMON);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::reuse::{ResultStats, ResultVerification};
 use proctor_core::text::humanize::size;
 use proctor_runner::{EngineError, GcExtent, StoreError, prune_results, result_stats, verify_results};
@@ -32,7 +32,7 @@ pub(crate) enum CacheRecord {
     /// The answer of `proctor cache verify`.
     Verified(ResultVerification),
     /// The answer of `proctor cache prune`.
-    Pruned(Freed),
+    Pruned(FreedItems),
 }
 
 /// Executes a command on the stored results of the caller's state directory. The exit code is 1 if `verify` finds a
@@ -159,9 +159,9 @@ mod tests {
 
     #[test]
     fn counts_removed_entries() {
-        let mut freed = Freed::default();
+        let mut freed = FreedItems::default();
         freed.add(4096);
         assert_eq!(render_plain(&CacheRecord::Pruned(freed)), "removed 1 entry, 4 KiB\n");
-        assert_eq!(render_plain(&CacheRecord::Pruned(Freed::default())), "removed 0 entries, 0 B\n");
+        assert_eq!(render_plain(&CacheRecord::Pruned(FreedItems::default())), "removed 0 entries, 0 B\n");
     }
 }

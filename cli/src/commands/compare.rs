@@ -85,7 +85,7 @@ async fn load_documents(named: &str, args: &CompareArgs, caller: &Caller) -> Res
         Err(error) => Err(CliError::Usage {
             message: format!("the documents of the run {run} are not stored here, and no daemon is available: {error}"),
             hint: format!(
-                "the documents may be in another state directory than `{}` (`--state-dir`)",
+                "the documents may be in a state directory other than `{}` (`--state-dir`)",
                 installation::show(&state)
             ),
         }),

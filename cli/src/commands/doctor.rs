@@ -39,7 +39,7 @@ pub(crate) struct DoctorRecord {
     /// True if a step can run here under the requested sandbox mode and the operator's config.
     pub ready: bool,
     /// The extent of the sandbox on this machine.
-    pub reach: Reach,
+    pub reach: SandboxLevel,
     /// The sandbox mode, which decides how missing controls are treated.
     pub sandbox: SandboxMode,
     /// True if the program runs as root.
@@ -73,7 +73,7 @@ pub(crate) struct DoctorRecord {
 /// The extent of the sandbox on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Reach {
+pub(crate) enum SandboxLevel {
     /// All controls.
     Full,
     /// All controls except control groups: limits apply to each process separately, and a monitor watches the totals.
@@ -85,7 +85,7 @@ pub(crate) enum Reach {
     Refused,
 }
 
-impl Reach {
+impl SandboxLevel {
     fn from_answer(report: &DoctorAnswer) -> Self {
         let missing: Vec<Control> = report.enforcement.missing().map(|(control, _)| control).collect();
         // A control that is missing from the report is unknown, so the machine cannot count as complete.
@@ -136,7 +136,7 @@ pub(crate) struct FindingRecord {
 /// is damaged.
 ///
 /// # Errors
-/// The trial itself could not be made.
+/// The trial could not be carried out.
 pub(crate) async fn doctor(args: &DoctorArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     if args.apparmor_profile {
         let helper = installation::helpers(caller)?.sandbox;
@@ -264,10 +264,10 @@ struct StepRequirements {
 
 fn build_record(answer: DoctorAnswer, requirements: &StepRequirements, repo: &Path) -> DoctorRecord {
     let (reach, missing) =
-        (Reach::from_answer(&answer), missing_control_findings(&answer.enforcement, &requirements.tolerated));
+        (SandboxLevel::from_answer(&answer), missing_control_findings(&answer.enforcement, &requirements.tolerated));
     let has_all = answer.enforcement.missing().all(|(control, _)| requirements.tolerated.contains(control));
     DoctorRecord {
-        ready: reach != Reach::Refused && has_all,
+        ready: reach != SandboxLevel::Refused && has_all,
         reach,
         sandbox: requirements.mode,
         control_groups: answer.control_groups,
@@ -332,9 +332,9 @@ fn render(record: &DoctorRecord) -> String {
 
 fn verdict_line(record: &DoctorRecord) -> String {
     let what = match (record.ready, record.reach) {
-        (true, Reach::Full) => "steps run here with every control enforced",
+        (true, SandboxLevel::Full) => "steps run here with every control enforced",
         (true, _) => "steps run here, and each record lists the missing controls",
-        (false, Reach::Refused) => "no step can run here",
+        (false, SandboxLevel::Refused) => "no step can run here",
         (false, _) => "no step can run here with the required controls; `--sandbox=best-effort` runs with fewer",
     };
     let word = if record.ready { paint(GOOD, "ready:") } else { paint(BAD, "not ready:") };
@@ -345,7 +345,7 @@ fn control_line(control: Control, state: &ControlState) -> String {
     let (style, word, why) = match state {
         ControlState::Enforced { mechanism } => (GOOD, "enforced", mechanism),
         ControlState::NotEnforced { reason, .. } => (BAD, "missing", reason),
-        ControlState::NotRequested { reason } => (DIM, "not asked", reason),
+        ControlState::NotRequested { reason } => (DIM, "not used", reason),
     };
     format!("{}  {:<18}  {}\n", paint(style, format!("{word:<9}")), control.as_str(), paint(DIM, escape_text(why)))
 }
@@ -423,11 +423,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_controls_determine_reach_and_readiness() {
-        let cases: [(&[Control], Reach, bool); 3] = [
-            (&[], Reach::Full, true),
-            (&[Control::Cgroup], Reach::FullWithoutCgroup, true),
-            (&[Control::Cgroup, Control::Landlock], Reach::Degraded, false),
+    fn missing_controls_determine_level_and_readiness() {
+        let cases: [(&[Control], SandboxLevel, bool); 3] = [
+            (&[], SandboxLevel::Full, true),
+            (&[Control::Cgroup], SandboxLevel::FullWithoutCgroup, true),
+            (&[Control::Cgroup, Control::Landlock], SandboxLevel::Degraded, false),
         ];
         for (missing, reach, ready) in cases {
             let strict = record_for(report_with_missing(missing), SandboxMode::Strict, Tolerated::default());
@@ -473,7 +473,7 @@ mod tests {
         let silent = DoctorReport { enforcement: Enforcement::default(), ..report_with_missing(&[]) };
         for report in [refused, silent] {
             let record = record_for(report, SandboxMode::BestEffort, Tolerated::all());
-            assert_eq!((record.reach, record.ready), (Reach::Refused, false));
+            assert_eq!((record.reach, record.ready), (SandboxLevel::Refused, false));
         }
     }
 }

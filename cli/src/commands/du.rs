@@ -29,7 +29,7 @@ pub(crate) struct DiskUsageRecord {
     pub kinds: Vec<KindUsage>,
 }
 
-/// Lists the used space. The code is 0, also if the state directory does not exist.
+/// Lists the used space. The code is 0 even if the state directory does not exist.
 ///
 /// # Errors
 /// The directory is not a state directory, or cannot be read.

@@ -217,7 +217,7 @@ async fn show_progress(
     let joined = loop {
         tokio::select! {
             joined = &mut task => break joined,
-            asked = interrupts.next() => match asked {
+            effect = interrupts.next() => match effect {
                 SignalEffect::Cancel(signal) => {
                     let line = format!("{signal}: ending the command; press Ctrl-C again to exit at once\n");
                     progress.print_above_rows(&line, |line| screen.err(line));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::GateAsked;
+use proctor_core::api::GateQuery;
 use proctor_core::decision::gate::{
     AgeLimits, GateAnswer, GateFinding, GateRequirements, GateRun, InputRequirement, MachineRequirement, MaxAge,
     UnattestedPolicy,
@@ -66,7 +66,7 @@ fn evaluate_in_process(
 }
 
 async fn evaluate_in_daemon(daemon: &ReachableDaemon, args: &GateArgs, repo: &Path) -> Result<GateAnswer, CliError> {
-    let request = GateAsked {
+    let request = GateQuery {
         repo: daemon::repo_utf8(repo)?,
         profile: args.profile.clone(),
         changeset_id: args.changeset.clone(),

@@ -1,7 +1,7 @@
 //! Implements `proctor gc`, which removes from the state directory everything beyond the bounds, or everything that
 //! can be recreated.
 
-use proctor_core::decision::gc::{Collected, Freed};
+use proctor_core::decision::gc::{FreedItems, RemovedItems};
 use proctor_core::text::humanize::size;
 use proctor_runner::{EngineError, GcExtent, collect_garbage};
 use schemars::JsonSchema;
@@ -24,7 +24,7 @@ pub(crate) struct GcRecord {
     /// The state directory.
     pub state_dir: String,
     /// The removed items of each kind.
-    pub freed: Collected,
+    pub freed: RemovedItems,
     /// The total number of freed bytes.
     pub bytes: u64,
 }
@@ -40,7 +40,7 @@ pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<
     let extent = if args.all { GcExtent::All } else { GcExtent::Excess };
     let freed = match state_dir.symlink_metadata() {
         // There has been no run yet.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Collected::default(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => RemovedItems::default(),
         _ => collect_garbage(&state_dir, &operator.daemon.retention, extent)
             .map_err(|error| engine_error(EngineError::Store(error)))?,
     };
@@ -59,7 +59,7 @@ fn render(record: &GcRecord) -> String {
     text
 }
 
-fn kind_line(kind: &str, freed: Freed) -> String {
+fn kind_line(kind: &str, freed: FreedItems) -> String {
     let in_use = match freed.in_use {
         0 => String::new(),
         held => paint(DIM, format!(" ({held} in use)")),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn shows_each_kind_and_the_sum() {
-        let mut freed = Collected::default();
+        let mut freed = RemovedItems::default();
         freed.copies.add(3 << 20);
         freed.copies.in_use = 2;
         freed.caches.add_bytes(1 << 20);

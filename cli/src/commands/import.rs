@@ -7,7 +7,7 @@ mod imported_spec_file;
 use std::path::Path;
 
 use proctor_core::adopt::import::{
-    self, Carried, ImportError, ImportRequest, Imported, Left, MergeError, Setting, Tool,
+    self, ImportError, ImportRequest, ImportResult, ImportedHook, MergeError, Setting, SkippedHook, Tool,
 };
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_USAGE;
@@ -36,7 +36,7 @@ pub(crate) struct ImportRecord {
     pub missing: Vec<String>,
     /// The result for each hook, and the spec.
     #[serde(flatten)]
-    pub imported: Imported,
+    pub imported: ImportResult,
 }
 
 /// Reads the configuration, and writes the resulting spec or prints it.
@@ -125,16 +125,16 @@ fn merge_error(error: &MergeError) -> CliError {
 /// Prints the human-readable result. If the spec is not written to a file, it goes to standard output and the rest to
 /// standard error.
 fn print_result(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
-    let Imported { carried, left, settings, spec, .. } = &record.imported;
+    let ImportResult { imported, skipped, settings, spec, .. } = &record.imported;
     let mut text = format!(
-        "{}: {}, {} carried over, {} not\n",
+        "{}: {}, {} imported, {} not\n",
         paint(STRONG, escape_line(&record.file)),
-        count(carried.len() + left.len(), "hook"),
-        carried.len(),
-        left.len()
+        count(imported.len() + skipped.len(), "hook"),
+        imported.len(),
+        skipped.len()
     );
-    text.extend(carried.iter().map(carried_lines));
-    text.extend(left.iter().map(skipped_lines));
+    text.extend(imported.iter().map(imported_lines));
+    text.extend(skipped.iter().map(skipped_lines));
     text.extend(settings.iter().map(setting_lines));
     if let Some(path) = &record.written {
         let profile = escape_line(args.profile.as_str());
@@ -163,23 +163,23 @@ fn print_result(record: &ImportRecord, args: &ImportArgs, screen: &mut Screen) {
     }
 }
 
-fn carried_lines(carried: &Carried) -> String {
-    let mut text = format!("  {} {}\n", paint(GOOD, "✓"), step_label(carried));
-    text.extend(carried.notes.iter().map(|note| format!("      {}\n", paint(DIM, escape_line(note)))));
+fn imported_lines(hook: &ImportedHook) -> String {
+    let mut text = format!("  {} {}\n", paint(GOOD, "✓"), step_label(hook));
+    text.extend(hook.notes.iter().map(|note| format!("      {}\n", paint(DIM, escape_line(note)))));
     text
 }
 
-/// Formats `black → pre-commit.black`, with the step if it has another name.
-fn step_label(carried: &Carried) -> String {
-    let name = escape_line(&carried.name);
-    let alone = carried.skill.ends_with(&format!(".{}", carried.step));
-    let step = if alone { String::new() } else { format!("/{}", carried.step) };
-    format!("{name} {}", paint(DIM, format!("→ {}{step}", carried.skill)))
+/// Formats `black → pre-commit.black`, with the step if its name differs.
+fn step_label(hook: &ImportedHook) -> String {
+    let name = escape_line(&hook.name);
+    let alone = hook.skill.ends_with(&format!(".{}", hook.step));
+    let step = if alone { String::new() } else { format!("/{}", hook.step) };
+    format!("{name} {}", paint(DIM, format!("→ {}{step}", hook.skill)))
 }
 
-fn skipped_lines(left: &Left) -> String {
-    let line_note = paint(DIM, format!("(line {})", left.line));
-    format!("  {} {} {line_note}\n      {}\n", paint(UNSURE, "–"), escape_line(&left.name), escape_line(&left.reason))
+fn skipped_lines(hook: &SkippedHook) -> String {
+    let line_note = paint(DIM, format!("(line {})", hook.line));
+    format!("  {} {} {line_note}\n      {}\n", paint(UNSURE, "–"), escape_line(&hook.name), escape_line(&hook.reason))
 }
 
 fn setting_lines(setting: &Setting) -> String {

@@ -82,7 +82,7 @@ async fn serve(serving: impl Future<Output = Result<(), StdioError>>, stop: Canc
     let served = loop {
         tokio::select! {
             served = &mut serving => break served,
-            asked = interrupts.next() => if asked == SignalEffect::ExitNow {
+            effect = interrupts.next() => if effect == SignalEffect::ExitNow {
                 exit_interrupted();
             },
         }

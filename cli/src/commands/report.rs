@@ -95,7 +95,7 @@ async fn write_report(
             hint: "wait for it with `proctor logs --follow`".to_owned(),
         });
     }
-    reports.set_repository(std::path::Path::new(&view.asked.repo), caller);
+    reports.set_repository(std::path::Path::new(&view.request.repo), caller);
     let log = fetch_log(&daemon.client, &run).await?;
     let (reported, json) = match started_run(&log) {
         Ok(record) => {

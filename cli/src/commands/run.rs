@@ -14,7 +14,7 @@ mod watch_loop;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proctor_core::api::{ChangesAsked, Reuse, RunSubmission, SkillsAsked};
+use proctor_core::api::{ChangeDelivery, Reuse, RunSubmission, SkillFilter};
 use proctor_core::decision::gate::{
     AgeLimits, GateRequirements, InputRequirement, MachineRequirement, UnattestedPolicy,
 };
@@ -306,9 +306,9 @@ impl CommandRuns<'_> {
             max_tier: self.args.max_tier,
             sandbox: self.args.sandbox.sandbox,
             fail_fast: self.args.fail_fast,
-            changes: if self.patch_target.is_some() { ChangesAsked::Patch } else { ChangesAsked::Applied },
+            changes: if self.patch_target.is_some() { ChangeDelivery::Patch } else { ChangeDelivery::Applied },
             reuse: self.reuse,
-            skills: if self.args.last_failed { SkillsAsked::NotPassed } else { SkillsAsked::All },
+            skills: if self.args.last_failed { SkillFilter::NotPassed } else { SkillFilter::All },
             scope: self.scope.clone(),
             no_caches: self.args.no_caches,
             no_cache: self.args.no_cache,
@@ -361,8 +361,8 @@ impl CommandRuns<'_> {
                     None => open = false,
                 },
                 joined = &mut task, if !open => break joined,
-                asked = self.interrupts.next() => {
-                    if asked == SignalEffect::ExitNow {
+                effect = self.interrupts.next() => {
+                    if effect == SignalEffect::ExitNow {
                         interrupt::exit_interrupted()
                     }
                 }

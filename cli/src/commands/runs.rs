@@ -73,7 +73,7 @@ impl From<Attestation> for RecordedRun {
     }
 }
 
-/// Lists the runs, newest first. The code is 0, also if there are none.
+/// Lists the runs, newest first. The code is 0 even if there are none.
 ///
 /// # Errors
 /// The state directory cannot be read, or the caller is in no repository and did not ask for all.

@@ -59,7 +59,7 @@ async fn poll_runs(daemon: &ReachableDaemon, view: &mut dyn RunListView, screen:
     Ok(())
 }
 
-/// A way to show runs.
+/// A display of runs that is updated in place or line by line.
 trait RunListView {
     /// Shows the current state of the runs, which are sorted newest first.
     fn update(&mut self, runs: &[RunSummary], screen: &mut Screen);

@@ -230,7 +230,7 @@ fn is_treated_as_absent(candidate: &SocketCandidate, refusal: &UnusableDaemonErr
     matches!(refusal, UnusableDaemonError::Client(error) if candidate.is_absent(error))
 }
 
-/// Checks whether this refusal is normal, so that this process does the work without a warning.
+/// Checks whether this refusal is normal, so this process does the work without a warning.
 fn is_expected_failure(candidate: &SocketCandidate, refusal: &UnusableDaemonError) -> bool {
     match (candidate.origin, refusal) {
         (SocketOrigin::Named, _) => false,

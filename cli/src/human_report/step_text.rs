@@ -144,8 +144,8 @@ fn check_hint(check: &CheckEvidence) -> Option<String> {
 }
 
 /// Renders the two streams, the one with errors first. For a failed step, each shows its errors and its end. If only
-/// one stream has an error, the other is reduced to its size if it is long. A line such as `make: *** …` is no such error:
-/// the reason can be in the other stream.
+/// one stream has an error, the other is reduced to its size if it is long. A line such as `make: *** …` does not count
+/// as such an error: the reason can be in the other stream.
 fn streams(step: &StepEvidence, command: &str, view: &ReportOptions<'_>) -> String {
     if step.outcome != Outcome::Failed {
         return stream_block("stderr", &step.stderr, view.layout) + &stream_block("stdout", &step.stdout, view.layout);

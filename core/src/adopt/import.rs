@@ -1,7 +1,7 @@
 //! Converts the configuration of another hook runner to a spec, and lists everything that has no equivalent.
 //!
-//! Each hook of the configuration is in exactly one of two lists: [`Imported::carried`], with the step that makes
-//! the same check, or [`Imported::left`], with the reason. This module opens no files.
+//! Each hook of the configuration is in exactly one of two lists: [`ImportResult::imported`], with the step that makes
+//! the same check, or [`ImportResult::skipped`], with the reason. This module opens no files.
 
 mod builtin_checks;
 mod check_mode;
@@ -18,7 +18,7 @@ mod rejection;
 mod shell_words;
 mod spec_yaml;
 
-pub use crate::adopt::import::import_result::{Carried, Left, Setting, Source, Tool};
+pub use crate::adopt::import::import_result::{ImportedHook, Setting, SkippedHook, Source, Tool};
 pub use crate::adopt::import::merge::{MergeError, merge};
 pub(crate) use crate::adopt::import::spec_yaml::files_field;
 
@@ -35,15 +35,15 @@ use pre_commit::ToolEnvironment;
 
 /// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Imported {
+pub struct ImportResult {
     /// The hook runner whose configuration was imported.
     pub source: Source,
     /// The text of the spec; `null` if no hook was imported.
     pub spec: Option<String>,
     /// The imported hooks, in their original order.
-    pub carried: Vec<Carried>,
+    pub imported: Vec<ImportedHook>,
     /// The hooks that were not imported, in their original order.
-    pub left: Vec<Left>,
+    pub skipped: Vec<SkippedHook>,
     /// Settings of the configuration outside of all hooks.
     pub settings: Vec<Setting>,
     /// The tools that the spec needs.
@@ -79,7 +79,7 @@ pub enum ImportError {
 ///
 /// # Errors
 /// The configuration is invalid, or the generated text is not a valid spec.
-pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, ImportError> {
+pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<ImportResult, ImportError> {
     let mut report = DiagnosticCollector::default();
     let root = yaml::parse_file(YamlFileKind::Foreign, bytes, &mut report);
     let read = root.as_ref().and_then(|root| match request.source {
@@ -95,16 +95,16 @@ pub fn import(bytes: &[u8], request: &ImportRequest<'_>) -> Result<Imported, Imp
     if let Some(text) = &spec {
         validate_generated_spec(text)?;
     }
-    let ImportDraft { carried, left, tools, .. } = draft;
+    let ImportDraft { imported, skipped, tools, .. } = draft;
     let tools = tools.into_values().flatten().collect();
-    Ok(Imported { source: request.source, spec, carried, left, settings, tools })
+    Ok(ImportResult { source: request.source, spec, imported, skipped, settings, tools })
 }
 
 /// A check that a hook of pre-commit makes in the environment of its project.
 pub(crate) struct HookCheck {
     /// The words of the command.
     pub cmd: Vec<String>,
-    /// The files that it checks; `None` if it runs in any case.
+    /// The files that it checks; `None` if it always runs.
     pub files: Option<FileRules>,
 }
 

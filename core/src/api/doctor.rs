@@ -217,8 +217,8 @@ mod tests {
         };
         let expected = "grpcs://cluster:1; steps run on workers, or here if that fails; workers are trusted";
         assert_eq!(check.phrase(), expected);
-        let away = RemoteExecutorCheck { problem: Some("it is away".to_owned()), ..check.clone() };
-        assert_eq!(away.phrase(), "grpcs://cluster:1; does not work: it is away");
+        let unavailable = RemoteExecutorCheck { problem: Some("it is unavailable".to_owned()), ..check.clone() };
+        assert_eq!(unavailable.phrase(), "grpcs://cluster:1; does not work: it is unavailable");
         let untrusted = RemoteExecutorCheck { trust_workers: false, mode: ExecutorMode::Remote, ..check };
         assert!(untrusted.phrase().ends_with("workers are not trusted, so no step passes"), "{}", untrusted.phrase());
     }
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(check.phrase(), "grpcs://cache:1; trusts e3b0c44298fc1c14; does not write");
         let writing = RemoteCacheCheck { signing_key: Some(key), trusted_keys: Vec::new(), ..check.clone() };
         assert_eq!(writing.phrase(), "grpcs://cache:1; no key is trusted; writes with key e3b0c44298fc1c14");
-        let away = RemoteCacheCheck { problem: Some("it is away".to_owned()), ..check };
-        assert_eq!(away.phrase(), "grpcs://cache:1; not used: it is away");
+        let unavailable = RemoteCacheCheck { problem: Some("it is unavailable".to_owned()), ..check };
+        assert_eq!(unavailable.phrase(), "grpcs://cache:1; not used: it is unavailable");
     }
 }

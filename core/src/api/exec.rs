@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn requires_repo_and_cmd_and_rejects_unknown_fields() {
         let read = |text: &str| serde_json::from_str::<ExecSubmission>(text);
-        let asked = read(r#"{"repo":"/r","cmd":["ls"]}"#).expect("reads");
+        let request = read(r#"{"repo":"/r","cmd":["ls"]}"#).expect("reads");
         assert_eq!(
-            (asked.sandbox, asked.no_spec, asked.limits),
+            (request.sandbox, request.no_spec, request.limits),
             (SandboxMode::Strict, false, LimitSettings::default())
         );
         for wrong in [

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::request::Asked;
+use super::request::RecordedRequest;
 use super::view::{LoggedEvent, RunState, RunSummary, RunView, StepView, all_passed_message};
 use crate::decision::rerun::Rerun;
 use crate::model::event::RunEvent;
@@ -17,7 +17,7 @@ use crate::record::run_reuse::count_steps;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedRun {
     id: RunId,
-    asked: Asked,
+    request: RecordedRequest,
     uid: u32,
     queued_at: String,
     seq: u64,
@@ -27,16 +27,16 @@ pub struct LoggedRun {
 
 impl LoggedRun {
     /// Creates a queued run without events from the data of its first event.
-    pub fn new_queued(id: RunId, at: String, asked: Asked, uid: u32) -> Self {
-        Self { id, asked, uid, last_logged_at: at.clone(), queued_at: at, seq: 0, record: RunRecord::default() }
+    pub fn new_queued(id: RunId, at: String, request: RecordedRequest, uid: u32) -> Self {
+        Self { id, request, uid, last_logged_at: at.clone(), queued_at: at, seq: 0, record: RunRecord::default() }
     }
 
     /// Reads a log; `None` if it does not start with the request.
     pub fn from_log<'a>(log: impl IntoIterator<Item = &'a LoggedEvent>) -> Option<Self> {
         let mut log = log.into_iter();
         let first = log.next()?;
-        let RunEvent::RunQueued { run_id, at, asked, uid, .. } = &first.event else { return None };
-        let mut run = Self::new_queued(run_id.clone(), at.clone(), asked.clone(), *uid);
+        let RunEvent::RunQueued { run_id, at, request, uid, .. } = &first.event else { return None };
+        let mut run = Self::new_queued(run_id.clone(), at.clone(), request.clone(), *uid);
         run.apply(first);
         log.for_each(|logged| run.apply(logged));
         Some(run)
@@ -60,8 +60,8 @@ impl LoggedRun {
     }
 
     /// Returns the request.
-    pub fn asked(&self) -> &Asked {
-        &self.asked
+    pub fn request(&self) -> &RecordedRequest {
+        &self.request
     }
 
     /// Returns the user ID of the caller.
@@ -141,7 +141,7 @@ impl LoggedRun {
             exit_code: finished.map(|finished| finished.exit_code),
             tier: finished.map(|finished| finished.tier),
             seq: self.seq,
-            asked: self.asked.clone(),
+            request: self.request.clone(),
             uid: self.uid,
             queued_at: self.queued_at.clone(),
             started_at: self.started_at().map(str::to_owned),

@@ -150,14 +150,14 @@ mod tests {
     #[test]
     fn request_and_response_schemas_of_a_type_are_equal() {
         let settings = SchemaSettings::draft2020_12;
-        let (mut sent, mut told) =
+        let (mut requests, mut responses) =
             (settings().for_deserialize().into_generator(), settings().for_serialize().into_generator());
         for outline in OperationDescription::ALL {
-            let _ = operation_object(outline, &mut sent, &mut told);
+            let _ = operation_object(outline, &mut requests, &mut responses);
         }
-        let told = told.take_definitions(true);
-        for (name, schema) in sent.take_definitions(true) {
-            assert!(told.get(&name).is_none_or(|other| *other == schema), "{name}: {schema:#}");
+        let responses = responses.take_definitions(true);
+        for (name, schema) in requests.take_definitions(true) {
+            assert!(responses.get(&name).is_none_or(|other| *other == schema), "{name}: {schema:#}");
         }
     }
 

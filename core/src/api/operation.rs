@@ -8,8 +8,8 @@ mod parameter_schemas;
 use schemars::{Schema, SchemaGenerator};
 
 use super::{
-    AskEvent, DoctorAnswer, ExecEvent, ExecSubmission, GateAsked, Health, PlanAnswer, PlanAsked, Readiness, RunPage,
-    RunState, RunSubmission, RunView, Submitted, Watched,
+    AskEvent, DoctorAnswer, ExecEvent, ExecSubmission, GateQuery, Health, PlanAnswer, PlanRequest, Readiness, RunPage,
+    RunState, RunSubmission, RunView, RunWithEvents, SubmittedRun,
 };
 use crate::decision::gate::GateAnswer;
 use crate::decision::verdict::Verdict;
@@ -153,15 +153,15 @@ impl OperationDescription {
                     schema_for::<IdempotencyKey>,
                     "The same key of the same user returns the same run, even after a restart of the daemon. A key has \
                      1 to 255 visible ASCII characters and no spaces; any other value results in 400, and a key that \
-                     was used for another request in 409.",
+                     was used for a different request in 409.",
                 ),
                 TRACEPARENT_PARAMETER,
                 TRACESTATE_PARAMETER,
             ],
             body: request_body::<RunSubmission>(),
             responses: &[
-                json_response::<Submitted>(202, "The run is queued or active; `Location` has its URL."),
-                json_response::<Submitted>(200, "An earlier run is the answer; `Location` has its URL."),
+                json_response::<SubmittedRun>(202, "The run is queued or active; `Location` has its URL."),
+                json_response::<SubmittedRun>(200, "An earlier run is the answer; `Location` has its URL."),
             ],
         },
         Self {
@@ -205,7 +205,7 @@ impl OperationDescription {
                 ),
             ],
             body: None,
-            responses: &[json_response::<Watched>(200, "The current state of the run.")],
+            responses: &[json_response::<RunWithEvents>(200, "The current state of the run.")],
         },
         Self {
             operation: Operation::CancelRun,
@@ -415,7 +415,7 @@ impl OperationDescription {
             summary: "Validate a spec, and resolve a profile of it",
             description: "Nothing runs.",
             parameters: &[],
-            body: request_body::<PlanAsked>(),
+            body: request_body::<PlanRequest>(),
             responses: &[json_response::<PlanAnswer>(200, "The spec is valid.")],
         },
         Self {
@@ -426,7 +426,7 @@ impl OperationDescription {
             summary: "Check whether a tree is verified",
             description: "Runs nothing. `pass` contains the result.",
             parameters: &[],
-            body: request_body::<GateAsked>(),
+            body: request_body::<GateQuery>(),
             responses: &[json_response::<GateAnswer>(200, "The result, for a pass or a failure.")],
         },
         Self {

@@ -40,13 +40,13 @@ pub struct RunSubmission {
     pub fail_fast: bool,
     /// How to handle the changes that steps make.
     #[serde(default)]
-    pub changes: ChangesAsked,
+    pub changes: ChangeDelivery,
     /// Reuse of earlier results.
     #[serde(default)]
     pub reuse: Reuse,
     /// The skills of the profile to run.
-    #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
-    pub skills: SkillsAsked,
+    #[serde(default, skip_serializing_if = "SkillFilter::is_all")]
+    pub skills: SkillFilter,
     /// The steps and files to which the run is restricted. A restricted run does not count for the whole profile.
     #[serde(default, skip_serializing_if = "ScopeRequest::is_whole")]
     pub scope: ScopeRequest,
@@ -71,7 +71,7 @@ fn two() -> Tier {
 /// How to handle the changes that steps make.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ChangesAsked {
+pub enum ChangeDelivery {
     /// Changes of `read_only: off` steps are applied to the worktree, if the run verifies the worktree.
     #[default]
     Applied,
@@ -93,7 +93,7 @@ pub enum Reuse {
 /// The skills of the profile to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum SkillsAsked {
+pub enum SkillFilter {
     /// All skills.
     #[default]
     All,
@@ -103,7 +103,7 @@ pub enum SkillsAsked {
     NotPassed,
 }
 
-impl SkillsAsked {
+impl SkillFilter {
     /// Returns whether all skills run.
     pub fn is_all(&self) -> bool {
         *self == Self::All
@@ -112,7 +112,7 @@ impl SkillsAsked {
 
 /// A recorded request: the submission without the caller's environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Asked {
+pub struct RecordedRequest {
     /// Canonical path of the root of the repository's worktree; bytes that are not text are written as `\xNN`.
     pub repo: String,
     /// The profile.
@@ -130,10 +130,10 @@ pub struct Asked {
     /// If true, no further skill starts after the first skill that does not pass.
     pub fail_fast: bool,
     /// How to handle the changes that steps make.
-    pub changes: ChangesAsked,
+    pub changes: ChangeDelivery,
     /// The skills of the profile to run; all skills if absent.
-    #[serde(default, skip_serializing_if = "SkillsAsked::is_all")]
-    pub skills: SkillsAsked,
+    #[serde(default, skip_serializing_if = "SkillFilter::is_all")]
+    pub skills: SkillFilter,
     /// The steps and files to which the run is restricted; absent for a whole run.
     #[serde(default, skip_serializing_if = "ScopeRequest::is_whole")]
     pub scope: ScopeRequest,
@@ -145,7 +145,7 @@ pub struct Asked {
 /// The body of `POST /v1/plans`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PlanAsked {
+pub struct PlanRequest {
     /// Absolute path of the root of the repository's worktree.
     #[schemars(extend("pattern" = "^/"))]
     pub repo: String,
@@ -157,7 +157,7 @@ pub struct PlanAsked {
 /// The body of `POST /v1/gate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GateAsked {
+pub struct GateQuery {
     /// Absolute path of the root of the repository's worktree.
     #[schemars(extend("pattern" = "^/"))]
     pub repo: String,
@@ -201,9 +201,9 @@ impl RunSubmission {
             max_tier: two(),
             sandbox: SandboxMode::default(),
             fail_fast: false,
-            changes: ChangesAsked::default(),
+            changes: ChangeDelivery::default(),
             reuse: Reuse::default(),
-            skills: SkillsAsked::default(),
+            skills: SkillFilter::default(),
             scope: ScopeRequest::default(),
             no_caches: false,
             no_cache: false,
@@ -212,8 +212,8 @@ impl RunSubmission {
     }
 
     /// Returns the recorded form of the request; `repo` is the canonical path.
-    pub fn to_recorded(&self, repo: String) -> Asked {
-        Asked {
+    pub fn to_recorded(&self, repo: String) -> RecordedRequest {
+        RecordedRequest {
             repo,
             profile: self.profile.clone(),
             changeset_id: self.changeset_id.clone(),
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn requires_repo_and_profile_and_rejects_unknown_fields() {
-        let asked: RunSubmission = serde_json::from_str(r#"{"repo":"/r","profile":"pr"}"#).expect("reads");
-        assert_eq!(asked, RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")));
-        assert_eq!((asked.max_tier, asked.reuse, asked.env), (Tier::TWO, Reuse::Verified, None));
+        let submission: RunSubmission = serde_json::from_str(r#"{"repo":"/r","profile":"pr"}"#).expect("reads");
+        assert_eq!(submission, RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")));
+        assert_eq!((submission.max_tier, submission.reuse, submission.env), (Tier::TWO, Reuse::Verified, None));
         serde_json::from_str::<RunSubmission>(r#"{"repo":"/r","profile":"pr","profil":"x"}"#).expect_err("unknown");
         serde_json::from_str::<RunSubmission>(r#"{"repo":"/r","profile":"pr","changeset_id":"../x"}"#)
             .expect_err("bad");

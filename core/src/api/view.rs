@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
-use super::request::Asked;
+use super::request::RecordedRequest;
 use crate::decision::rerun::Rerun;
 use crate::decision::verdict::{InconclusiveDetail, Verdict};
 use crate::model::event::RunEvent;
@@ -105,7 +105,7 @@ pub struct RunView {
     pub seq: u64,
     /// The request.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub request: RecordedRequest,
     /// User ID of the caller.
     pub uid: u32,
     /// Time of the request, RFC 3339 in UTC.
@@ -262,7 +262,7 @@ impl StepView {
 }
 
 impl RunView {
-    /// Returns whether the run left out skills of its profile, so that it is not a result for the whole profile.
+    /// Returns whether the run left out skills of its profile, so it is not a result for the whole profile.
     pub fn is_partial(&self) -> bool {
         self.scope.is_some() || self.rerun.as_ref().is_some_and(Rerun::is_partial)
     }
@@ -278,7 +278,7 @@ impl RunView {
             reason: self.reason.clone(),
             exit_code: self.exit_code,
             tier: self.tier,
-            asked: self.asked.clone(),
+            request: self.request.clone(),
             uid: self.uid,
             queued_at: self.queued_at.clone(),
             started_at: self.started_at.clone(),
@@ -317,7 +317,7 @@ pub struct RunSummary {
     pub tier: Option<Tier>,
     /// The request.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub request: RecordedRequest,
     /// User ID of the caller.
     pub uid: u32,
     /// Time of the request, RFC 3339 in UTC.
@@ -350,9 +350,9 @@ pub struct RunPage {
 
 /// The response to `POST /v1/runs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Submitted {
+pub struct SubmittedRun {
     /// How the daemon answered the request.
-    pub how: How,
+    pub how: SubmissionOutcome,
     /// The run.
     pub run: RunView,
 }
@@ -360,7 +360,7 @@ pub struct Submitted {
 /// How the daemon answered a request for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum SubmissionOutcome {
     /// The daemon queued a new run.
     Queued,
     /// The same run was already queued or running.
@@ -373,7 +373,7 @@ pub enum How {
 
 /// The response to `GET /v1/runs/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Watched {
+pub struct RunWithEvents {
     /// The run.
     #[serde(flatten)]
     pub run: RunView,

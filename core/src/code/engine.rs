@@ -13,7 +13,7 @@ pub enum EngineCode {
     UnreadableSpec,
     /// The spec was edited while the run started.
     SpecChanged,
-    /// The plan is not the one that the caller expects.
+    /// The plan differs from the one that the caller expects.
     PlanChanged,
     /// The repository belongs to another user.
     NotTheOwner,
@@ -112,7 +112,7 @@ codes! { EngineCode;
         "$ git status";
     Git, 211, "engine::git",
         "Git cannot read the repository or the given revision.",
-        "A guess could verify another tree than the intended one.",
+        "A guess could verify the wrong tree.",
         "Read the `hint:` line; `git rev-parse` shows what a revision name resolves to.",
         "$ git rev-parse --verify HEAD~2^{commit}";
     Store, 212, "engine::store",
@@ -147,7 +147,7 @@ codes! { EngineCode;
         "$ proctor run";
     SessionSpent, 218, "engine::session_spent",
         "An earlier command of the session changed the session's tree.",
-        "The next command would run on another tree than the one that the session verified.",
+        "The next command would run on a different tree from the one that the session verified.",
         "Start a new session.",
         "$ proctor exec -- make check";
     Internal, 219, "engine::internal",
@@ -178,13 +178,13 @@ codes! { EngineCode;
         "$ git mv changes/009_x/verify/spec svc/spec";
     ChangesetBelowTop, 231, "engine::changeset_below_top",
         "A changeset was named, and the spec is in a subdirectory of the repository.",
-        "The tree covers every file in a subdirectory, also in its `changes/`. The evidence of a run would change the \
+        "The tree covers every file in a subdirectory, including its `changes/`. The evidence of a run would change the \
          tree that the run verified.",
         "Omit the changeset, or verify it with the spec at the top of the repository.",
         "$ proctor run --changeset 009_x --repo \"$(git rev-parse --show-toplevel)\"";
     Scope, 223, "engine::scope",
         "The steps or files to which the run is restricted do not exist, or contradict each other.",
-        "A run that checks nothing, or something else than requested, would be misleading.",
+        "A run that checks nothing, or something other than what was requested, would be misleading.",
         "Use the names that `proctor plan` lists, and paths inside the repository.",
         "$ proctor run verify.tests/pytest\n$ proctor run --changed main";
     Watch, 224, "engine::watch",

@@ -30,7 +30,7 @@ codes! { GateCode;
         "Run the profile again.",
         "$ proctor run";
     OtherProfile, 306, "gate::other_profile",
-        "The last run used another profile.",
+        "The last run used a different profile.",
         "It executed other checks than the requested profile has.",
         "Run this profile.",
         "$ proctor run --profile release";
@@ -115,7 +115,7 @@ codes! { GateCode;
         "Run the profile again.",
         "$ proctor run";
     EvidenceForeign, 323, "gate::evidence_foreign",
-        "The evidence belongs to another run than the run that cites it.",
+        "The evidence belongs to a different run from the one that cites it.",
         "Parts of different runs do not prove one run.",
         "Run the profile again.",
         "$ proctor run";

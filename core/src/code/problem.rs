@@ -6,7 +6,7 @@ use crate::api::ProblemType;
 codes! { ProblemType;
     InvalidRequest, 501, "request::invalid",
         "The request is invalid: its body is not JSON, has an unknown field, or has an invalid value.",
-        "A guess could run something else than requested.",
+        "A guess could run something other than what was requested.",
         "Read the detail; `schemas/openapi.json` describes every request.",
         "$ curl --unix-socket $SOCK http://p/v1/runs -H 'Content-Type: application/json' \\\n    -d '{\"repo\": \"/home/a/project\", \"profile\": \"pr\"}'";
     Forbidden, 502, "request::forbidden",
@@ -16,7 +16,7 @@ codes! { ProblemType;
         "$ ls -ld /home/a/project";
     NotFound, 503, "request::not_found",
         "The requested run, step, document or path does not exist.",
-        "An answer about another item would be wrong.",
+        "Proctor does not answer a request for a missing item with a different one.",
         "List the available ones.",
         "$ proctor status --all";
     MethodNotAllowed, 504, "request::method_not_allowed",
@@ -26,7 +26,7 @@ codes! { ProblemType;
         "$ curl --unix-socket $SOCK -X DELETE http://p/v1/runs/20260102T030405Z-1";
     NotAcceptable, 525, "request::not_acceptable",
         "The client accepts none of the media types that the answer can have.",
-        "The client could not interpret an answer in another format.",
+        "The client could not interpret an answer in a different format.",
         "Send the `Accept` header from the hint.",
         "Accept: application/json, text/event-stream";
     RequestTimeout, 505, "request::timeout",
@@ -35,7 +35,7 @@ codes! { ProblemType;
         "Send the request again without pauses.",
         "$ proctor run --daemon";
     Conflict, 506, "request::conflict",
-        "The request conflicts with the current state: for instance, its idempotency key was used for another request.",
+        "The request conflicts with the current state: for instance, its idempotency key was used for a different request.",
         "The same key must mean the same request.",
         "Use a new key for a new request.",
         "Idempotency-Key: 5f6c2e";

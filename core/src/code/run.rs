@@ -5,7 +5,7 @@ use crate::decision::verdict::InconclusiveReason;
 
 codes! { InconclusiveReason;
     Toolchain, 401, "run::toolchain",
-        "A toolchain check failed: a tool is missing or has another version.",
+        "A toolchain check failed: a tool is missing or has the wrong version.",
         "Results from the wrong tool prove nothing about the tree, so no skill was started.",
         "Install the required tool, or ask the operator to make it visible to steps (`tool_mounts`).",
         "toolchains:\n  rust: { required: [{ cmd: [\"cargo\", \"--version\"], version: \">=1.80\" }] }";

@@ -51,7 +51,7 @@ codes! { SqlCode;
         "SELEC name FROM customers";
     OtherDialect, 608, "sql::other_dialect",
         "The statement uses the syntax of another engine.",
-        "This engine does not support the syntax, or gives it another meaning.",
+        "This engine does not support the syntax, or gives it a different meaning.",
         "Write it as the suggestion shows.",
         "SELECT * FROM t LIMIT 10, 20";
     TooDeep, 609, "sql::too_deep",

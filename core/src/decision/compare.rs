@@ -162,7 +162,7 @@ pub struct Difference {
     pub before: Option<String>,
     /// The value in the second run; `null` if it is missing there.
     pub after: Option<String>,
-    /// True if the value is measured, so that equal inputs need not reproduce it.
+    /// True if the value is measured, so equal inputs need not reproduce it.
     pub measured: bool,
 }
 

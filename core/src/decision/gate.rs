@@ -254,7 +254,7 @@ fn judge_execution_age(
     else {
         return;
     };
-    // Of a run that is itself too old, the finding exists already.
+    // A run that is itself too old already has a finding.
     let is_run_stale = parse_timestamp(&run.timestamp).is_some_and(|ended| now.saturating_sub(ended) > most);
     if !is_run_stale && now.saturating_sub(executed) > most {
         findings.stale_execution(oldest, now.saturating_sub(executed), most);

@@ -20,7 +20,7 @@ pub const OTHER: &str = "other";
 
 /// The number and size of removed items of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Freed {
+pub struct FreedItems {
     /// The number of removed items.
     pub number: u64,
     /// The freed disk space, in bytes. A file counts when its last link is removed.
@@ -29,7 +29,7 @@ pub struct Freed {
     pub in_use: u64,
 }
 
-impl Freed {
+impl FreedItems {
     /// Counts a removed item and its size.
     pub fn add(&mut self, bytes: u64) {
         self.number += 1;
@@ -44,22 +44,22 @@ impl Freed {
 
 /// The items that were removed from a state directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Collected {
+pub struct RemovedItems {
     /// Private copies of worktrees and commits.
-    pub copies: Freed,
+    pub copies: FreedItems,
     /// Caches of skills.
-    pub caches: Freed,
+    pub caches: FreedItems,
     /// Documents of runs without a changeset.
-    pub runs: Freed,
+    pub runs: FreedItems,
     /// Outputs of steps.
-    pub outputs: Freed,
+    pub outputs: FreedItems,
     /// Records of earlier runs, and files that killed processes left behind.
-    pub other: Freed,
+    pub other: FreedItems,
 }
 
-impl Collected {
+impl RemovedItems {
     /// Returns each kind with its name, in display order.
-    pub fn kinds(&self) -> [(&'static str, Freed); 5] {
+    pub fn kinds(&self) -> [(&'static str, FreedItems); 5] {
         let Self { copies, caches, runs, outputs, other } = *self;
         [(PRIVATE_COPIES, copies), (CACHES, caches), (RUNS, runs), (OUTPUTS, outputs), (OTHER, other)]
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn sums_the_bytes_of_all_kinds() {
-        let mut collected = Collected::default();
+        let mut collected = RemovedItems::default();
         collected.copies.add(3);
         collected.outputs.add(4);
         collected.other.add_bytes(5);

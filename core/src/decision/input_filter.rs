@@ -87,7 +87,7 @@ fn directories_above(glob: &str) -> Vec<String> {
     let mut globs = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         let above = parts[..index].join("/");
-        // An alternative can contain a separator, so that the depth of the directories is not known.
+        // An alternative can contain a separator, so the depth of the directories is not known.
         if *part == "**" || part.contains('/') {
             globs.push(if above.is_empty() { "**".to_owned() } else { format!("{above}/**") });
             break;

@@ -1,6 +1,6 @@
 //! Selects the skills of a plan for `--last-failed`, from the recorded outcomes of earlier runs. The plan lists the
-//! skills that are left out, so a partial run has another plan digest than a whole one. A request for the whole
-//! plan therefore never gets the result of a partial run.
+//! skills that are left out, so the plan digests of a partial and a whole run differ. A request for the whole plan
+//! therefore never gets the result of a partial run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,7 @@ pub(super) fn with_needs(plan: &Plan, wanted: &[SkillName]) -> BTreeSet<SkillNam
 }
 
 impl Rerun {
-    /// Returns whether skills of the profile were left out, so that the run does not verify the whole profile.
+    /// Returns whether skills of the profile were left out, so the run does not verify the whole profile.
     pub fn is_partial(&self) -> bool {
         !self.left_out.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Restricts a plan to selected skills and steps, and adds the steps that fix what checks report. Such a plan has
-//! another digest than the whole plan, so its results never answer a request for the whole plan.
+//! Restricts a plan to selected skills and steps, and adds the steps that fix what checks report. The digest of such a
+//! plan differs from that of the whole plan, so its results never answer a request for the whole plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 

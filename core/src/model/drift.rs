@@ -18,7 +18,7 @@ pub enum ChangeKind {
     Deleted,
     /// Only the executable bit differs.
     ModeChanged,
-    /// The path has another type, for example a link instead of a file.
+    /// The path has a different type, for example a link instead of a file.
     TypeChanged,
 }
 
@@ -179,9 +179,9 @@ pub fn ctime_detects_all_changes(f_type: u64) -> bool {
 }
 
 /// Returns whether the stamp of a file that steps only read shows a change of its content, some time after the change.
-/// Besides the file systems of [`ctime_detects_all_changes`], these are ZFS and bcachefs, which set the time when they
-/// write a page, overlayfs, with which containers show their programs, and [images](is_image_file_system), as long as the
-/// same image is mounted.
+/// In addition to the file systems of [`ctime_detects_all_changes`], these are ZFS and bcachefs, which set the time
+/// when they write a page, overlayfs, with which containers show their programs, and [images](is_image_file_system), as
+/// long as the same image is mounted.
 ///
 /// Not tmpfs: a write through a mapping never sets a time. Not network file systems and FUSE: the kernel does not
 /// notice a change by another machine or by the server until it asks for the attributes again.
@@ -193,8 +193,8 @@ pub fn stamp_detects_settled_changes(f_type: u64) -> bool {
     sets_times || is_image_file_system(f_type)
 }
 
-/// Returns whether a file system shows a read-only image, whose author chose the times of its files. Another image that is
-/// mounted later can have the same device, inodes, sizes and times with other content.
+/// Returns whether a file system shows a read-only image, whose author chose the times of its files. An image that is
+/// mounted later can have the same device, inodes, sizes and times, but different content.
 pub fn is_image_file_system(f_type: u64) -> bool {
     const SQUASHFS: u64 = 0x7371_7368;
     const EROFS: u64 = 0xE0F5_E1E2;

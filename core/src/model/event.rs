@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Asked, Problem};
+use crate::api::{Problem, RecordedRequest};
 use crate::decision::rerun::Rerun;
 use crate::decision::verdict::{InconclusiveReason, Verdict};
 use crate::model::enforcement::SandboxMode;
@@ -28,7 +28,8 @@ pub enum RunEvent {
         /// Time of the event, RFC 3339 in UTC.
         at: String,
         /// The request, without the caller's environment.
-        asked: Asked,
+        #[serde(alias = "asked")]
+        request: RecordedRequest,
         /// User ID of the caller.
         uid: u32,
         /// The sha256 of everything that determines which toolchains the run uses: the caller's home directory, `PATH`,

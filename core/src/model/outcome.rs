@@ -56,7 +56,7 @@ pub enum StartFault {
     Workdir,
     /// A file that the step checks is not among its `inputs`.
     NotAnInput,
-    /// The cluster did not execute the command, or its report does not count.
+    /// The cluster did not execute the command, or its report is not valid.
     Remote,
     /// An internal error of Proctor.
     Internal,

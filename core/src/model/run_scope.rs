@@ -42,8 +42,8 @@ pub enum FileScopeOrigin {
     Changed {
         /// The id of the commit.
         base: String,
-        /// The id of the commit that a forced push replaces; absent if there is none. The files that it had changed count
-        /// too.
+        /// The id of the commit that a forced push replaces; absent if there is none. The files that this commit
+        /// changed count, too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaced: Option<String>,
     },

@@ -254,7 +254,7 @@ impl NoTrace {
         Self::Changed { path: escape_output(path) }
     }
 
-    /// Returns whether the command ran on a view whose answers were not the host's, so that its result does not count.
+    /// Returns whether the command ran on a view whose answers were not the host's, so its result does not count.
     pub fn invalidates_result(&self) -> bool {
         matches!(self, Self::Failed { .. })
     }

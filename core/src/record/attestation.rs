@@ -37,8 +37,8 @@ pub struct Attestation {
     /// The contents of the status file, which include the sha256 of each evidence document.
     pub last_run: LastRun,
     /// The sha256 of the identities of the tools that the run found, as far as they are known; absent if they are
-    /// unknown, if they changed during the run, or if a step looked at the commits, the branches or the index, so that the
-    /// run answers no later request.
+    /// unknown, if they changed during the run, or if a step looked at the commits, the branches or the index; the run
+    /// then answers no later request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toolchain_env_sha256: Option<Sha256Hex>,
     /// The verified tree in git's terms; absent if it is unknown.

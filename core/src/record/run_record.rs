@@ -350,7 +350,7 @@ impl SkillRecord {
         }
     }
 
-    /// Returns whether the result of every step was reused, so that nothing of the skill was executed.
+    /// Returns whether the result of every step was reused, so nothing of the skill was executed.
     pub fn is_cached(&self) -> bool {
         !self.steps.is_empty() && self.steps.iter().all(StepEvidence::is_cached)
     }

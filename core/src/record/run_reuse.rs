@@ -160,8 +160,8 @@ mod tests {
         assert_eq!(remote.notice(), None);
         let refused = RemoteReuse { refused: 3, refusal: Some("not signed".to_owned()), ..remote.clone() };
         assert!(refused.phrase().ends_with("2 results stored, 3 refused: not signed"), "{}", refused.phrase());
-        let notice = RemoteReuse { problem: Some("it is away".to_owned()), ..remote }.notice();
-        assert!(notice.is_some_and(|notice| notice.ends_with("did not use it: it is away")));
+        let notice = RemoteReuse { problem: Some("it is unavailable".to_owned()), ..remote }.notice();
+        assert!(notice.is_some_and(|notice| notice.ends_with("did not use it: it is unavailable")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs for the tests of the formats: a recorded one, and variants of it with other results.
+//! Runs for the tests of the formats: a recorded one, and variants of it with different results.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) fn passed_step(name: &str) -> StepEvidence {
     step
 }
 
-/// Returns a step with another outcome and termination.
+/// Returns a step with a different outcome and termination.
 pub(super) fn step_with_end(name: &str, outcome: Outcome, termination: Termination) -> StepEvidence {
     let mut step = passed_step(name);
     (step.outcome, step.exit_code) = (outcome, termination.exit_code());

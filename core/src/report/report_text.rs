@@ -158,8 +158,8 @@ pub(super) fn path_to_uri(shown: &str) -> String {
 }
 
 /// Formats untrusted lines: escapes them like [`escape_output`], and breaks up commands of CI systems. GitHub
-/// interprets `::command` at the start of a line and `##[command]` anywhere, Azure `##vso[`, TeamCity
-/// `##teamcity[`. The arrow `:::` of compilers is no command.
+/// interprets `::command` at the start of a line and `##[command]` anywhere, Azure `##vso[`, TeamCity `##teamcity[`.
+/// The arrow `:::` of compilers is not a command.
 pub(super) fn neutralize_lines(text: &str) -> String {
     let escaped = escape_output(text.as_bytes());
     let one = |line: &str| {

@@ -10,7 +10,7 @@ pub fn escape_for_terminal(bytes: &[u8]) -> String {
 }
 
 /// Disables CI commands by escaping their second character. GitHub runs `::command` at the start of a line and
-/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`. The arrow `:::` of compilers is no command.
+/// `##[command]` anywhere in it, Azure `##vso[`, TeamCity `##teamcity[`. The arrow `:::` of compilers is not a command.
 fn disable_ci_commands(line: &str) -> String {
     let trimmed = line.trim_start();
     let line = match trimmed.strip_prefix("::") {

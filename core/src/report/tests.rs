@@ -355,7 +355,7 @@ fn find_injected_command(log: &str) -> Option<&str> {
         stopped |= command == "::stop-commands::t0ken";
         let ours =
             ["::error ", "::warning ", "::notice ", "::group::", "::endgroup::", "::stop-commands::t0ken", "::t0ken::"];
-        // No command begins with a colon, so `:::` is none.
+        // The name of a command does not begin with a colon, so `:::` is not a command.
         let may_be_command = command.starts_with("::") && !command.starts_with(":::");
         let is_command = may_be_command && !ours.iter().any(|word| command.starts_with(word));
         !was_stopped && is_command || line.contains("##[") || line.contains("##vso[")

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Number and size of the stored results of a state directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ResultStats {
-    /// Number of steps with stored results. A step with other settings or variables counts as another step.
+    /// Number of steps with stored results. A step with different settings or variables counts as a different step.
     pub steps: u64,
     /// Number of stored results.
     pub results: u64,

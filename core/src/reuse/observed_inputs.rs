@@ -116,7 +116,7 @@ impl ObservedInputs {
     /// Combines both parts of a trace with the content of the tree's paths.
     ///
     /// # Errors
-    /// There is not one content for each path of the tree.
+    /// The number of contents differs from the number of paths in the tree.
     pub fn new(tree: AccessTrace, contents: Vec<ContentPin>, host: AccessTrace) -> Result<Self, DamagedTrace> {
         if tree.entries().len() != contents.len() {
             return Err(DamagedTrace::CONTENTS);
@@ -180,8 +180,8 @@ impl ObservedInputs {
         Self::new(AccessTrace::new(entries)?, contents, self.host.clone())
     }
 
-    /// Returns the union of the inputs of two executions that had the same ones: no path has another state, content or
-    /// listing in the other execution.
+    /// Returns the union of the inputs of two executions. A path that both have must have the same state, content and
+    /// listing.
     ///
     /// # Errors
     /// Together they exceed the bounds of a trace, or a path differs.
@@ -312,7 +312,7 @@ impl ContentPin {
 /// Returns whether two executions can have seen a path in the same state.
 fn is_same_path(one: &AccessedPath, other: &AccessedPath) -> bool {
     let is_same_listing = one.listing.is_none() || other.listing.is_none() || one.listing == other.listing;
-    // If only one of them read the file, only its time of modification counts.
+    // If only one of them read the file, only its modification time counts.
     let less_read = if one.read { other } else { one };
     let more_read = if one.read { one } else { other };
     one.state == other.state && is_same_listing && has_same_stamp(less_read, more_read.stamp.as_ref())
@@ -320,7 +320,7 @@ fn is_same_path(one: &AccessedPath, other: &AccessedPath) -> bool {
 
 /// Adds another access to the same path.
 fn add_access(known: &mut AccessedPath, other: &AccessedPath) {
-    // Only the time of modification counts of a file that was not read, so that the rest of its stamp can be outdated.
+    // For a file that was not read, only the time of modification counts; the rest of its stamp may be outdated.
     if other.read && !known.read {
         known.stamp = other.stamp;
     }
@@ -358,11 +358,11 @@ fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInpu
             // The content counts even if the step only looked the file up: many programs, such as git and Python, conclude
             // from an unchanged time that the content is unchanged, and the time in a private copy follows the content.
             if found.sha256.to_raw() != sha256 {
-                return changed("has other content");
+                return changed("has different content");
             }
             let is_link = matches!(entry.state, PathState::Link { .. });
             let same_kind = is_link == (found.kind == EntryKind::Symlink) && found.executable == executable;
-            return if same_kind { None } else { changed("has another kind or mode") };
+            return if same_kind { None } else { changed("has a different kind or mode") };
         }
         (ContentPin::Covered { .. }, None) => return changed("no longer exists"),
         // A repository in the tree appears as a directory, so only a file or link is a change.
@@ -376,7 +376,7 @@ fn tree_change(entry: &AccessedPath, content: ContentPin, now: &impl CurrentInpu
         return changed(state_difference(entry, &state));
     }
     if let ContentPin::Git { sha256 } = content {
-        return if now.git_content(path) == Some(sha256) { None } else { changed("has other content") };
+        return if now.git_content(path) == Some(sha256) { None } else { changed("has different content") };
     }
     if content == ContentPin::None && !has_same_stamp(entry, stamp.as_ref()) {
         return changed("has changed");
@@ -411,7 +411,7 @@ fn state_difference(then: &AccessedPath, now: &PathState) -> &'static str {
     match (&then.state, now) {
         (PathState::Absent, _) => "now exists",
         (_, PathState::Absent) => "no longer exists",
-        _ => "has another kind, size, mode or owner",
+        _ => "has a different kind, size, mode or owner",
     }
 }
 

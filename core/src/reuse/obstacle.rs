@@ -45,7 +45,7 @@ pub enum ReuseObstacle {
     MissingControl,
     /// The run would send the step to workers that the operator does not trust.
     UntrustedWorkers,
-    /// The step requests no worker whose tools are known.
+    /// The step requests a worker whose tools are not known.
     UnpinnedWorker {
         /// The name of the property for a container image.
         property: String,

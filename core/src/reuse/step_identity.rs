@@ -92,9 +92,9 @@ pub enum MountedContent {
         origin: NeededPathOrigin,
         /// The digest of everything in it that a program can observe, except for owners and times.
         sha256: Sha256Hex,
-        /// The digest of the times of modification of its files. Some programs conclude from them that a file has not
-        /// changed, as Python does for a compiled module. `None` in the identity on other machines, where the same content
-        /// has other times.
+        /// The digest of the modification times of its files. Some programs infer from them that a file has not
+        /// changed, as Python does for a compiled module. `None` in the identity on other machines, where the same
+        /// content has other times.
         #[serde(skip_serializing_if = "Option::is_none")]
         modified_sha256: Option<Sha256Hex>,
         /// True if the step sees a copy, which has neither the hard links nor the extended attributes of the original.
@@ -199,7 +199,7 @@ impl StepIdentity<'_> {
         Sha256Hex::digest(&[secret, identity.as_slice()].concat())
     }
 
-    /// Returns the weak fingerprint of the step, which other machines compute, too. It depends on no secret, so that the
+    /// Returns the weak fingerprint of the step, which other machines compute, too. It depends on no secret, so the
     /// identity must not contain one.
     pub fn weak_fingerprint(&self) -> Sha256Hex {
         Sha256Hex::digest(&canonical::to_vec(&("proctor-weak", VERSION, self)))
@@ -221,7 +221,7 @@ pub enum MachineFact {
 }
 
 impl InheritedAttributes {
-    /// Returns the attributes without those that do not matter.
+    /// Returns the attributes without the ignored ones.
     #[must_use]
     pub fn without(mut self, ignored: &[MachineFact]) -> Self {
         if ignored.contains(&MachineFact::ResourceLimits) {
@@ -232,7 +232,7 @@ impl InheritedAttributes {
 }
 
 impl MachineFacts {
-    /// Returns the facts without those that do not matter. The architecture always matters.
+    /// Returns the facts without the ignored ones. The architecture is never ignored.
     #[must_use]
     pub fn without(mut self, ignored: &[MachineFact]) -> Self {
         for fact in ignored {
@@ -240,7 +240,7 @@ impl MachineFacts {
                 MachineFact::Kernel => self.kernel.clear(),
                 MachineFact::Processors => self.processors = 0,
                 MachineFact::ProcessorModel => self.processor_model.clear(),
-                // Not a fact of the machine alone.
+                // These are among the inherited attributes.
                 MachineFact::ResourceLimits => {}
             }
         }

@@ -112,7 +112,7 @@ impl StoredResult {
         self.images.dedup();
     }
 
-    /// Makes the result as old as `other`, if that is older.
+    /// Sets the age of the result to that of `other`, if `other` is older.
     pub fn keep_older_age(&mut self, other: &Self) {
         if other.executed_ms < self.executed_ms {
             self.executed_ms = other.executed_ms;

@@ -13,7 +13,7 @@ pub const MAX_LISTING_BYTES: usize = 4 << 20;
 const MAGIC: &[u8; 16] = b"proctor-tree-1\n\n";
 /// Bytes of an entry besides its path.
 const ENTRY_OVERHEAD: usize = 12;
-/// The bit of a digest that says that the entry is a directory.
+/// The bit of a digest that is set for a directory.
 const DIRECTORY: u64 = 1;
 
 /// The entries of a tree: all of them, or only directories near the top.
@@ -41,9 +41,9 @@ pub enum TreeDifference {
     Added(String),
     /// Only the first tree has the path.
     Removed(String),
-    /// Both trees have the path, with other content.
+    /// Both trees have the path, with different content.
     Changed(String),
-    /// An entry of this directory differs that the lists do not name.
+    /// An entry of this directory differs, but the lists do not contain it.
     Below(String),
 }
 
@@ -59,8 +59,8 @@ impl fmt::Display for TreeDifference {
 }
 
 impl TreeListing {
-    /// Creates the list of these entries. If there are too many, it has only directories, and the deepest levels of these are
-    /// left out until the others fit.
+    /// Creates the list of these entries. If there are too many, the list contains only directories, without the
+    /// deepest levels.
     pub fn new(entries: impl IntoIterator<Item = TreeEntry>) -> Self {
         let listed = |entry: TreeEntry| {
             let digest = short_digest(&entry);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_what_it_encodes_and_no_damage() {
+    fn round_trips_and_rejects_damage() {
         let list = listing(&[("a", "1"), ("src/", "1"), ("src/ü", "1")]);
         let encoded = list.encode();
         assert_eq!(TreeListing::decode(&encoded), Some(list));

@@ -1,5 +1,5 @@
-//! The inputs of a step that ran on a worker of a cluster. A worker reports nothing about what a step read, so that a
-//! result holds only while everything that the worker got is the same.
+//! The inputs of a step that ran on a worker of a cluster. A worker does not report what a step read, so a result is
+//! valid only while everything that the worker got is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,7 +59,7 @@ impl fmt::Display for WorkerChange {
         };
         match self {
             Self::Cluster => {
-                f.write_str("the cluster is another one (`endpoint` or `instance` of `[remote_executor]`)")
+                f.write_str("the cluster is a different one (`endpoint` or `instance` of `[remote_executor]`)")
             }
             Self::Platform => f.write_str("the properties of the worker have changed (`platform`, `container`)"),
             Self::Agent => f.write_str("the agent program has changed"),

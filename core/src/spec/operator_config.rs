@@ -363,7 +363,7 @@ impl OperatorConfig {
     }
 }
 
-/// Returns whether `asked` exceeds `most`.
+/// Returns whether `requested` exceeds `ceiling`.
 pub(super) fn exceeds(limit: Limit, ceiling: Limit) -> bool {
     limit.get_or_max() > ceiling.get_or_max() || limit == Limit::Unlimited && ceiling != Limit::Unlimited
 }

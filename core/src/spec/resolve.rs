@@ -357,7 +357,7 @@ impl<'a> Resolver<'a> {
         ceiling: Limit,
     ) -> u64 {
         let chosen = match requested {
-            Some(asked) => ValueWithOrigin { value: Limit::Max(asked.value), origin: asked.origin },
+            Some(requested) => ValueWithOrigin { value: Limit::Max(requested.value), origin: requested.origin },
             None => fallback,
         };
         self.within_ceiling(field, chosen, ceiling, show_count).get_or_max()

@@ -303,8 +303,9 @@ impl SqlStep {
         let text = |text: Option<&Spanned<SpecText>>| text.map(|text| text.value.0.clone());
         let built_in = SqlResourceLimits::default();
         let limits = self.limits.clone().unwrap_or_default();
-        let count = |asked: Option<Spanned<u64>>, built_in| asked.map_or(built_in, |asked| asked.value);
-        let size = |asked: Option<Spanned<ByteSize>>, built_in| asked.map_or(built_in, |asked| asked.value.0);
+        let count = |requested: Option<Spanned<u64>>, built_in| requested.map_or(built_in, |requested| requested.value);
+        let size =
+            |requested: Option<Spanned<ByteSize>>, built_in| requested.map_or(built_in, |requested| requested.value.0);
         SqlCheck {
             files: texts(self.files.as_ref().map(|files| &files.value)),
             query: text(self.query.as_ref()),

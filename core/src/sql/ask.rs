@@ -214,7 +214,7 @@ impl AttemptOutcome {
 /// The result of one call of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelCallOutcome {
-    /// The model gave a text. Its statement may still be wrong.
+    /// The model returned a text. Its statement may still be wrong.
     Answered,
     /// The answer is empty, or not in the format of the provider.
     Malformed,

@@ -95,7 +95,7 @@ pub struct StatementView {
 /// The data on which a statement was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Ground {
+pub enum ExecutionData {
     /// Rows generated from the schema.
     Scratch,
     /// The given database.
@@ -115,7 +115,7 @@ pub struct SqlColumn {
 
 /// The rows of a table that a write would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Touched {
+pub struct AffectedRows {
     /// The table.
     pub table: String,
     /// The number of rows that would change.
@@ -129,7 +129,7 @@ pub struct Touched {
 #[schemars(rename = "SqlExecution")]
 pub struct SqlExecution {
     /// The data on which the statement was run.
-    pub ground: Ground,
+    pub data: ExecutionData,
     /// The columns of the result.
     pub columns: Vec<SqlColumn>,
     /// The number of rows that were read from the result.
@@ -138,7 +138,7 @@ pub struct SqlExecution {
     pub truncated: bool,
     /// The rows that a write would change. The write was rolled back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub touched: Vec<Touched>,
+    pub affected: Vec<AffectedRows>,
 }
 
 /// Advice to retry with the feedback or not.

@@ -1,8 +1,8 @@
 //! Makes text from repositories and steps safe to display: on a terminal, in the log of a CI system, in a document.
 
 /// Returns whether a character can control a terminal, change the direction of text, break a line invisibly, or is no
-/// character at all, so that documents must not contain it.
-/// Newline and tab count as well; callers that allow them test for them first.
+/// character at all, so documents must not contain it. Newline and tab count as well; callers that allow them test for
+/// them first.
 pub fn affects_display(c: char) -> bool {
     c.is_control() || is_format_control(c)
 }

@@ -57,7 +57,7 @@ pub(super) fn recover_log(files: &HistoryFiles, run: &RunId, clock: Clock) -> Re
     }
 }
 
-/// Returns whether the process or the machine lacks a resource, so that the log may be intact.
+/// Returns whether the process or the machine lacks a resource, so the log may be intact.
 fn is_transient(error: &StoreError) -> bool {
     let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
     matches!(error, StoreError::Io { source, .. } if source.raw_os_error().is_some_and(|code| lacking.contains(&code)))
@@ -128,7 +128,7 @@ fn ending_events(run: &LoggedRun, tail: &LogTail) -> Vec<RunEvent> {
 /// Returns the final event of an inconclusive run.
 pub(crate) fn inconclusive_event(run: &LoggedRun, exit_code: u8, duration_ms: u64) -> RunEvent {
     // A started run may have executed anything that was allowed.
-    let tier = if run.started_at().is_some() { run.asked().max_tier } else { Tier::ONE };
+    let tier = if run.started_at().is_some() { run.request().max_tier } else { Tier::ONE };
     RunEvent::RunFinished {
         verdict: Verdict::Inconclusive,
         tier,

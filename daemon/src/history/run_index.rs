@@ -23,7 +23,7 @@ const INDEX_FILE: &str = "index.sqlite";
 const SQLITE_SIDE_FILES: [&str; 3] = ["index.sqlite-wal", "index.sqlite-shm", "index.sqlite-journal"];
 /// Application ID of our databases: `Proc`.
 const APPLICATION_ID: i32 = 0x5072_6f63;
-/// Version of the tables and of the JSON in `summary`. An index with another version is rebuilt.
+/// Version of the tables and of the JSON in `summary`. An index with a different version is rebuilt.
 const SCHEMA_VERSION: i32 = 1;
 /// Maximum number of stored keys; the oldest are removed.
 const MAX_KEYS: i64 = 1 << 16;
@@ -282,9 +282,9 @@ fn put(db: &Connection, run: &RunSummary, log_bytes: u64) -> rusqlite::Result<()
     db.prepare_cached(UPSERT_RUN)?.execute(params![
         run.id.as_str(),
         run.uid,
-        run.asked.repo,
-        run.asked.changeset_id.as_ref().map(|id| id.as_str()),
-        run.asked.profile.as_str(),
+        run.request.repo,
+        run.request.changeset_id.as_ref().map(|id| id.as_str()),
+        run.request.profile.as_str(),
         run.state.as_str(),
         run.verdict.map(|verdict| verdict.as_str()),
         run.queued_at,
@@ -335,7 +335,7 @@ where
     parse(row.get(column)?).map_err(conversion_error)
 }
 
-/// Returns whether the error means that the database is damaged, so that a new one would work.
+/// Returns whether the error means that the database is damaged, so a new one would work.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::FromSqlConversionFailure(..)

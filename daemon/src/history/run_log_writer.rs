@@ -24,7 +24,7 @@ use super::log_lines::{FirstLogLine, IdempotencyHashes, to_line, to_lines};
 use super::recovery::{inconclusive_event, log_events};
 use super::shared_history::{PendingEnd, SharedHistory, UNKNOWN_LOG_BYTES};
 
-/// Number of bytes reserved for the end of a run: a doubt and the final event.
+/// Number of bytes reserved for the end of a run: the reason and the final event.
 const RESERVED_END_BYTES: u64 = 16 << 10;
 /// Number of bytes allocated at a time; enough for the log of a small run.
 const ALLOCATION_BYTES: u64 = 32 << 10;
@@ -53,7 +53,7 @@ pub struct RunLogWriter {
 pub struct RecordedEnd {
     /// The run.
     pub view: RunView,
-    /// Events that end the run: the given one, or a doubt and an inconclusive end if the given one could not be
+    /// Events that end the run: the given one, or a reason and an inconclusive end if the given one could not be
     /// logged.
     pub events: Vec<Arc<LoggedEvent>>,
 }

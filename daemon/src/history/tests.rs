@@ -66,7 +66,7 @@ fn id(name: &str) -> RunId {
     RunId::new(name).expect("an id")
 }
 
-fn run_request(repo: &str, profile: &str, changeset: Option<&str>) -> Asked {
+fn run_request(repo: &str, profile: &str, changeset: Option<&str>) -> RecordedRequest {
     let changeset_id = changeset.map(|id| ChangesetId::new(id).expect("an id"));
     let profile = ProfileName::new(profile).expect("a name");
     RunSubmission { changeset_id, ..RunSubmission::new(repo.to_owned(), profile) }.to_recorded(repo.to_owned())

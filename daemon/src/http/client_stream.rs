@@ -41,10 +41,10 @@ struct HeadRead {
 }
 
 impl ClientStream {
-    pub(super) fn new(stream: QuietStream, seat: Arc<ConnectionState>, patience: Duration) -> Self {
+    pub(super) fn new(stream: QuietStream, state: Arc<ConnectionState>, patience: Duration) -> Self {
         Self {
             stream,
-            state: seat,
+            state,
             write_timeout: patience,
             write_deadline: None,
             replacement: None,
@@ -222,8 +222,9 @@ mod tests {
 
     #[test]
     fn maps_status_of_hyper_response_to_problem() {
-        let status =
-            |said: &str| unreadable_head_problem(said.as_bytes(), HeadRead::default()).map(|problem| problem.status);
+        let status = |head_text: &str| {
+            unreadable_head_problem(head_text.as_bytes(), HeadRead::default()).map(|problem| problem.status)
+        };
         assert_eq!(status("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"), Some(400));
         assert_eq!(status("HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n"), Some(431));
         assert_eq!(status("HTTP/1.1 414 URI Too Long\r\n\r\n"), Some(431));

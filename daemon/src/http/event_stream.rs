@@ -70,7 +70,7 @@ pub(super) async fn stream_events(app: &AppState, head: &RequestHead) -> Handler
 fn resume_after(head: &RequestHead) -> Result<u64, Problem> {
     let header = head.header(&LAST_EVENT_ID)?;
     let from_header = header
-        .map(|said| parse_number(said).ok_or_else(|| invalid_request("`Last-Event-ID` must be a number".to_owned())));
+        .map(|text| parse_number(text).ok_or_else(|| invalid_request("`Last-Event-ID` must be a number".to_owned())));
     let from_query = head.query.parse_with("after", "the number of an event", parse_number)?;
     Ok(from_header.transpose()?.or(from_query).unwrap_or(0))
 }

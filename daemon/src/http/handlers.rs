@@ -11,7 +11,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderName, HeaderValue, LOCATION};
 use proctor_core::api::openapi;
 use proctor_core::api::operation::Operation;
-use proctor_core::api::{DoctorScope, How, MAX_PAGE, Problem, RunState};
+use proctor_core::api::{DoctorScope, MAX_PAGE, Problem, RunState, SubmissionOutcome};
 use proctor_core::model::names::IdempotencyKey;
 use proctor_core::spec::quoted;
 use proctor_core::telemetry::TraceContext;
@@ -77,8 +77,8 @@ async fn submit_run(app: &AppState, head: &RequestHead, body: Body) -> HandlerRe
     let submission = head.read_json(body).await?;
     let submitted = app.service.submit_in_trace(head.caller, submission, key, trace_context(head)).await?;
     let status = match submitted.how {
-        How::Queued | How::Joined => StatusCode::ACCEPTED,
-        How::Verified | How::Repeated => StatusCode::OK,
+        SubmissionOutcome::Queued | SubmissionOutcome::Joined => StatusCode::ACCEPTED,
+        SubmissionOutcome::Verified | SubmissionOutcome::Repeated => StatusCode::OK,
     };
     let mut response = json_response(status, &submitted)?;
     // A run id contains only characters that are valid in a header.
@@ -148,7 +148,7 @@ async fn get_run(app: &AppState, head: &RequestHead) -> HandlerResult {
     Ok(bytes_response(JSON_CONTENT_TYPE, update_json(&run_update)))
 }
 
-/// Serializes a run with its events like [`proctor_core::api::Watched`]. It appends the events to the JSON of the
+/// Serializes a run with its events like [`proctor_core::api::RunWithEvents`]. It appends the events to the JSON of the
 /// run, which was serialized once for all callers.
 fn update_json(update: &RunUpdate) -> Bytes {
     let run = update.run.json();
@@ -268,7 +268,7 @@ fn openapi_document() -> Bytes {
 mod tests {
     use std::sync::Arc;
 
-    use proctor_core::api::{LoggedEvent, LoggedRun, Watched};
+    use proctor_core::api::{LoggedEvent, LoggedRun, RunWithEvents};
     use proctor_core::model::event::RunEvent;
 
     use super::*;
@@ -286,9 +286,9 @@ mod tests {
         let serialized = Arc::new(SerializedRun::new(run.clone()));
         for (events, more_events) in [(None, false), (Some(vec![]), false), (Some(vec![event(1), event(2)]), true)] {
             let update = RunUpdate { run: Arc::clone(&serialized), events: events.clone(), more_events };
-            let parsed: Watched = serde_json::from_slice(&update_json(&update)).expect("reads");
+            let parsed: RunWithEvents = serde_json::from_slice(&update_json(&update)).expect("reads");
             let events = events.map(|events| events.iter().map(|event| (**event).clone()).collect());
-            assert_eq!(parsed, Watched { run: run.clone(), events, more_events });
+            assert_eq!(parsed, RunWithEvents { run: run.clone(), events, more_events });
         }
     }
 

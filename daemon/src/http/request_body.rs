@@ -207,7 +207,7 @@ mod tests {
         let deep = "[".repeat(10_000);
         assert!(parse::<Value>(deep.as_bytes()).expect_err("deep").detail.contains("recursion limit"));
         let long = format!("{{\"\\u001b[2J{}\":1}}", "x".repeat(100_000));
-        let problem = parse::<proctor_core::api::PlanAsked>(long.as_bytes()).expect_err("unknown");
+        let problem = parse::<proctor_core::api::PlanRequest>(long.as_bytes()).expect_err("unknown");
         assert!(problem.detail.len() < 1_000 && !problem.detail.contains('\u{1b}'), "{}", problem.detail);
         for text in ["", "{", "{} {}", "\u{feff}{}", "{\"a\":\"\\ud800\"}", "{\"a\":1e999}", "nul"] {
             assert!(parse::<BTreeMap<String, Value>>(text.as_bytes()).is_err(), "{text}");

@@ -72,7 +72,7 @@ pub(super) enum SocketError {
 }
 
 impl SocketError {
-    /// Returns whether the error is permanent, so that a retry does not help.
+    /// Returns whether the error is permanent, so a retry does not help.
     pub(super) fn is_usage(&self) -> bool {
         matches!(self, Self::Unusable { .. } | Self::Inherited(_))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proctor_core::api::{
-    GateAsked, PlanAnswer, PlanAsked, Problem, RunPage, RunSubmission, RunView, Submitted, Watched,
+    GateQuery, PlanAnswer, PlanRequest, Problem, RunPage, RunSubmission, RunView, RunWithEvents, SubmittedRun,
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
@@ -28,7 +28,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         &self,
         submission: RunSubmission,
         trace: Option<TraceContext>,
-    ) -> impl Future<Output = Result<Submitted, Problem>> + Send;
+    ) -> impl Future<Output = Result<SubmittedRun, Problem>> + Send;
 
     /// Waits until a run has new events or a new state, and returns them.
     fn watch(
@@ -36,7 +36,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         id: &RunId,
         after: Option<u64>,
         wait: Duration,
-    ) -> impl Future<Output = Result<Watched, Problem>> + Send;
+    ) -> impl Future<Output = Result<RunWithEvents, Problem>> + Send;
 
     /// Lists runs, newest first.
     fn list(&self, filter: RunFilter) -> impl Future<Output = Result<RunPage, Problem>> + Send;
@@ -68,7 +68,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn evidence(&self, id: &RunId, file: &str) -> impl Future<Output = Result<Bytes, Problem>> + Send;
 
     /// Validates a spec and resolves one of its profiles.
-    fn plan(&self, request: PlanAsked) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
+    fn plan(&self, request: PlanRequest) -> impl Future<Output = Result<PlanAnswer, Problem>> + Send;
 
     /// Judges SQL. As for the other requests about SQL, its span becomes part of `trace`, if given.
     fn judge_sql(
@@ -100,15 +100,15 @@ pub trait Backend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<SchemaAnswer, Problem>> + Send;
 
     /// Reports whether a tree is verified.
-    fn gate(&self, request: GateAsked) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
+    fn gate(&self, request: GateQuery) -> impl Future<Output = Result<GateAnswer, Problem>> + Send;
 }
 
 impl Backend for (Arc<Service>, Caller) {
-    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<SubmittedRun, Problem> {
         self.0.submit_in_trace(self.1, submission, None, trace).await
     }
 
-    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, Problem> {
+    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<RunWithEvents, Problem> {
         self.0.watch(self.1, id, after, wait).await
     }
 
@@ -145,7 +145,7 @@ impl Backend for (Arc<Service>, Caller) {
         self.0.evidence(self.1, id, file).await
     }
 
-    async fn plan(&self, request: PlanAsked) -> Result<PlanAnswer, Problem> {
+    async fn plan(&self, request: PlanRequest) -> Result<PlanAnswer, Problem> {
         self.0.plan(self.1, request).await
     }
 
@@ -172,7 +172,7 @@ impl Backend for (Arc<Service>, Caller) {
         self.0.describe_sql(self.1, request, self.0.start_span(|| trace)).await
     }
 
-    async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {
+    async fn gate(&self, request: GateQuery) -> Result<GateAnswer, Problem> {
         self.0.gate(self.1, request).await
     }
 }

@@ -1,7 +1,7 @@
 //! Describes the result of a run in Proctor's own words, which contain no text from the repository except sanitized
 //! names.
 
-use proctor_core::api::{How, RunState, RunView, StepView, all_passed_message};
+use proctor_core::api::{RunState, RunView, StepView, SubmissionOutcome, all_passed_message};
 use proctor_core::decision::rerun::Rerun;
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
@@ -86,12 +86,14 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
 }
 
 /// Describes how a request was answered, if that is worth mentioning.
-pub(super) fn describe_how(how: How) -> Option<&'static str> {
+pub(super) fn describe_how(how: SubmissionOutcome) -> Option<&'static str> {
     match how {
-        How::Queued => None,
-        How::Joined => Some("an identical request was already active; this is its run"),
-        How::Verified => Some("nothing had to run: this exact tree has passed, and its evidence is still valid"),
-        How::Repeated => Some("this is the run of an earlier request"),
+        SubmissionOutcome::Queued => None,
+        SubmissionOutcome::Joined => Some("an identical request was already active; this is its run"),
+        SubmissionOutcome::Verified => {
+            Some("nothing had to run: this exact tree has passed, and its evidence is still valid")
+        }
+        SubmissionOutcome::Repeated => Some("this is the run of an earlier request"),
     }
 }
 
@@ -145,7 +147,7 @@ fn describe_start_fault(fault: StartFault) -> &'static str {
         StartFault::NotAnInput => "a file that it checks is not one of its `inputs`",
         StartFault::Sandbox => "the sandbox could not be set up",
         StartFault::Workdir => "its work directory does not exist",
-        StartFault::Remote => "the cluster did not execute it, or the report of its worker does not count",
+        StartFault::Remote => "the cluster did not execute it, or the report of its worker is not valid",
         StartFault::Internal => "an internal operation failed",
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn explain_run(run: &RunView, log: EventFacts, links: bool) -> CallTo
     let explanation = Explanation {
         run_id: Some(run.id.clone()),
         verdict: run.verdict,
-        ..empty_explanation(summary, &run.asked.repo)
+        ..empty_explanation(summary, &run.request.repo)
     };
     ExplanationParts { facts, details, explanation, links: if links { vec![link] } else { Vec::new() } }.into_result()
 }
@@ -166,7 +166,7 @@ fn run_facts(run: &RunView) -> Vec<String> {
 
 fn verdict_rule(verdict: Option<Verdict>) -> &'static str {
     match verdict {
-        Some(Verdict::Passed) => "passed: every step passed, and there is no reason for doubt",
+        Some(Verdict::Passed) => "passed: every step passed, and nothing makes the run inconclusive",
         Some(Verdict::Failed) => "failed: a step ran, and its result shows a problem in the tree",
         _ => "inconclusive: no step failed, but not everything ran to completion as required; this verifies nothing",
     }
@@ -264,7 +264,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::StatusUnreadable => "the status file cannot be read, or was not written by Proctor",
         GateCode::VersionUnknown => "a document has a format version that this program does not support",
         GateCode::CitesNothing => "the last run cites no evidence",
-        GateCode::OtherProfile => "the last run used another profile",
+        GateCode::OtherProfile => "the last run used a different profile",
         GateCode::OtherChangeset => "the evidence belongs to another changeset",
         GateCode::OtherSpec => "the spec differs from the spec that was verified",
         GateCode::OtherPlan => "the same spec now resolves to a different plan",
@@ -287,7 +287,7 @@ fn gate_fact(code: GateCode) -> &'static str {
         GateCode::EvidenceEdited => "the evidence differs from the evidence that the status file cites",
         GateCode::EvidenceUnreadable => "evidence cannot be read, or was not written by Proctor",
         GateCode::EvidenceSealBroken => "the hash in a document does not match its content",
-        GateCode::EvidenceForeign => "the evidence belongs to another run than the run that cites it",
+        GateCode::EvidenceForeign => "the evidence belongs to a different run from the one that cites it",
         GateCode::EvidenceExtra => "the changeset contains evidence that the last run does not cite",
         GateCode::EvidenceContradicts => "the evidence contradicts the status file",
         GateCode::Unattested => "Proctor's state has no record of the last run",

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proctor_core::api::{GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunSubmission, RunView};
-use proctor_core::api::{Submitted, Watched};
+use proctor_core::api::{GateQuery, PlanAnswer, PlanRequest, Problem, ProblemType, RunPage, RunSubmission, RunView};
+use proctor_core::api::{RunWithEvents, SubmittedRun};
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::model::names::RunId;
 use proctor_core::sql::{
@@ -40,7 +40,7 @@ impl RemoteBackend {
 }
 
 impl Backend for RemoteBackend {
-    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<SubmittedRun, Problem> {
         let mut env = self.env.clone();
         if let Some(trace) = trace {
             env.remove(TRACESTATE);
@@ -51,7 +51,7 @@ impl Backend for RemoteBackend {
         self.client.submit(&submission, None).await.map_err(into_problem)
     }
 
-    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, Problem> {
+    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<RunWithEvents, Problem> {
         self.client.watch(id, after, wait).await.map_err(into_problem)
     }
 
@@ -93,7 +93,7 @@ impl Backend for RemoteBackend {
         self.client.evidence(id, name).await.map_err(into_problem)
     }
 
-    async fn plan(&self, request: PlanAsked) -> Result<PlanAnswer, Problem> {
+    async fn plan(&self, request: PlanRequest) -> Result<PlanAnswer, Problem> {
         self.client.plan(&request).await.map_err(into_problem)
     }
 
@@ -120,7 +120,7 @@ impl Backend for RemoteBackend {
         self.client.in_trace(trace).describe_sql(&request).await.map_err(into_problem)
     }
 
-    async fn gate(&self, request: GateAsked) -> Result<GateAnswer, Problem> {
+    async fn gate(&self, request: GateQuery) -> Result<GateAnswer, Problem> {
         self.client.gate(&request).await.map_err(into_problem)
     }
 }

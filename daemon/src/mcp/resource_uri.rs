@@ -59,7 +59,7 @@ impl ResourceUri {
         }
     }
 
-    /// Returns the same resource with another offset.
+    /// Returns the same resource with a different offset.
     pub(super) fn with_offset(self, offset: u64) -> Self {
         match self {
             Self::Run(run) => Self::Run(run),

@@ -54,7 +54,7 @@ fn run_resource(run: &RunSummary) -> Resource {
     Resource::new(ResourceUri::Run(run.id.clone()).to_string(), format!("run {}", run.id))
         .with_description(format!(
             "profile {}, {verdict}{cached}, requested at {}",
-            safe_name(run.asked.profile.as_str()),
+            safe_name(run.request.profile.as_str()),
             run.queued_at
         ))
         .with_mime_type("text/plain")
@@ -139,8 +139,8 @@ pub(super) fn trim_partial_character(mut bytes: Vec<u8>, more: bool) -> Vec<u8> 
 /// Describes a run as text, with the URIs of its outputs and evidence.
 fn run_overview(run: &RunView) -> String {
     let mut lines =
-        vec![descriptions::headline(run), format!("requested at {}, profile {}", run.queued_at, run.asked.profile)];
-    lines.push(format!("repository {}", run.asked.repo));
+        vec![descriptions::headline(run), format!("requested at {}, profile {}", run.queued_at, run.request.profile)];
+    lines.push(format!("repository {}", run.request.repo));
     for (unit, step) in descriptions::units(run) {
         lines.push(format!(
             "{} {}, {}: {}",

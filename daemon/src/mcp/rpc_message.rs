@@ -113,7 +113,7 @@ fn invalid_params_reason(request: &ClientRequest, params: Option<&Value>) -> Opt
             }
             _ => serde_json::from_value::<CallToolRequestParams>(params.clone()).err()?.to_string(),
         },
-        _ => "they have another form".to_owned(),
+        _ => "they have a different form".to_owned(),
     };
     Some(format!("the params of `{}` are not valid: {reason}", custom.method))
 }

@@ -1,12 +1,12 @@
 //! Formats a run as the answer of a tool. Does no I/O; the caller reads the outputs.
 
-use proctor_core::api::{How, Problem, RunState, RunView, StepView};
+use proctor_core::api::{Problem, RunState, RunView, StepView, SubmissionOutcome};
 use proctor_core::model::outcome::Termination;
 use proctor_core::record::evidence::CACHED;
 use rmcp::model::{CallToolResult, Resource};
 
 use super::resource_uri::ResourceUri;
-use super::tool_answer::{AnswerDraft, Failing, MAX_UNTRUSTED_TEXT, Output, RunAnswer, StepCounts, fit_to_limit};
+use super::tool_answer::{AnswerDraft, FailedUnit, MAX_UNTRUSTED_TEXT, Output, RunAnswer, StepCounts, fit_to_limit};
 use super::untrusted::{KeptEnd, UntrustedText, one_line, safe_name, safe_path};
 use super::{descriptions, hints};
 use crate::service::{OutputId, OutputUnit, StdStream};
@@ -56,7 +56,12 @@ pub(super) fn step_outputs(unit: OutputUnit, step: &StepView) -> Vec<(OutputId, 
 }
 
 /// Returns the answer for a run; `links` adds resource links.
-pub(super) fn render_run(run: &RunView, how: Option<How>, tails: &[OutputTail], links: bool) -> CallToolResult {
+pub(super) fn render_run(
+    run: &RunView,
+    how: Option<SubmissionOutcome>,
+    tails: &[OutputTail],
+    links: bool,
+) -> CallToolResult {
     let details = untrusted_details(run).truncate(MAX_UNTRUSTED_TEXT, KeptEnd::Start);
     fit_to_limit(|budget| {
         let draft = draft_answer(run, how, tails, &details, budget);
@@ -66,7 +71,7 @@ pub(super) fn render_run(run: &RunView, how: Option<How>, tails: &[OutputTail], 
 
 fn draft_answer(
     run: &RunView,
-    how: Option<How>,
+    how: Option<SubmissionOutcome>,
     tails: &[OutputTail],
     details: &UntrustedText,
     budget: usize,
@@ -83,8 +88,8 @@ fn draft_answer(
         how,
         exit_code: run.exit_code,
         tier: run.tier,
-        repo_root: safe_path(&run.asked.repo),
-        profile: safe_name(run.asked.profile.as_str()),
+        repo_root: safe_path(&run.request.repo),
+        profile: safe_name(run.request.profile.as_str()),
         left_out: run
             .rerun
             .iter()
@@ -93,7 +98,7 @@ fn draft_answer(
             .map(|skill| safe_name(skill.as_str()))
             .collect(),
         scope: run.scope.as_ref().map(|scope| one_line(&scope.phrase())),
-        changeset_id: run.asked.changeset_id.clone(),
+        changeset_id: run.request.changeset_id.clone(),
         duration_ms: run.duration_ms,
         steps: StepCounts::from_run(run),
         failing_more: unpassed - failing.len(),
@@ -106,7 +111,7 @@ fn draft_answer(
 
 /// Returns the steps that did not pass, with the ends of their outputs within `room` bytes. If the budget is too
 /// small for all outputs, only the first ones are shown.
-fn failing_steps(run: &RunView, tails: &[OutputTail], mut budget: usize) -> Vec<Failing> {
+fn failing_steps(run: &RunView, tails: &[OutputTail], mut budget: usize) -> Vec<FailedUnit> {
     let mut remaining = (budget / MIN_SHOWN_BYTES).min(tails.len());
     let unpassed = descriptions::units(run).filter(|(_, step)| descriptions::is_unsuccessful(step)).take(MAX_FAILING);
     unpassed
@@ -121,7 +126,7 @@ fn failing_steps(run: &RunView, tails: &[OutputTail], mut budget: usize) -> Vec<
             });
             let output = output.collect();
             let (of, name, why) = (unit.as_str(), descriptions::step_name(step), descriptions::describe_end(step));
-            Some(Failing { of, n: step.n, name, outcome: step.outcome?, why, output })
+            Some(FailedUnit { of, n: step.n, name, outcome: step.outcome?, why, output })
         })
         .collect()
 }
@@ -133,7 +138,8 @@ fn show_output(run: &RunView, tail: &OutputTail, end: &UntrustedText) -> Output 
     Output { stream, bytes: tail.bytes, end: (!end.is_empty()).then(|| end.with_marks(&about)), uri }
 }
 
-/// Returns details of a run in text from the repository: doubts, problems and changed paths.
+/// Returns details of a run in text from the repository: reasons for an inconclusive verdict, problems and changed
+/// paths.
 fn untrusted_details(run: &RunView) -> UntrustedText {
     let mut lines: Vec<String> = run.doubts.iter().map(|record| record.message.clone()).collect();
     lines.extend(run.problem.iter().flat_map(problem_lines));
@@ -217,7 +223,7 @@ fn fact_line(run: &RunView, answer: &RunAnswer) -> String {
 
 fn resource_links(run: &RunView, answer: &RunAnswer) -> Vec<Resource> {
     let outputs = answer.failing.iter().flat_map(|failing| failing.output.iter().map(move |output| (failing, output)));
-    let resource = |(failing, output): (&Failing, &Output)| {
+    let resource = |(failing, output): (&FailedUnit, &Output)| {
         Resource::new(&output.uri, format!("{} {} {}", failing.of, failing.n, output.stream))
             .with_mime_type("text/plain")
             .with_size(output.bytes)

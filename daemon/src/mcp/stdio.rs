@@ -18,7 +18,7 @@ pub(super) struct LineTransport<R, W> {
     input: BufReader<R>,
     /// Bytes of the current line. They survive cancellation of [`Transport::receive`].
     line: Vec<u8>,
-    /// `true` if the line exceeds `max_line`, so that its rest is skipped.
+    /// `true` if the line exceeds `max_line`, so its rest is skipped.
     is_overlong: bool,
     max_line: usize,
     output: Arc<Mutex<Option<W>>>,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proctor_core::api::{
-    GateAsked, How, LoggedEvent, LoggedRun, PlanAnswer, PlanAsked, Problem, ProblemType, RunPage, RunState,
-    RunSubmission, RunView, StepView, StreamView, Submitted, Watched,
+    GateQuery, LoggedEvent, LoggedRun, PlanAnswer, PlanRequest, Problem, ProblemType, RunPage, RunState, RunSubmission,
+    RunView, RunWithEvents, StepView, StreamView, SubmissionOutcome, SubmittedRun,
 };
 use proctor_core::decision::gate::GateAnswer;
 use proctor_core::decision::rerun::Rerun;
@@ -174,7 +174,7 @@ async fn failed_check_is_a_normal_answer_with_reason_first() {
 #[tokio::test]
 async fn call_without_repository_uses_only_root_or_work_tree() {
     let submitted = |run: &FakeBackend| {
-        run.submitted.lock().expect("a lock").iter().map(|asked| asked.repo.clone()).collect::<Vec<_>>()
+        run.submitted.lock().expect("a lock").iter().map(|request| request.repo.clone()).collect::<Vec<_>>()
     };
     let here = || McpSession {
         work_tree: Some("/here".into()),
@@ -269,7 +269,7 @@ async fn hostile_text_stays_within_marks_and_limits() {
     steps[0].outcome = Some(Outcome::Drifted);
     let mut run = ended_run(Verdict::Failed, steps);
     run.id = RunId::new("r".repeat(64)).expect("an id");
-    run.asked.profile = ProfileName::new(sentence.clone()).expect("a name");
+    run.request.profile = ProfileName::new(sentence.clone()).expect("a name");
     run.doubts = vec![InconclusiveDetail { doubt: InconclusiveReason::Internal, message: long.clone() }];
     run.problem = Some(Problem::new(ProblemType::Internal, long.clone()).with_hint(long.clone()));
     let id = run.id.clone();
@@ -368,7 +368,7 @@ async fn waiting_client_gets_progress_of_each_step() {
 #[tokio::test]
 async fn cancelled_call_abandons_its_run_and_gets_no_answer() {
     // A joined run has this client among its requesters.
-    for how in [How::Queued, How::Joined] {
+    for how in [SubmissionOutcome::Queued, SubmissionOutcome::Joined] {
         let running = RunView { state: RunState::Running, ..started_run() };
         let backend = FakeBackend { how, ..FakeBackend::new(running, b"") };
         let (abandoned, end) = (Arc::clone(&backend.abandoned), Arc::clone(&backend.end));
@@ -377,7 +377,7 @@ async fn cancelled_call_abandons_its_run_and_gets_no_answer() {
         client.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})).await;
         let gone = end.notified();
         client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
-        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it is told");
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the cancellation arrives");
         assert_eq!(abandoned.load(Ordering::SeqCst), 1, "{how:?}");
         let listed = client.request("tools/list", json!({})).await;
         assert!(listed["result"]["tools"].is_array(), "the next answer is that of the next call: {listed}");
@@ -420,7 +420,7 @@ async fn each_call_reports_missing_daemon_until_it_returns() {
     let socket = dir.path().join("s");
     let address = DaemonAddress { socket: socket.clone(), trust: DaemonTrust::AnyUser };
     let mut client = McpTestClient::connect(RemoteBackend::new(client::Client::new(address), BTreeMap::new())).await;
-    let passed = Watched { run: ended_run(Verdict::Passed, vec![]), events: None, more_events: false };
+    let passed = RunWithEvents { run: ended_run(Verdict::Passed, vec![]), events: None, more_events: false };
     let response = || ok_response("application/json", &serde_json::to_string(&passed).expect("JSON"));
     let status =
         async |client: &mut McpTestClient| client.call_tool("antigravity_verify_status", json!({"run_id": "r1"})).await;
@@ -437,7 +437,7 @@ async fn each_call_reports_missing_daemon_until_it_returns() {
 
     // The daemon dies while the client waits. The client can ask for the run again later.
     let running = RunView { state: RunState::Running, ..started_run() };
-    let taken = serde_json::to_string(&Submitted { how: How::Queued, run: running }).expect("JSON");
+    let taken = serde_json::to_string(&SubmittedRun { how: SubmissionOutcome::Queued, run: running }).expect("JSON");
     let daemon = serve_responses_at(&socket, [ok_response("application/json", &taken), String::new()]);
     let lost = client.call_tool("antigravity.verify", json!({"repo_root": "/r"})).await;
     assert_eq!(lost["isError"], true, "{lost}");
@@ -481,7 +481,7 @@ fn result_without_text_budget_fits_limit() {
     let steps = (0..9).map(|n| step(n, &"s".repeat(200), &"n".repeat(200), Outcome::Failed, u64::MAX)).collect();
     let mut run = ended_run(Verdict::Failed, steps);
     run.id = RunId::new("r".repeat(64)).expect("an id");
-    let result = run_answer::render_run(&run, Some(How::Verified), &[], true);
+    let result = run_answer::render_run(&run, Some(SubmissionOutcome::Verified), &[], true);
     assert!(serde_json::to_vec(&result).expect("writes").len() < MAX_RESULT / 4 * 3);
 }
 

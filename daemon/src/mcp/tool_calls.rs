@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use proctor_core::api::{GateAsked, How, PlanAsked, Problem, ProblemType, RunSubmission, RunView, StepView};
+use proctor_core::api::{
+    GateQuery, PlanRequest, Problem, ProblemType, RunSubmission, RunView, StepView, SubmissionOutcome,
+};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::RunId;
@@ -87,7 +89,7 @@ impl<B: Backend> ToolCall<'_, B> {
             }
             RunWaitResult::Cancelled => {
                 // Only these requests count among the requesters of the run.
-                if matches!(how, How::Queued | How::Joined) {
+                if matches!(how, SubmissionOutcome::Queued | SubmissionOutcome::Joined) {
                     self.backend.abandon(&id, REQUESTER).await?;
                 }
                 Ok(error_result(format!("NOT VERIFIED: the call was cancelled. The run is {id}.")))
@@ -150,7 +152,7 @@ impl<B: Backend> ToolCall<'_, B> {
         run_wait::wait_for_end(self.backend, run, Duration::from_secs(wait_s), self.context).await
     }
 
-    async fn run_result(&self, run: &RunView, how: Option<How>, links: bool) -> CallToolResult {
+    async fn run_result(&self, run: &RunView, how: Option<SubmissionOutcome>, links: bool) -> CallToolResult {
         let mut tails = Vec::new();
         for (output, bytes) in run_answer::outputs_to_read(run) {
             tails.push(self.read_tail(&run.id, output, bytes).await);
@@ -217,9 +219,9 @@ impl<B: Backend> ToolCall<'_, B> {
             }
             (None, repo) => {
                 let repo = repo.unwrap_or_default();
-                let plan = PlanAsked { repo: repo.clone(), profile: Some(request.profile.clone()) };
+                let plan = PlanRequest { repo: repo.clone(), profile: Some(request.profile.clone()) };
                 let plan = self.backend.plan(plan).await?;
-                let gate = GateAsked {
+                let gate = GateQuery {
                     repo: repo.clone(),
                     profile: request.profile,
                     changeset_id: request.changeset_id,

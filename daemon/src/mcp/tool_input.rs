@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use proctor_core::api::SkillsAsked;
+use proctor_core::api::SkillFilter;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
 use proctor_core::sql::{
     Dialect, MAX_SAMPLES, Percent, SchemaRequest, SqlAllow, SqlBatch, SqlPolicy, SqlRequest, SqlResourceLimits,
@@ -44,7 +44,7 @@ pub(super) struct Verify {
     /// Skills of the profile to run. Use `not_passed` for quick checks while you fix failures; it does not verify the
     /// whole profile.
     #[serde(default)]
-    pub(super) skills: SkillsAsked,
+    pub(super) skills: SkillFilter,
     /// Skills (`SKILL`) and steps (`SKILL/STEP`) to run, and the skills that they need. Default: all. This does not
     /// verify the whole profile.
     #[serde(default)]

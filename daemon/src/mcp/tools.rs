@@ -128,7 +128,7 @@ fn title_and_description(tool: McpTool) -> (&'static str, &'static str) {
         ),
         McpTool::Explain => (
             "Explain a verdict or a plan",
-            "With `run_id`: why a run had its verdict, skill by skill, with tiers, doubts, changed paths and the \
+            "With `run_id`: why a run had its verdict, skill by skill, with tiers, reasons for an inconclusive verdict, changed paths and the \
              sandbox controls that were not enforced. With `repo_root`: what a run would do, step by step, and \
              whether the current tree is already verified. Runs nothing.",
         ),

@@ -214,9 +214,9 @@ proptest! {
     )) {
         let claims: Vec<RepoClaim> =
             claims.into_iter().map(|(changeset, worktree)| entry(0, (0, 0, changeset, worktree)).claim).collect();
-        let (asked, others) = claims.split_first().expect("one at least");
+        let (new_claim, others) = claims.split_first().expect("one at least");
         let mut taken = RepoClaims::default();
         others.iter().for_each(|claim| taken.add(claim));
-        prop_assert_eq!(taken.conflicts_with(asked), others.iter().any(|claim| claim.conflicts(asked)));
+        prop_assert_eq!(taken.conflicts_with(new_claim), others.iter().any(|claim| claim.conflicts(new_claim)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proctor_core::api::How;
+use proctor_core::api::SubmissionOutcome;
 use proctor_core::model::names::RunId;
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ use super::serialized_run::SerializedRun;
 
 /// A message to the owner of runs.
 pub(super) enum ManagerMessage {
-    Admit(Box<RunAdmission>, oneshot::Sender<Result<(How, Arc<LiveRun>), AdmissionRefusal>>),
+    Admit(Box<RunAdmission>, oneshot::Sender<Result<(SubmissionOutcome, Arc<LiveRun>), AdmissionRefusal>>),
     Find(RunId, oneshot::Sender<Option<FoundRun>>),
     FindActive(RunKey, oneshot::Sender<Option<Arc<LiveRun>>>),
     FindLast(RunKey, oneshot::Sender<Option<LastRunOfKey>>),

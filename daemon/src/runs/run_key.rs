@@ -1,6 +1,6 @@
 //! Defines when two requests for a run are equal, so that they share one run.
 
-use proctor_core::api::{ChangesAsked, RunView, SkillsAsked};
+use proctor_core::api::{ChangeDelivery, RunView, SkillFilter};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::{ChangesetId, ProfileName};
@@ -29,9 +29,9 @@ pub struct RunKey {
     /// `true` if no further skill starts after the first one that does not pass.
     pub fail_fast: bool,
     /// Requested treatment of changes that steps make.
-    pub changes: ChangesAsked,
+    pub changes: ChangeDelivery,
     /// Skills of the profile that run.
-    pub skills: SkillsAsked,
+    pub skills: SkillFilter,
     /// Steps and files to which the run is restricted.
     pub scope: ScopeRequest,
     /// `true` if each skill starts with empty caches.
@@ -49,15 +49,16 @@ impl RunKey {
     /// Returns whether a recorded run of the worktree was requested in the same way, passed, and used the same
     /// toolchains. `toolchain_env` is the digest from the log of that run, if present.
     pub fn is_satisfied_by(&self, earlier: &RunView, toolchain_env: Option<&Sha256Hex>) -> bool {
-        let of_worktree = earlier.asked.rev.is_none();
+        let of_worktree = earlier.request.rev.is_none();
         of_worktree && self.is_satisfied_by_tree(earlier) && toolchain_env == Some(&self.toolchain_env)
     }
 
     /// Returns whether a recorded run was requested in the same way, was not partial, and passed. The source of its
     /// tree may differ.
     pub fn is_satisfied_by_tree(&self, earlier: &RunView) -> bool {
-        let asked = &earlier.asked;
-        let alike = asked.max_tier == self.max_tier && asked.sandbox == self.sandbox && asked.changes == self.changes;
+        let request = &earlier.request;
+        let alike =
+            request.max_tier == self.max_tier && request.sandbox == self.sandbox && request.changes == self.changes;
         alike && !earlier.is_partial() && earlier.uid == self.uid && earlier.verdict == Some(Verdict::Passed)
     }
 }

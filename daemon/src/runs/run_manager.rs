@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{How, LoggedRun, Problem, ProblemType, RunCounts, RunView};
+use proctor_core::api::{LoggedRun, Problem, ProblemType, RunCounts, RunView, SubmissionOutcome};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::names::RunId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -39,7 +39,7 @@ pub(crate) type RunObserver = Box<dyn Fn(RunNotification<'_>) + Send>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RunNotification<'a> {
     /// A request was accepted: it started a run or joined one.
-    Admitted(How),
+    Admitted(SubmissionOutcome),
     /// A run started; the value is the time for which it had waited.
     Started(Duration),
     /// A run ended: its view, the time since its request, and the time since its start if it started.
@@ -154,10 +154,10 @@ impl RunManager {
         }
     }
 
-    fn admit(&mut self, admission: RunAdmission) -> Result<(How, Arc<LiveRun>), AdmissionRefusal> {
+    fn admit(&mut self, admission: RunAdmission) -> Result<(SubmissionOutcome, Arc<LiveRun>), AdmissionRefusal> {
         let RunAdmission { key, same_tree, job } = admission;
         if let Some(earlier) = self.find_by_idempotency_key(job.new.uid, job.new.key.as_ref())? {
-            (self.observer)(RunNotification::Admitted(How::Repeated));
+            (self.observer)(RunNotification::Admitted(SubmissionOutcome::Repeated));
             return Ok(earlier);
         }
         if let Some(why) = &self.drain_reason {
@@ -165,12 +165,12 @@ impl RunManager {
             return Err(problem.with_hint("try again after the daemon has restarted").into());
         }
         if let Some(live) = self.find_joinable(&key, same_tree.as_ref()) {
-            (self.observer)(RunNotification::Admitted(How::Joined));
-            return Ok((How::Joined, live));
+            (self.observer)(RunNotification::Admitted(SubmissionOutcome::Joined));
+            return Ok((SubmissionOutcome::Joined, live));
         }
         let live = self.queue_run(key, job)?;
-        (self.observer)(RunNotification::Admitted(How::Queued));
-        Ok((How::Queued, live))
+        (self.observer)(RunNotification::Admitted(SubmissionOutcome::Queued));
+        Ok((SubmissionOutcome::Queued, live))
     }
 
     /// Returns the unfinished run of an earlier request with the same `Idempotency-Key`.
@@ -178,7 +178,7 @@ impl RunManager {
         &self,
         uid: u32,
         sent: Option<&KeyedRequest>,
-    ) -> Result<Option<(How, Arc<LiveRun>)>, AdmissionRefusal> {
+    ) -> Result<Option<(SubmissionOutcome, Arc<LiveRun>)>, AdmissionRefusal> {
         let Some(sent) = sent else { return Ok(None) };
         let has_key = |owned: &&ManagedRun| {
             let same = owned.live.uid() == uid && owned.idempotency_key.as_ref().is_some_and(|k| k.key == sent.key);
@@ -186,7 +186,7 @@ impl RunManager {
         };
         let Some(owned) = self.runs.values().find(has_key) else { return Ok(None) };
         match owned.idempotency_key.as_ref().is_some_and(|known| known.request_sha256 == sent.request_sha256) {
-            true => Ok(Some((How::Repeated, Arc::clone(&owned.live)))),
+            true => Ok(Some((SubmissionOutcome::Repeated, Arc::clone(&owned.live)))),
             false => Err(key_conflict(owned.live.id()).into()),
         }
     }
@@ -361,7 +361,8 @@ fn too_many(full: QueueFull) -> Problem {
 
 /// Returns the problem for an `Idempotency-Key` that belongs to another request.
 pub(crate) fn key_conflict(run: &RunId) -> Problem {
-    let detail = format!("this `Idempotency-Key` was already used for another request, which started the run `{run}`");
+    let detail =
+        format!("this `Idempotency-Key` was already used for a different request, which started the run `{run}`");
     Problem::new(ProblemType::Conflict, detail).with_hint("use a new key for a new request")
 }
 

@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ActiveQuestions {
-    /// Starts a question. One caller leaves room for another one.
+    /// Starts a question. One caller cannot use all places.
     ///
     /// # Errors
     /// Too many questions are being answered.
@@ -239,7 +239,7 @@ impl SqlBackend for QueuedBackend {
 
     fn run<'a>(&'a self, request: &'a SqlRunRequest) -> BoxFuture<'a, SqlRunAnswer> {
         Box::pin(async move {
-            // The loop has had this statement judged, so the judgement before the run is the same one again.
+            // The loop has already had this statement judged, so this judgement must not be counted again.
             let (span, count) = (self.span.start_child(), JudgementCount::Repeated);
             let answer = self.service.run_statement(self.caller, request.clone(), span, count).await;
             answer.unwrap_or_else(|problem| unanswered_run(request, problem.detail))

@@ -1,4 +1,4 @@
-//! Runs a future in the task of a caller, and to its end even if the caller goes away.
+//! Runs a future in the task of a caller, and continues it to its end if the caller disconnects.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -57,7 +57,7 @@ impl Service {
 
     /// Returns a factory with the current operator settings.
     pub(super) fn engine_factory(&self) -> EngineFactory {
-        let (household, engine) = (self.caller_policy.clone(), Arc::clone(&self.engine));
-        EngineFactory { caller_policy: household, engine, operator: self.operator() }
+        let (policy, engine) = (self.caller_policy.clone(), Arc::clone(&self.engine));
+        EngineFactory { caller_policy: policy, engine, operator: self.operator() }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use proctor_core::api::{LoggedEvent, Problem, Watched};
+use proctor_core::api::{LoggedEvent, Problem, RunWithEvents};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::Instant;
@@ -39,10 +39,10 @@ impl Service {
         id: &RunId,
         after: Option<u64>,
         wait: Duration,
-    ) -> Result<Watched, Problem> {
+    ) -> Result<RunWithEvents, Problem> {
         let RunUpdate { run: shown, events, more_events } = self.watch_shared(caller, id, after, wait).await?;
         let events = events.map(|events| events.iter().map(|event| (**event).clone()).collect());
-        Ok(Watched { run: shown.view.clone(), events, more_events })
+        Ok(RunWithEvents { run: shown.view.clone(), events, more_events })
     }
 
     /// Like [`Service::watch`], but without copies: all waiting callers share the run and its events.

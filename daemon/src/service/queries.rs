@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use proctor_core::api::{
-    ChangesAsked, DoctorAnswer, DoctorScope, GateAsked, PlanAnswer, PlanAsked, Problem, ProblemType, RunView, StepView,
-    StreamView,
+    ChangeDelivery, DoctorAnswer, DoctorScope, GateQuery, PlanAnswer, PlanRequest, Problem, ProblemType, RunView,
+    StepView, StreamView,
 };
 use proctor_core::decision::gate::{
     AgeLimits, GateAnswer, GateRequirements, InputRequirement, MachineRequirement, MaxAge, UnattestedPolicy,
@@ -89,7 +89,7 @@ impl Service {
     ///
     /// # Errors
     /// The spec is invalid, or the repository does not belong to the caller.
-    pub async fn plan(&self, caller: Caller, request: PlanAsked) -> Result<PlanAnswer, Problem> {
+    pub async fn plan(&self, caller: Caller, request: PlanRequest) -> Result<PlanAnswer, Problem> {
         let _permit = self.preparation_limit.acquire(caller).await;
         let (engine, _, repo) = self.engine_for(caller, &request.repo, None).await?;
         run_blocking(move || {
@@ -112,7 +112,7 @@ impl Service {
     ///
     /// # Errors
     /// The repository cannot be read or does not belong to the caller.
-    pub async fn gate(&self, caller: Caller, request: GateAsked) -> Result<GateAnswer, Problem> {
+    pub async fn gate(&self, caller: Caller, request: GateQuery) -> Result<GateAnswer, Problem> {
         let _permit = self.preparation_limit.acquire(caller).await;
         let max_age = match request.max_age.as_deref().map(str::parse::<MaxAge>).transpose() {
             Ok(age) => AgeLimits::requested(age),
@@ -180,7 +180,7 @@ pub(super) fn no_step(id: &RunId, output: OutputId) -> Problem {
 
 fn no_patch(run: &RunView) -> Problem {
     let id = &run.id;
-    if run.asked.changes == ChangesAsked::Applied {
+    if run.request.changes == ChangeDelivery::Applied {
         return Problem::new(ProblemType::NotFound, format!("no patch was requested for the run `{id}`"))
             .with_hint("request a run with `changes: patch`");
     }

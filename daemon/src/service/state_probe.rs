@@ -25,7 +25,7 @@ const PROBE_FILE: &str = ".readiness";
 pub(super) struct StateProbe {
     dir: PathBuf,
     last: Mutex<Option<(Instant, ProbeResult)>>,
-    /// `true` if a write test is still blocked, so that no second thread waits for the same disk.
+    /// `true` if a write test is still blocked, so no second thread waits for the same disk.
     pending: Arc<AtomicBool>,
 }
 

@@ -240,14 +240,14 @@ impl OutputFeed {
 impl FollowedStep {
     fn is_finished(&self) -> bool {
         let streams = [&self.step.stdout, &self.step.stderr];
-        streams.into_iter().zip(self.sent_bytes).all(|(stream, told)| {
+        streams.into_iter().zip(self.sent_bytes).all(|(stream, sent)| {
             let extent = stream.extent();
-            extent.state != StreamState::Open && extent.length <= told
+            extent.state != StreamState::Open && extent.length <= sent
         })
     }
 }
 
-/// Bytes of an output for one event.
+/// The bytes of an output for one event.
 struct OutputPiece {
     offset: u64,
     skipped: u64,
@@ -255,7 +255,7 @@ struct OutputPiece {
 }
 
 impl OutputPiece {
-    /// Returns the next bytes after offset `told`. An incomplete character at the end is left for the next piece.
+    /// Returns the next bytes after the offset `sent`. An incomplete character at the end is left for the next piece.
     async fn read_after(stream: &LiveStream, sent: u64) -> Option<Self> {
         let extent = stream.extent();
         if extent.length <= sent {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, Problem, ProblemType, Reuse, RunSubmission, SkillsAsked, Submitted};
+use proctor_core::api::{
+    ChangeDelivery, Problem, ProblemType, Reuse, RunSubmission, SkillFilter, SubmissionOutcome, SubmittedRun,
+};
 use proctor_core::decision::gate::{
     AgeLimits, GateRequirements, InputRequirement, MachineRequirement, UnattestedPolicy,
 };
@@ -47,7 +49,7 @@ impl Service {
         caller: Caller,
         submission: RunSubmission,
         key: Option<IdempotencyKey>,
-    ) -> Result<Submitted, Problem> {
+    ) -> Result<SubmittedRun, Problem> {
         self.submit_in_trace(caller, submission, key, None).await
     }
 
@@ -61,7 +63,7 @@ impl Service {
         mut submission: RunSubmission,
         key: Option<IdempotencyKey>,
         trace: Option<TraceContext>,
-    ) -> Result<Submitted, Problem> {
+    ) -> Result<SubmittedRun, Problem> {
         // The trace context is removed first, because it must not make two requests different.
         let from_env = submission.env.as_mut().and_then(take_context);
         let submitted = self.submit_inner(caller, submission, key, trace.or(from_env)).await;
@@ -83,14 +85,14 @@ impl Service {
         submission: RunSubmission,
         key: Option<IdempotencyKey>,
         trace: Option<TraceContext>,
-    ) -> Result<Submitted, Problem> {
+    ) -> Result<SubmittedRun, Problem> {
         let idempotency_key = key.map(|key| keyed_request(key, &submission));
         if let Some(repeated) = self.find_repeated(caller, idempotency_key.as_ref()).await? {
             return Ok(repeated);
         }
         let checked = self.prepare(caller, submission).await?;
         if let Some(id) = self.find_verified(caller, &checked).await {
-            return self.answer_with(caller, How::Verified, id, idempotency_key).await;
+            return self.answer_with(caller, SubmissionOutcome::Verified, id, idempotency_key).await;
         }
         let same_tree = self.find_same_tree(caller, &checked).await;
         self.admit(caller, checked, same_tree, idempotency_key, trace).await
@@ -101,16 +103,16 @@ impl Service {
         &self,
         caller: Caller,
         idempotency_key: Option<&KeyedRequest>,
-    ) -> Result<Option<Submitted>, Problem> {
+    ) -> Result<Option<SubmittedRun>, Problem> {
         let Some(sent) = idempotency_key.cloned() else { return Ok(None) };
         let key = sent.key.clone();
         let known = self.query_history(move |history| history.run_for_key(caller.uid, &key)).await?;
         match known {
             None => Ok(None),
             Some((id, request)) if request == sent.request_sha256 => {
-                self.metrics.count_submission(How::Repeated);
+                self.metrics.count_submission(SubmissionOutcome::Repeated);
                 let run = self.run(caller, &id).await?.view.clone();
-                Ok(Some(Submitted { how: How::Repeated, run }))
+                Ok(Some(SubmittedRun { how: SubmissionOutcome::Repeated, run }))
             }
             Some((id, _)) => Err(key_conflict(&id)),
         }
@@ -120,24 +122,24 @@ impl Service {
     async fn answer_with(
         &self,
         caller: Caller,
-        how: How,
+        how: SubmissionOutcome,
         id: RunId,
         idempotency_key: Option<KeyedRequest>,
-    ) -> Result<Submitted, Problem> {
+    ) -> Result<SubmittedRun, Problem> {
         let (run_id, how) = match idempotency_key {
             None => (id, how),
             Some(sent) => {
                 let wanted = id.clone();
                 let known = self.query_history(move |history| history.assign_key(caller.uid, &sent, &wanted)).await?;
-                let how = if known == id { how } else { How::Repeated };
+                let how = if known == id { how } else { SubmissionOutcome::Repeated };
                 (known, how)
             }
         };
         let run = self.run(caller, &run_id).await?.view.clone();
-        if how == How::Verified {
+        if how == SubmissionOutcome::Verified {
             self.metrics.count_submission(how);
         }
-        Ok(Submitted { how, run })
+        Ok(SubmittedRun { how, run })
     }
 
     /// Checks the request completely, except for the state of the tree.
@@ -231,7 +233,7 @@ impl Service {
         same_tree: Option<RunId>,
         idempotency_key: Option<KeyedRequest>,
         trace: Option<TraceContext>,
-    ) -> Result<Submitted, Problem> {
+    ) -> Result<SubmittedRun, Problem> {
         let trace = TraceSettings::new(trace, self.telemetry.is_enabled());
         let admission = RunAdmission {
             key: checked.key.clone(),
@@ -239,11 +241,14 @@ impl Service {
             job: checked.into_job(idempotency_key.clone(), trace)?,
         };
         match self.runs.admit(admission).await {
-            Ok((How::Joined, live)) => self.answer_with(caller, How::Joined, live.id().clone(), idempotency_key).await,
-            Ok((how, live)) => Ok(Submitted { how, run: live.current().view.clone() }),
+            Ok((SubmissionOutcome::Joined, live)) => {
+                self.answer_with(caller, SubmissionOutcome::Joined, live.id().clone(), idempotency_key).await
+            }
+            Ok((how, live)) => Ok(SubmittedRun { how, run: live.current().view.clone() }),
             Err(AdmissionRefusal::KeyUsed(_)) => {
                 let repeated = self.find_repeated(caller, idempotency_key.as_ref()).await?;
-                repeated.ok_or_else(|| Problem::new(ProblemType::Conflict, "the key is being used for another request"))
+                repeated
+                    .ok_or_else(|| Problem::new(ProblemType::Conflict, "the key is being used for a different request"))
             }
             Err(AdmissionRefusal::Problem(problem)) => Err(*problem),
         }
@@ -322,7 +327,7 @@ impl SubmissionCheck {
         let max_tier = if self.requires_approval { self.approved_tier(plan)? } else { self.submission.max_tier };
         // A pass of the whole profile answers a request for some files, but not a request for fixes.
         let scope = &self.submission.scope;
-        let whole = self.submission.changes == ChangesAsked::Applied
+        let whole = self.submission.changes == ChangeDelivery::Applied
             && self.submission.skills.is_all()
             && !scope.changes_plan();
         let is_cached = !self.submission.no_caches && !self.submission.no_cache;
@@ -358,7 +363,7 @@ impl SubmissionCheck {
     }
 
     fn worktree_use(&self, plan: &Plan) -> WorktreeUse {
-        let applies = self.submission.changes == ChangesAsked::Applied;
+        let applies = self.submission.changes == ChangeDelivery::Applied;
         match applies && (self.submission.scope.fix || changes_the_tree(plan)) {
             true => WorktreeUse::Changes,
             false => WorktreeUse::Reads,
@@ -430,14 +435,14 @@ impl CheckedRequest {
             RequestedTree::Commit { id, submodules } => (RunSource::Commit { id, submodules }, None),
         };
         let changes = match submission.changes {
-            ChangesAsked::Applied => ChangeHandling::Apply,
-            ChangesAsked::Patch => ChangeHandling::AsPatch,
+            ChangeDelivery::Applied => ChangeHandling::Apply,
+            ChangeDelivery::Patch => ChangeHandling::AsPatch,
         };
-        let asked = submission.to_recorded(self.key.repo.clone());
+        let request = submission.to_recorded(self.key.repo.clone());
         Ok(RunJob {
             new: NewRun {
                 id: id.clone(),
-                request: asked,
+                request,
                 uid: self.key.uid,
                 key: idempotency_key,
                 toolchain_env: self.key.toolchain_env,
@@ -473,10 +478,10 @@ impl CheckedRequest {
     }
 }
 
-fn skills_wanted(skills: SkillsAsked) -> SkillSelection {
+fn skills_wanted(skills: SkillFilter) -> SkillSelection {
     match skills {
-        SkillsAsked::All => SkillSelection::All,
-        SkillsAsked::NotPassed => SkillSelection::NotPassed,
+        SkillFilter::All => SkillSelection::All,
+        SkillFilter::NotPassed => SkillSelection::NotPassed,
     }
 }
 

@@ -47,7 +47,7 @@ pub enum ExportTargetError {
         /// The variable or setting.
         setting: &'static str,
     },
-    /// The endpoint has another scheme.
+    /// The scheme of the endpoint is not supported.
     #[error("`{setting}` is not an http or https address; hint: {ENDPOINT_HINT}")]
     EndpointNotHttp {
         /// The variable or setting.
@@ -135,7 +135,7 @@ impl ExportTarget {
         format!("{}://{}", uri.scheme_str().unwrap_or("http"), uri.authority().map_or("", |host| host.as_str()))
     }
 
-    /// Returns whether the receiver is on this machine, so that no proxy is used.
+    /// Returns whether the receiver is on this machine, so no proxy is used.
     pub(super) fn is_local(&self) -> bool {
         let uri: Uri = self.url.parse().unwrap_or_default();
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();

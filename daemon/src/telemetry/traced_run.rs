@@ -68,8 +68,8 @@ impl TracedRun {
             requested_ms,
             ended_ms: parse_ms(run.last_logged_at()).unwrap_or_default().max(requested_ms),
             queued_ms: queued.map(|queued| u64::try_from(queued.as_millis()).unwrap_or(u64::MAX)),
-            repository: Some(last_component(&run.asked().repo)),
-            profile: run.asked().profile.as_str().to_owned(),
+            repository: Some(last_component(&run.request().repo)),
+            profile: run.request().profile.as_str().to_owned(),
             problem: run.record().problem.as_ref().map(|problem| problem.kind.code().name().to_owned()),
         };
         let trace = RunTrace::new(run.id().clone(), parent);
@@ -114,7 +114,7 @@ mod tests {
         let event = RunEvent::RunQueued {
             run_id: RunId::new("r1").expect("an id"),
             at: at(0),
-            asked: submission.to_recorded("/home/a/repo".into()),
+            request: submission.to_recorded("/home/a/repo".into()),
             uid: 7,
             toolchain_env_sha256: None,
             trace: TraceContext::parse(parent, None),

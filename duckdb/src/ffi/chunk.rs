@@ -62,7 +62,7 @@ impl Chunk {
         (0..columns).filter_map(|column| self.vector(column)).map(|vector| vector.byte_size(self.row_count(), 0)).sum()
     }
 
-    /// Returns the text in a cell; `None` for NULL, or if the column has another type.
+    /// Returns the text in a cell; `None` for NULL, or if the column has a different type.
     pub fn text(&self, column: u64, row: u64) -> Option<String> {
         let vector = self.vector(column).filter(|vector| vector.type_id() == types::VARCHAR)?;
         vector.string_bytes(self.checked_row(row)?).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

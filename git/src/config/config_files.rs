@@ -130,7 +130,7 @@ fn may_open_include(line: &[u8]) -> bool {
     line.iter().enumerate().any(|(at, b)| *b == b'[' && opens(at))
 }
 
-/// Refuses a `core.worktree` that names another directory than the one that is read.
+/// Refuses a `core.worktree` that names a directory other than the one that is read.
 pub(crate) fn check_worktree(config: &git2::Config, file: &Path, git_dir: &Path, top: &Path) -> Result<(), GitError> {
     let Ok(named) = config.get_entry("core.worktree") else { return Ok(()) };
     let named = Path::new(std::ffi::OsStr::from_bytes(named.value_bytes()));

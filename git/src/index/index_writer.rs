@@ -99,7 +99,7 @@ fn write_entry(entry: &NewIndexEntry, file: &mut Vec<u8>) {
     file.resize(begin + end + ALIGNMENT - end % ALIGNMENT, 0);
 }
 
-/// Returns the ids of the blobs in a file that [`encode_index`] wrote; `None` if it has another format.
+/// Returns the ids of the blobs in a file that [`encode_index`] wrote; `None` if it has a different format.
 pub fn blobs(format: ObjectFormat, file: &[u8]) -> Option<Vec<ObjectId>> {
     let (head, mut rest) = file.split_at_checked(HEADER_BYTES)?;
     let (signature, count) = head.split_at_checked(HEADER_BYTES - 4)?;

@@ -18,7 +18,7 @@ pub(crate) enum ObjectError {
         /// The error of libgit2.
         source: git2::Error,
     },
-    /// Libgit2 returned something else than an id.
+    /// libgit2 returned something other than an id.
     #[error("{0} is not an object id")]
     InvalidId(Oid),
     /// The object is of a kind that git does not define.

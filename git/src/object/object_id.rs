@@ -144,7 +144,7 @@ impl ObjectKind {
         }
     }
 
-    /// Returns the kind of object for git's name of it.
+    /// Returns the kind of object with this name in git.
     pub(crate) fn from_name(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }

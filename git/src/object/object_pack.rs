@@ -1,8 +1,8 @@
 //! Encodes objects as packs with their indexes (gitformat-pack(5)), without deltas. Equal objects result in equal bytes on
 //! every machine.
 //!
-//! A tree on a worker costs time for each file, so that single files for all objects would be slow. One pack, on the other
-//! hand, would be another file after each commit. The objects are therefore divided among packs by the first bits of their
+//! A tree on a worker costs time for each file, so one file for each object would be slow. One pack, on the other hand,
+//! would be another file after each commit. The objects are therefore divided among packs by the first bits of their
 //! ids, trees separately from blobs: a commit changes few of the packs.
 
 use std::io::{self, Write as _};

@@ -22,7 +22,7 @@ pub enum CommitMismatch {
     #[error("it has files that do not belong to any of its repositories")]
     StrayFiles,
     /// The bytes of a commit have another id.
-    #[error("the object that was read as the commit {0} has another id")]
+    #[error("the object that was read as the commit {0} has a different id")]
     OtherCommit(ObjectId),
     /// The bytes of a commit do not have the form of a commit.
     #[error("the commit {0} is malformed")]
@@ -35,8 +35,8 @@ pub enum CommitMismatch {
         /// The problem with the name.
         problem: &'static str,
     },
-    /// The files of a commit make another tree.
-    #[error("the object that was read as the tree of the commit {0} has another id")]
+    /// The files of a commit result in a different tree.
+    #[error("the object that was read as the tree of the commit {0} has a different id")]
     OtherTree(ObjectId),
 }
 

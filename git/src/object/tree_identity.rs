@@ -30,7 +30,7 @@ pub fn tree_id(format: ObjectFormat, files: &[TreeFile<'_>]) -> ObjectId {
 }
 
 /// Returns the id of the tree of `files` if some directories, given by path, have objects that are not in git's
-/// canonical form. Returns `None` if such an object has other entries than those of the files.
+/// canonical form. Returns `None` if the entries of such an object differ from those of the files.
 pub(crate) fn tree_id_with(
     format: ObjectFormat,
     files: &[TreeFile<'_>],

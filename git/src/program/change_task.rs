@@ -13,8 +13,8 @@ use crate::repository_paths::RepositoryPaths;
 /// Prints the id of the base on a line, then the changed paths, an empty path, the deleted paths of the index, an empty path,
 /// and the paths of the base that the tree lacks.
 ///
-/// A worktree is compared a second time, with a new index and without attributes: steps see the bytes and the modes, whatever
-/// the index says about a file (`skip-worktree`), and whatever git would store of it.
+/// A worktree is compared a second time, with a new index and without attributes. Steps see the bytes and modes of the
+/// files, which flags in the index (`skip-worktree`) and conversions can hide from git.
 const SCRIPT: &str = r#"set -eu
 top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
@@ -76,7 +76,8 @@ pub(crate) fn changed_files(
         printed_paths.by_ref().take_while(|path| !path.is_empty()).map(|path| RepoPath(path.to_vec())).collect()
     };
     let (paths, mut deleted): (_, Vec<RepoPath>) = (take_paths(), take_paths());
-    // A file that only the index lacks exists, and one that a sparse checkout leaves out was not deleted.
+    // A path counts as deleted only if both the index and the worktree lack it. A file that is only missing in the
+    // index exists, and a sparse checkout leaves out files that are not deleted.
     let lacking: BTreeSet<RepoPath> = take_paths().into_iter().collect();
     deleted.retain(|path| lacking.contains(path));
     Ok(ChangedFiles { base: String::from_utf8_lossy(id).into_owned(), paths, deleted })

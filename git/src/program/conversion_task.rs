@@ -44,13 +44,13 @@ pub fn convert_files(
         .map(|entries| entries[0].path.0.as_slice())
         .filter(|path| is_attributes_file(path))
         .collect();
-    let mut asked: Vec<&[u8]> = convertible.iter().chain(&attributes).copied().collect();
-    asked.sort_unstable();
-    asked.dedup();
+    let mut queried: Vec<&[u8]> = convertible.iter().chain(&attributes).copied().collect();
+    queried.sort_unstable();
+    queried.dedup();
     let skipped = |path: &&[u8]| index.entries_at(path).iter().any(|entry| entry.skip_worktree);
     let absent: Vec<u8> =
         attributes.iter().filter(|path| skipped(path)).flat_map(|path| [path, &b"\0"[..]].concat()).collect();
-    let input = BTreeMap::from([("entries", index_info(index, asked.into_iter())), ("absent", absent)]);
+    let input = BTreeMap::from([("entries", index_info(index, queried.into_iter())), ("absent", absent)]);
     let task = GitTask { script: SCRIPT, directory: RepoPath(index.at.0.clone()), input };
     parse_entries(&run_task(program, places, &task)?).ok_or(GitProgramError::MalformedOutput)
 }
@@ -71,8 +71,8 @@ mod tests {
     #[test]
     fn rejects_malformed_output() {
         let id = "45b983be36b73c0788dc9cbcb76cbb80fc7bb057";
-        let told = format!("100644 {id} 0\ta\tb\n\0120000 {id} 0\tc\0");
-        let read_paths = parse_entries(told.as_bytes()).expect("reads").into_keys().collect::<Vec<_>>();
+        let printed = format!("100644 {id} 0\ta\tb\n\0120000 {id} 0\tc\0");
+        let read_paths = parse_entries(printed.as_bytes()).expect("reads").into_keys().collect::<Vec<_>>();
         assert_eq!(read_paths, [b"a\tb\n".to_vec(), b"c".to_vec()]);
         for bad in ["100644 45b9 0\ta\0", "x", "100644 \ta\0"] {
             assert_eq!(parse_entries(bad.as_bytes()), None, "{bad}");

@@ -18,7 +18,7 @@ top=$(pwd -P)
 export GIT_DIR="$top/.git" GIT_WORK_TREE="$top" GIT_GRAFT_FILE=/dev/null
 scratch=$(mktemp -d)
 touch "$scratch/ids"
-asked() { [ -e "$INPUT/$1" ]; }
+requested() { [ -e "$INPUT/$1" ]; }
 g() { git -c core.commitGraph=false -c advice.graftFileDeprecated=false "$@"; }
 part() {
   name=$1; shift
@@ -29,28 +29,28 @@ part() {
 walk() { g rev-list --topo-order --reverse --max-count="$(cat "$INPUT/limit")" "$@"; }
 kinds() { g cat-file --batch-check='%(objectname) %(objecttype)'; }
 
-if asked refs; then part refs g for-each-ref --format='%(objectname) %(refname)'; fi
+if requested refs; then part refs g for-each-ref --format='%(objectname) %(refname)'; fi
 
 for end in from to; do
-  if asked "$end"; then
+  if requested "$end"; then
     id=$(g rev-parse --verify -q "$(cat "$INPUT/$end")") || id=
     part "$end.kind" g cat-file -t "$id"
     part "$end" g rev-parse --verify -q "$id^{commit}"
     cat "$scratch/out" > "$scratch/$end"
     cat "$scratch/out" >> "$scratch/ids"
-    if asked "$end.plain"; then
+    if requested "$end.plain"; then
       for namespace in tags heads remotes; do
         part "$end.$namespace" g rev-parse --verify -q "refs/$namespace/$(cat "$INPUT/$end.plain")^{}"
       done
     fi
   fi
 done
-if asked range; then
+if requested range; then
   part walk walk "$(cat "$scratch/from")$(cat "$INPUT/range")$(cat "$scratch/to")" --
   cat "$scratch/out" >> "$scratch/ids"
 fi
 
-if asked tips; then
+if requested tips; then
   cat "$INPUT/tips" > "$scratch/round"
   while [ -s "$scratch/round" ]; do
     kinds < "$scratch/round" > "$scratch/found"
@@ -62,7 +62,7 @@ if asked tips; then
   done
   sed -n 's/ [a-z]*$//p' "$scratch/kinds" >> "$scratch/ids"
 fi
-if asked known; then
+if requested known; then
   {
     sed -n 's/ commit$//p' "$scratch/kinds"
     kinds < "$INPUT/known" | sed -n 's/^\(.*\) \(commit\|tag\)$/^\1/p'
@@ -76,15 +76,15 @@ if asked known; then
   fi
 fi
 
-if asked commit; then
+if requested commit; then
   cat "$INPUT/commit" >> "$scratch/ids"
-  if asked tree; then
+  if requested tree; then
     g rev-list --objects --no-object-names --no-walk --missing=allow-any --ignore-missing \
       "$(cat "$INPUT/commit")" -- >> "$scratch/ids"
   fi
-  if asked others; then cat "$INPUT/others" >> "$scratch/ids"; fi
+  if requested others; then cat "$INPUT/others" >> "$scratch/ids"; fi
 fi
-if asked objects; then
+if requested objects; then
   sort -u "$scratch/ids" > "$scratch/sorted"
   part objects g cat-file --batch --buffer < "$scratch/sorted"
 fi

@@ -33,8 +33,8 @@ pub(crate) fn query_ignored(
     let top = read_beneath::open_canonical(&places.worktree).map_err(io)?;
     let repositories: BTreeSet<Vec<u8>> =
         listing_task::list(program, places)?.nested.into_iter().map(|nested| nested.path.0).collect();
-    let asked = directories.iter().map(|path| (*path, true)).chain(paths.iter().map(|path| (*path, false)));
-    let questions: Vec<Option<IgnoreLookup>> = asked
+    let queried = directories.iter().map(|path| (*path, true)).chain(paths.iter().map(|path| (*path, false)));
+    let questions: Vec<Option<IgnoreLookup>> = queried
         .map(|(path, is_directory)| ignore_lookup(top.as_fd(), &repositories, path, is_directory))
         .collect::<Result<_, _>>()
         .map_err(io)?;
@@ -43,13 +43,13 @@ pub(crate) fn query_ignored(
         grouped.entry(&question.repository).or_default().insert(&question.path);
     }
     let mut ignored = BTreeSet::new();
-    for (repository, asked) in grouped {
-        let input = BTreeMap::from([("paths", asked.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect())]);
+    for (repository, queried) in grouped {
+        let input = BTreeMap::from([("paths", queried.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect())]);
         let task = GitTask { script: SCRIPT, directory: RepoPath(repository.to_vec()), input };
         let printed = run_task(program, places, &task)
             .map_err(|error| GitError::Unreadable { path: places.worktree.clone(), problem: error.to_string() })?;
-        let told = printed.split(|b| *b == 0).filter(|path| !path.is_empty());
-        ignored.extend(told.map(|path| IgnoreLookup { repository: repository.to_vec(), path: path.to_vec() }));
+        let printed_paths = printed.split(|b| *b == 0).filter(|path| !path.is_empty());
+        ignored.extend(printed_paths.map(|path| IgnoreLookup { repository: repository.to_vec(), path: path.to_vec() }));
     }
     Ok(questions.into_iter().map(|question| question.is_some_and(|question| ignored.contains(&question))).collect())
 }
@@ -77,11 +77,11 @@ fn ignore_lookup(
         None if directory_exists(top, path)? => Some(parent(path)),
         None => None,
     };
-    let asked = directory.as_deref().unwrap_or(path);
+    let queried = directory.as_deref().unwrap_or(path);
     // The rules inside a repository do not apply to its own directory, which is covered.
-    let above = paths::ancestors(asked).chain(directory.as_deref());
+    let above = paths::ancestors(queried).chain(directory.as_deref());
     let repository = above.filter(|place| repositories.contains(*place)).last().unwrap_or_default();
-    let inside = if repository.is_empty() { asked } else { asked.get(repository.len() + 1..).unwrap_or_default() };
+    let inside = if repository.is_empty() { queried } else { queried.get(repository.len() + 1..).unwrap_or_default() };
     if inside.is_empty() {
         return Ok(None);
     }

@@ -132,7 +132,7 @@ pub(crate) fn list(program: &dyn GitProgram, places: &RepositoryPaths) -> Result
         ignored,
         directories,
         sources,
-        told_ahead: false,
+        sent_early: false,
         nested,
         indexes,
     })
@@ -377,15 +377,15 @@ mod tests {
     fn rejects_truncated_entries() {
         let id = "45b983be36b73c0788dc9cbcb76cbb80fc7bb057";
         let stat = "  ctime: 5:6\n  mtime: 3:4\n  dev: 7\tino: 8\n  uid: 0\tgid: 0\n  size: 2\tflags: ";
-        let told = format!("100644 {id} 0\ta\n\tb\0{stat}0\n100755 {id} 2\tc\0{stat}60004000\n");
-        let read = parse_entries(told.as_bytes()).expect("reads");
+        let output = format!("100644 {id} 0\ta\n\tb\0{stat}0\n100755 {id} 2\tc\0{stat}60004000\n");
+        let read = parse_entries(output.as_bytes()).expect("reads");
         assert_eq!((read[0].path.0.as_slice(), read[1].path.0.as_slice()), (&b"a\n\tb"[..], &b"c"[..]));
         assert_eq!(read[0].stat, Some(IndexStat { mtime: (3, 4), ctime: (5, 6), ino: 8, size: 2 }));
         assert_eq!((read[1].stage, read[1].mode), (2, 0o100_755));
         assert!(read[1].intent_to_add && read[1].skip_worktree && !read[0].intent_to_add && !read[0].skip_worktree);
-        for cut in 1..told.len() {
-            let whole = told[..cut].ends_with("flags: 0\n");
-            assert_eq!(parse_entries(&told.as_bytes()[..cut]).is_some(), whole, "{cut}");
+        for cut in 1..output.len() {
+            let whole = output[..cut].ends_with("flags: 0\n");
+            assert_eq!(parse_entries(&output.as_bytes()[..cut]).is_some(), whole, "{cut}");
         }
     }
 }

@@ -158,10 +158,10 @@ mod tests {
     #[test]
     fn omits_parts_of_failed_commands() {
         let text = format!("walk 0 130\n{HI}\n{HI}\nfrom 128 0\nfrom.kind 0 5\ntree\nfrom.tags 0 65\n{HI}\nrefs 1 0\n");
-        let told = parse_output(text.as_bytes()).expect("reads");
-        assert_eq!(told.walked_commits().expect("walks").len(), 2);
-        let end = told.revision_end("from");
+        let output = parse_output(text.as_bytes()).expect("reads");
+        assert_eq!(output.walked_commits().expect("walks").len(), 2);
+        let end = output.revision_end("from");
         assert_eq!((end.commit, end.kind.as_deref(), end.candidates[1].1), (None, Some("tree"), None));
-        assert!(end.candidates[0].1.is_some() && told.refs().is_err());
+        assert!(end.candidates[0].1.is_some() && output.refs().is_err());
     }
 }

@@ -99,7 +99,7 @@ fn visit_wanted(
     visitor: &mut WantedVisitor<'_>,
 ) -> Result<(), GitError> {
     if !submodules {
-        // All leaves are the commit's own, so that its trees need not be read.
+        // Without submodules, all leaves belong to the commit itself, so its trees need not be read.
         let leaves = wanted.iter().map(|leaf| {
             let kind = PlannedLeafKind::from_mode(leaf.mode)
                 .ok_or_else(|| history.unreadable("a file with an unknown mode was requested"))?;

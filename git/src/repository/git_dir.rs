@@ -133,7 +133,7 @@ fn replace_file(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Res
 /// resolved to its commit, or omitted if it cannot be resolved.
 pub(crate) fn packed_refs(history: &RepositoryHistory<'_>) -> Result<Vec<u8>, GitError> {
     match (&history.backend, history.program_output()?) {
-        (_, Some(told)) => told.refs().map_err(|error| history.unreadable(error.to_string())),
+        (_, Some(output)) => output.refs().map_err(|error| history.unreadable(error.to_string())),
         (HistoryBackend::Libgit2(opened), None) => libgit2_refs(opened),
         (_, None) => Ok(Vec::new()),
     }

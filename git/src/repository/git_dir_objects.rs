@@ -16,7 +16,7 @@ impl WantedObjects {
     /// Returns the objects that the git directory needs; `None` if its HEAD names no commit yet.
     ///
     /// # Errors
-    /// A file cannot be read or has another format.
+    /// A file cannot be read or has an unknown format.
     pub fn for_git_dir(git: &Path) -> io::Result<Option<Self>> {
         let head = head_line(&std::fs::read(git.join("HEAD"))?).ok_or_else(|| malformed("HEAD"))?;
         let refs = std::fs::read(git.join("packed-refs"))?;

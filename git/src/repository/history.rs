@@ -42,16 +42,16 @@ impl<'t> RepositoryHistory<'t> {
                 .map_err(|error| GitError::Unreadable { path: places.worktree.clone(), problem: error.to_string() })
         };
         let objects = foreign.objects;
-        let told = match program_output {
+        let output = match program_output {
             Some(printed) => Ok(read(printed, objects)?),
             None => Err(foreign.into_error(places.clone())),
         };
         let source = match objects {
-            ObjectFormat::Sha256 => HistoryBackend::Program(told?),
+            ObjectFormat::Sha256 => HistoryBackend::Program(output?),
             ObjectFormat::Sha1 => {
                 let repository =
                     open_objects_only(&places.common_dir).map_err(|error| libgit2_error(&places.worktree, &error))?;
-                HistoryBackend::Libgit2Objects(repository, told)
+                HistoryBackend::Libgit2Objects(repository, output)
             }
         };
         Ok(Self { paths: places, backend: source })
@@ -69,7 +69,7 @@ impl<'t> RepositoryHistory<'t> {
             | HistoryBackend::Libgit2Objects(repository, _) => {
                 ObjectReader::from_repository(repository).map_err(|error| self.unreadable(error.message()))
             }
-            HistoryBackend::Program(told) => Ok(ObjectReader::Program(told)),
+            HistoryBackend::Program(output) => Ok(ObjectReader::Program(output)),
         }
     }
 
@@ -80,7 +80,7 @@ impl<'t> RepositoryHistory<'t> {
     pub(crate) fn program_output(&self) -> Result<Option<&ProgramOutput<'t>>, GitError> {
         match &self.backend {
             HistoryBackend::Libgit2(_) => Ok(None),
-            HistoryBackend::Libgit2Objects(_, Ok(told)) | HistoryBackend::Program(told) => Ok(Some(told)),
+            HistoryBackend::Libgit2Objects(_, Ok(output)) | HistoryBackend::Program(output) => Ok(Some(output)),
             HistoryBackend::Libgit2Objects(_, Err(refused)) => Err(refused.clone()),
         }
     }

@@ -45,7 +45,7 @@ pub(crate) fn list(top: &OpenRepository, send_early: EarlyIndexSender<'_>) -> Re
         external_rules: ExternalRules::sort_and_combine(found.external_rules, &top.worktree),
         skips_rules: found.skips_rules,
         sources: found.sources,
-        told_ahead: found.sent_early,
+        sent_early: found.sent_early,
     })
 }
 

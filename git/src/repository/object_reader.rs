@@ -44,7 +44,7 @@ impl<'a> ObjectReader<'a> {
                 Some((size, kind)) => Ok(Some((object_kind(kind)?, size as u64))),
                 None => Ok(None),
             },
-            Self::Program(told) => Ok(told.object(id).map(|(kind, bytes)| (kind, bytes.len() as u64))),
+            Self::Program(output) => Ok(output.object(id).map(|(kind, bytes)| (kind, bytes.len() as u64))),
         }
     }
 
@@ -55,7 +55,7 @@ impl<'a> ObjectReader<'a> {
                 Some(object) => Ok(Some((object_kind(object.kind())?, Cow::Owned(object.data().to_vec())))),
                 None => Ok(None),
             },
-            Self::Program(told) => Ok(told.object(id).map(|(kind, bytes)| (kind, Cow::Borrowed(bytes)))),
+            Self::Program(output) => Ok(output.object(id).map(|(kind, bytes)| (kind, Cow::Borrowed(bytes)))),
         }
     }
 

@@ -73,7 +73,7 @@ fn commits_unknown_to_remotes(
     tips: &[ObjectId],
 ) -> Result<Vec<ObjectId>, GitError> {
     let found = match (&history.backend, history.program_output()?) {
-        (_, Some(told)) => told.walked_commits().map_err(|error| history.unreadable(error.to_string()))?,
+        (_, Some(output)) => output.walked_commits().map_err(|error| history.unreadable(error.to_string()))?,
         (HistoryBackend::Libgit2(opened), None) => {
             walk_commits(&opened.repository, push, tips).map_err(|error| history.unreadable(error.to_string()))?
         }
@@ -98,8 +98,8 @@ fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Resu
 /// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that no
 /// remote is known to have. `former` are the ids that the refs of the commit have on the remote.
 ///
-/// Returns `None` if there is no such parent, if a remote has the commit already, or if libgit2 cannot read the
-/// repository; also if the push removes several commits from refs, or commits that this repository lacks.
+/// Returns `None` if there is no such parent, if a remote has the commit already, if libgit2 cannot read the
+/// repository, or if the push removes several commits from refs, or commits that this repository lacks.
 fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId, former: &[&str]) -> Option<RangeBase> {
     let HistoryBackend::Libgit2(opened) = &history.backend else { return None };
     let repository = &opened.repository;

@@ -59,8 +59,8 @@ fn answer_request(
             let places = top.paths();
             let mut rules = WorktreeIgnoreRules::new(top, submodules.as_deref())?;
             let of_directories = directories.iter().map(|path| (path, true));
-            let asked = of_directories.chain(paths.iter().map(|path| (path, false)));
-            let ignored = asked.map(|(path, is_directory)| rules.is_ignored(&path.0, is_directory));
+            let queried = of_directories.chain(paths.iter().map(|path| (path, false)));
+            let ignored = queried.map(|(path, is_directory)| rules.is_ignored(&path.0, is_directory));
             Ok(GitAnswer::Ignored { ignored: with_outermost_paths(places, ignored.collect())? })
         }
         GitRequest::Resolve { repo, revision, limit } => {

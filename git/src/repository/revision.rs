@@ -27,7 +27,7 @@ pub(crate) fn resolve(history: &RepositoryHistory<'_>, text: &str, limit: usize)
         return Err(question.error("it is not a revision", mend));
     }
     let ids = match (&history.backend, history.program_output()?) {
-        (_, Some(told)) => question.resolve_with_program(told, limit)?,
+        (_, Some(output)) => question.resolve_with_program(output, limit)?,
         (HistoryBackend::Libgit2(opened), None) => {
             Libgit2Lookup { query: &question, repository: &opened.repository }.resolve(limit)?
         }

@@ -64,7 +64,7 @@ pub(crate) fn add_staged_commit(top: &OpenRepository, wanted: &CommitRef) -> Res
     }
     match all.write(ObjectType::Commit, &objects.commit.0).map_err(failed)?.to_string() == wanted.id {
         true => Ok(()),
-        false => Err(staged_error(top, "its objects result in another commit", "commit again")),
+        false => Err(staged_error(top, "its objects result in a different commit", "commit again")),
     }
 }
 

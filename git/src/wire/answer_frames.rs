@@ -160,7 +160,7 @@ pub enum AnswerError {
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A frame does not belong to an answer to the request.
-    #[error("it answered another request")]
+    #[error("it answered a different request")]
     OtherQuestion,
     /// More frames follow the answer.
     #[error("it sent data after its answer")]

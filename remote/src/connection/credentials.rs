@@ -87,7 +87,8 @@ pub(crate) struct CredentialCache {
 }
 
 impl CredentialCache {
-    /// Forgets the credentials, because the server refused them. Returns whether other ones are possible.
+    /// Forgets the credentials, because the server refused them. Returns whether the next request can get other
+    /// credentials.
     pub(crate) fn forget(&mut self) -> bool {
         self.known.take().is_some_and(|(_, headers)| !headers.headers.is_empty())
     }

@@ -28,13 +28,13 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Maximum size of the headers of an answer, in bytes.
 const MAX_HEADERS: u32 = 64 << 10;
 
-/// Time without any byte after which the kernel asks whether the server is still there. Routers forget idle connections, and
-/// an execution can be silent for a long time.
+/// Time without traffic after which the kernel sends a keep-alive probe. Routers drop idle connections, and an
+/// execution can be silent for a long time.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Time between two such questions, and their number.
-const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(15);
-const KEEP_ALIVE_QUESTIONS: u32 = 4;
-/// Time for which the reason of the end of a connection is waited for.
+/// Time between two probes, and the number of unanswered probes after which the connection counts as lost.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_PROBES: u32 = 4;
+/// Maximum wait for the reason why a connection ended.
 const END_WAIT: Duration = Duration::from_millis(200);
 
 /// A connection. Several requests can use it at the same time.
@@ -52,7 +52,7 @@ impl Channel {
         self.sender.is_closed()
     }
 
-    /// Returns the reason why the connection ended, if it ends with an error within a moment.
+    /// Returns the reason why the connection ended, if it ends with an error within [`END_WAIT`].
     pub(crate) async fn end(mut self) -> Option<String> {
         let end = tokio::time::timeout(END_WAIT, self.end.wait_for(Option::is_some)).await;
         end.ok()?.ok()?.clone()
@@ -94,12 +94,12 @@ pub(crate) async fn connect(endpoint: &Endpoint, tls: Option<&Arc<rustls::Client
     }
 }
 
-/// What may be wrong if a server without TLS answers nothing.
+/// A hint for a connection without TLS on which the server has sent no answer.
 const MAYBE_TLS: &str = "; if the server uses TLS on this port, its address begins with `grpcs://`";
 
-/// What may be wrong if a server with TLS answers nothing. It refuses a client without a certificate only after the handshake,
-/// and can close the connection before its reason arrives.
-const MAYBE_CLIENT_CERTIFICATE: &str = "; if the server wants a client certificate, set `tls_client_certificate`";
+/// A hint for a connection with TLS on which the server has sent no answer. A server refuses a client without a
+/// certificate only after the handshake, and can close the connection before the reason arrives.
+const MAYBE_CLIENT_CERTIFICATE: &str = "; if the server requires a client certificate, set `tls_client_certificate`";
 
 fn tls_problem(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
@@ -114,11 +114,11 @@ fn tls_problem(error: &io::Error) -> String {
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_PAUSE)?;
-    Ok(sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_QUESTIONS)?)
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_PROBES)?)
 }
 
-/// Starts HTTP/2. `hint` is added to an error if the server has answered nothing.
+/// Starts HTTP/2. `hint` is added to an error if the server has sent no answer.
 async fn handshake<S>(stream: S, hint: &'static str) -> Result<Channel, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -29,7 +29,7 @@ pub struct TlsFiles {
 /// Returns the configuration of a TLS connection.
 ///
 /// # Errors
-/// A file cannot be read, or does not contain what it should.
+/// A file cannot be read, or does not contain certificates or a key.
 pub(crate) fn client_config(files: &TlsFiles) -> Result<ClientConfig, RemoteError> {
     let tls = |error: rustls::Error| RemoteError::Tls(error.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());

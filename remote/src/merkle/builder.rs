@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_paths_that_are_no_entries() {
+    fn refuses_paths_that_are_not_entries() {
         for path in ["", "/a", "a//b", "a/../b", ".", "a/", "file/below", "file"] {
             let mut builder = TreeBuilder::default();
             builder.content("file", "x").expect("added");

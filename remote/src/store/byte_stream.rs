@@ -48,7 +48,7 @@ impl Client {
         let mut attempts = Attempts::default();
         let limit = transfer_limit(self.timeouts().call, digest.bytes);
         loop {
-            // The offset counts decompressed bytes in any case.
+            // The offset always counts decompressed bytes.
             let request = ReadRequest {
                 resource_name: resource_name.clone(),
                 read_offset: i64::try_from(content.bytes.len()).unwrap_or(i64::MAX),
@@ -120,8 +120,8 @@ impl Client {
         }
     }
 
-    /// Returns where an interrupted upload continues; `None` if it is complete. It starts again if the server does not
-    /// know.
+    /// Returns the offset at which an interrupted upload continues; `None` if the upload is complete. If the server
+    /// does not know the offset, the upload starts again.
     async fn committed_size(&self, resource_name: &str, total: usize) -> Option<usize> {
         let request = QueryWriteStatusRequest { resource_name: resource_name.to_owned() };
         let status: Result<QueryWriteStatusResponse, RemoteError> = self.unary_once(QUERY, request).await;

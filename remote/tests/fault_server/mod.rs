@@ -183,7 +183,7 @@ async fn respond(
             let trailers = Frame::trailers(status_headers(code, &message));
             BodyExt::boxed(StreamBody::new(data.chain(stream::iter([Ok(trailers)]))))
         }
-        // As servers do that refuse a request at once.
+        // A server that refuses a request at once sends the status in the headers.
         End::OnlyStatus(code, message) => {
             headers = status_headers(code, &message);
             BodyExt::boxed(http_body_util::Empty::new())

@@ -8,7 +8,7 @@ use std::path::Path;
 use proctor_core::model::drift::is_image_file_system;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): the id of a mount that no other mount gets until the machine is booted again.
+/// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): the id of a mount, which no other mount gets before the next boot.
 const UNIQUE_MOUNT_ID: u32 = 0x4000;
 
 /// Returns the identity of the mount that shows a file of an image; `None` if the file is not in an image. Follows links.

@@ -195,10 +195,10 @@ impl SandboxedGit {
                 )
             }
         };
-        let sight = HostView::for_repository(config, launcher, state, state_path, repo, reader, tolerated)?;
+        let host_view = HostView::for_repository(config, launcher, state, state_path, repo, reader, tolerated)?;
         let directory = std::str::from_utf8(&task.directory.0).map_err(GitTaskError::NotUtf8)?;
         let directory = if directory.is_empty() { "." } else { directory };
-        let mut tools = sight.tools.clone();
+        let mut tools = host_view.tools.clone();
         let (kind, rights) = (ToolKind::ReadOnly, AccessRights::Ours);
         tools.push(ToolMount { source: input.to_owned(), at: INPUT_PATH.into(), kind, rights });
         Ok(Policy {
@@ -207,16 +207,16 @@ impl SandboxedGit {
             workdir: RelPath::new(directory)?,
             argv: Argv::new(["/bin/sh", "-c", task.script].map(str::to_owned).into())?,
             files: proctor_sandbox::FileBatches::default(),
-            env: environment(&sight),
+            env: environment(&host_view),
             network: Network::Deny,
             leaks: Leaks::Ignore,
             limits: task_limits(),
             repo: repo.clone(),
-            home: sight.home,
-            hide: sight.hidden,
+            home: host_view.home,
+            hide: host_view.hidden,
             tools,
             caches: Vec::new(),
-            tolerated: sight.tolerated,
+            tolerated: host_view.tolerated,
             view: false,
             inputs: None,
         })
@@ -224,12 +224,16 @@ impl SandboxedGit {
 }
 
 /// Returns an environment without variables from the caller or a spec.
-fn environment(sight: &HostView) -> BTreeMap<String, String> {
-    let path = sight.environment_inputs.path.join(":");
-    let own =
-        [("PATH", path.as_str()), ("HOME", &sight.environment_inputs.home), ("TMPDIR", "/tmp"), ("INPUT", INPUT_PATH)];
+fn environment(host_view: &HostView) -> BTreeMap<String, String> {
+    let path = host_view.environment_inputs.path.join(":");
+    let own = [
+        ("PATH", path.as_str()),
+        ("HOME", &host_view.environment_inputs.home),
+        ("TMPDIR", "/tmp"),
+        ("INPUT", INPUT_PATH),
+    ];
     let toolchain =
-        sight.environment_inputs.toolchain_variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        host_view.environment_inputs.toolchain_variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let all = toolchain.chain(own).chain(GIT_ENVIRONMENT.iter().copied());
     all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

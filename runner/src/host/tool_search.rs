@@ -387,7 +387,7 @@ fn stat_identity(path: &Path, extent: IdentityScope) -> Option<String> {
     let (mode, size) = (found.mode(), found.size());
     let written = format!("{}.{:09}", found.mtime(), found.mtime_nsec());
     let changed = format!("{}.{:09}", found.ctime(), found.ctime_nsec());
-    // Two searches find different tools if the image is not known.
+    // If the image is unknown, two searches never find the same tools.
     let image = image_mount(path).unwrap_or_else(|_| random_u64().ok().map(|number| number.to_string()));
     let image = image.unwrap_or_default();
     Some(format!("{which}:{mode:o}:{size}:{written}:{changed}:{image}"))

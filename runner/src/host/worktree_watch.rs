@@ -60,7 +60,7 @@ pub struct WorktreeWatch {
 pub struct WorktreeChanges {
     /// The changed paths, relative to the worktree.
     pub paths: BTreeSet<Vec<u8>>,
-    /// True if the kernel dropped events, so that any path may have changed.
+    /// True if the kernel dropped events, so any path may have changed.
     pub is_incomplete: bool,
     /// The names of the ignore rules outside of the tree that have changed, such as `info/exclude`.
     pub external_rules: BTreeSet<String>,
@@ -209,8 +209,8 @@ impl WorktreeWatch {
     fn remove_ignored(&self, changes: &mut WorktreeChanges) -> Result<(), EngineError> {
         let is_own = |path: &[u8]| paths::is_in_git_dir(path) || is_evidence_path(path) || is_staging_path(path);
         changes.paths.retain(|path| !is_own(path));
-        let asked: Vec<&[u8]> = changes.paths.iter().map(Vec::as_slice).collect();
-        let ignored = self.helper.are_ignored(&self.repo, &asked)?;
+        let paths: Vec<&[u8]> = changes.paths.iter().map(Vec::as_slice).collect();
+        let ignored = self.helper.are_ignored(&self.repo, &paths)?;
         let mut ignored = ignored.into_iter();
         changes.paths.retain(|_| !ignored.next().unwrap_or(false));
         Ok(())

@@ -45,8 +45,9 @@ pub(crate) struct RemoteExecutor {
     timeouts: Mutex<ActionTimeouts>,
 }
 
-/// The timeouts that the server accepts for actions, as far as this run knows. Servers refuse an action whose timeout is above
-/// their limit, and apply their own limit to an action without a timeout. The agent itself ends a step at the step's timeout.
+/// The timeouts that the server accepts for actions, as far as this run knows. A server refuses an action whose timeout
+/// exceeds its limit, and applies its own limit to an action without a timeout. The agent enforces the timeout of the
+/// step itself.
 #[derive(Debug, Default)]
 struct ActionTimeouts {
     /// The shortest timeout that the server has refused.
@@ -54,7 +55,8 @@ struct ActionTimeouts {
 }
 
 impl ActionTimeouts {
-    /// Returns the timeout of an action whose commands need `needed`; `None` if the server is to apply its own.
+    /// Returns the timeout for an action whose commands need the time `needed`; `None` to let the server apply its own
+    /// limit.
     fn timeout(&self, needed: Duration) -> Option<Duration> {
         self.refused.is_none_or(|refused| needed < refused).then_some(needed)
     }
@@ -103,7 +105,7 @@ pub(crate) enum RemoteFailure {
     /// The server failed.
     #[error(transparent)]
     Server(RemoteError),
-    /// The server ended the action at its own limit, which is below the timeout of the step.
+    /// The server ended the action at its own limit, which is shorter than the timeout of the step.
     #[error(
         "{error}. The server refuses the timeout of {}, which the step and its checks need: increase the limit of the \
          server, or lower `timeout_ms`",
@@ -120,7 +122,7 @@ pub(crate) enum RemoteFailure {
     NoWorker {
         /// The cause.
         error: RemoteError,
-        /// The requested properties, as a sentence.
+        /// The requested properties, as a phrase.
         properties: String,
     },
     /// The inputs cannot be described.
@@ -176,7 +178,7 @@ impl RemoteExecutor {
         let response = loop {
             self.upload(job, &action).await?;
             executions += 1;
-            // A stored result does not count: the step must run now.
+            // The server must not use a stored result: the step has to run now.
             let request = ExecutionRequest { action: action.digest.clone(), skip_cache: true, limits };
             match self.client.execute(&request, cancel.cancelled()).await {
                 Ok(response) => break response,
@@ -247,8 +249,8 @@ impl RemoteExecutor {
         Ok(DescribedAction { digest: insert(&mut blobs, action.encode_to_vec()), blobs })
     }
 
-    /// Uploads what the server lacks. The trees are the same for most steps of a run, so that the server is asked for them
-    /// once.
+    /// Uploads what the server lacks. The trees are the same for most steps of a run, so the server is asked only once
+    /// for them.
     async fn upload(&self, job: &RemoteJob, action: &DescribedAction) -> Result<(), RemoteFailure> {
         let git = job.git.as_ref().map(|git| &git.tree);
         for tree in [Some(&*job.tree), git].into_iter().flatten().chain(job.needed_paths.iter().map(|path| &**path)) {
@@ -317,7 +319,7 @@ impl RemoteExecutor {
 
 const OUTPUTS: [&str; 4] = [REPORT_FILE, STDOUT_FILE, STDERR_FILE, CHANGES_CONTENT_FILE];
 
-/// Describes the workers that an action asked for.
+/// Describes the requested properties of the worker.
 fn requested_properties(platform: &BTreeMap<String, String>) -> String {
     let listed: Vec<String> = platform.iter().map(|(name, value)| format!("`{name}` = `{value}`")).collect();
     match listed.as_slice() {

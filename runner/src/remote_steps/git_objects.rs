@@ -1,5 +1,5 @@
-//! Reads the git objects that workers get: those of HEAD and of the index. The commit of one tree is verified again and
-//! again, so that the last objects are remembered.
+//! Reads the git objects that workers get: those of HEAD and of the index. The same commit is verified repeatedly, so
+//! the objects of the last tree are kept.
 
 use std::collections::BTreeSet;
 use std::path::Path;

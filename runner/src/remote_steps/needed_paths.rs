@@ -1,4 +1,4 @@
-//! Describes stored needed paths as Merkle trees. The steps of a run share them.
+//! Describes stored needed paths as Merkle trees, which the steps of a run share.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use crate::error::one_line;
 use crate::store::caches::prepared::{HeldPath, ListedEntry, ListedKind, PathListing};
 
-/// The needed paths of a run as workers get them, by the digest of their content.
+/// The Merkle trees of the needed paths of a run, by the digest of their content.
 #[derive(Debug, Default)]
 pub(crate) struct NeededPathTrees {
     known: Mutex<BTreeMap<Sha256Hex, Result<Arc<MerkleTree>, String>>>,
@@ -23,13 +23,13 @@ impl NeededPathTrees {
     /// content.
     ///
     /// # Errors
-    /// The reason why workers cannot get the path, as the rest of a sentence about it.
+    /// The reason why workers cannot get the path, as a phrase that follows the path.
     pub(crate) async fn tree_of(
         &self,
         content: &Sha256Hex,
         list: impl FnOnce() -> Result<Arc<MerkleTree>, String> + Send + 'static,
     ) -> Result<Arc<MerkleTree>, String> {
-        // Held during the work, so that the files of a path are hashed once.
+        // The lock is held during the work, so that the files of a path are hashed once.
         let mut known = self.known.lock().await;
         if let Some(tree) = known.get(content) {
             return tree.clone();
@@ -44,7 +44,7 @@ impl NeededPathTrees {
 /// again when it is sent. Blocks the thread.
 ///
 /// # Errors
-/// The reason why workers cannot get the path, as the rest of a sentence about it.
+/// The reason why workers cannot get the path, as a phrase that follows the path.
 pub(crate) fn needed_path_tree(held: &HeldPath) -> Result<Arc<MerkleTree>, String> {
     match held.listing().map_err(|error| format!("cannot be listed: {}", one_line(&error)))? {
         PathListing::Refused(reason) => Err(reason),

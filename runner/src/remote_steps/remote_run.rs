@@ -16,7 +16,7 @@ use super::git_objects::GitObjectReader;
 use super::input_root::GitTree;
 use super::needed_paths::NeededPathTrees;
 
-/// Maximum number of programs that a run remembers of workers with the same properties.
+/// Maximum number of programs that a run keeps for workers with the same properties.
 const MAX_KNOWN_PROGRAMS: usize = 1_000;
 
 /// The cluster during one run, and what its steps have in common.
@@ -109,8 +109,9 @@ impl RemoteRun {
         self.settings.max_result_age_ms(&platform).ok_or_else(unpinned)
     }
 
-    /// Returns the toolchain checks that precede a step on the worker. The checks themselves run as steps of skills that the
-    /// plan does not have. If this machine is to replace a worker that does not satisfy a check, the check precedes itself.
+    /// Returns the toolchain checks that precede a step on the worker. A check runs as the step of a skill that is not
+    /// in the plan. In hybrid mode, it is sent as its own check, so that this machine runs it if the worker does not
+    /// satisfy it.
     pub(crate) fn checks(&self, skill: &PlannedSkill, step: &PlannedStep) -> Vec<PlannedCheck> {
         let is_planned = self.plan.skills.iter().any(|planned| planned == skill);
         let precedes = |check: &&PlannedCheck| match is_planned {

@@ -19,13 +19,13 @@ const MAX_TEXT: usize = 200;
 /// Maximum number of programs of a report. A request has one for each check and one for the step.
 const MAX_PROGRAMS: usize = 100;
 
-/// The reason why a report does not count.
+/// The reason why a report is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReportFault {
     /// The report belongs to another request.
     #[error("the report of the worker belongs to another request")]
     Foreign,
-    /// The agent has another version.
+    /// The version of the agent differs.
     #[error("the agent of the worker uses protocol {0}, and {AGENT_PROTOCOL} is required")]
     Version(u32),
     /// The report contradicts itself or the request.

@@ -19,7 +19,7 @@ use crate::error::one_line;
 use crate::run::evidence_builder::{self, describe_outcome};
 use crate::run::run_context::RunContext;
 use crate::run::schedule::Schedule;
-use crate::step::layer_stack::{LayerStack, LayerStackError, StepFilesLeft};
+use crate::step::layer_stack::{LayerStack, LayerStackError, StackPart};
 use crate::step::reused_files;
 use crate::step::skill_runner::{self, SkillRun};
 
@@ -136,8 +136,8 @@ impl Dispatcher<'_> {
         let mut stack = LayerStack::new(Arc::clone(&self.context.tree.snapshot));
         for left in self.visible_runs(index).flat_map(|run| &run.files) {
             stack = match left {
-                StepFilesLeft::Reused(files) => stack.with_reused(Arc::clone(files)),
-                StepFilesLeft::Layer(layer, stored_as) => {
+                StackPart::Reused(files) => stack.with_reused(Arc::clone(files)),
+                StackPart::Layer(layer, stored_as) => {
                     reused_files::push_layer(self.context, &stack, Arc::clone(layer), stored_as.clone()).await?
                 }
             };
@@ -215,15 +215,15 @@ impl Dispatcher<'_> {
         let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
         let (first, second) = (&self.plan.skills[a].name, &self.plan.skills[b].name);
         format!(
-            "it needs `{first}` and `{second}`, which both touched {}{rest}; make one of them need the other, or write \
+            "it needs `{first}` and `{second}`, which both changed {}{rest}; make one of them need the other, or write \
                 to different paths",
             named.join(", ")
         )
     }
 
-    /// Adds a doubt to skills that may have seen the changes that another skill applied to the worktree, if neither
-    /// sees the other's layers. Such a skill's result applies to a tree that is not recorded, and depends on
-    /// timing.
+    /// Makes skills inconclusive that may have seen the changes that another skill applied to the worktree, if neither
+    /// sees the other's layers. The result of such a skill depends on timing, and belongs to a tree that is not
+    /// recorded.
     async fn mark_bystanders_inconclusive(&mut self) {
         for (writer, bystander) in self.bystanders() {
             let (by, name) = (&self.plan.skills[writer].name, &self.plan.skills[bystander].name);

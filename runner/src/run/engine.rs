@@ -112,7 +112,7 @@ pub struct Engine {
     shared_results: Arc<SharedResultsCache>,
     /// The connection to the cluster.
     remote_clients: Arc<RemoteClients>,
-    /// What was found when the run of this caller's request was accepted.
+    /// The findings about the host when the run of this caller's request was accepted.
     admission_findings: AdmissionFindings,
 }
 
@@ -127,7 +127,7 @@ struct ContextSettings {
     redactor: Redactor,
     /// The only paths that steps with `files` check; `None` if they check all.
     files: Option<Arc<ScopePaths>>,
-    /// The reuse of results; `None` if steps are executed in any case and not observed.
+    /// The reuse of results; `None` if every step is executed without being observed.
     reuse: Option<ReuseRequest>,
 }
 
@@ -505,10 +505,10 @@ impl Engine {
             None => user,
         };
         preflight::require_readable_by_steps(&snapshot, rights)?;
-        let sight = self.host_view_of_run(&seen_at, user, tolerated)?;
+        let host_view = self.host_view_of_run(&seen_at, user, tolerated)?;
         let borrowed = apart.as_ref().and_then(|apart| apart.objects.parent());
         let common = borrowed.unwrap_or(&snapshot.git.common_dir);
-        preflight::reject_hidden_alternates(common, &path, self.launcher.host(), &sight)?;
+        preflight::reject_hidden_alternates(common, &path, self.launcher.host(), &host_view)?;
         let helper = apart.as_ref().map_or(&self.helper, |apart| &apart.helper).clone();
         let space = space?;
         let trust = TrustScopes::new(&recorded, &snapshot.git, common);
@@ -522,7 +522,7 @@ impl Engine {
             caches,
             needed_paths: NeededPaths::default(),
             finished_mounts: tokio::sync::Mutex::default(),
-            host_view: sight,
+            host_view,
             tree: RunTree {
                 ignored: IgnoreQuery::new(helper, path).with_submodules(snapshot.known_submodules()),
                 repository,

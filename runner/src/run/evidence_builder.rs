@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(tier_reasons(&[passed("a")]), BTreeSet::new());
     }
 
-    /// Messages quote the recorded command, and a quoted secret has another form.
+    /// Messages quote the recorded command, and a quoted secret has a different form.
     #[test]
     fn recorded_command_has_no_secret_to_quote() {
         let redactor = Redactor::from_environment([("A_TOKEN", "it's$ecret")], |_| false);

@@ -92,8 +92,8 @@ impl RunObservations {
         self.skills.iter().flat_map(|skill| skill.steps.iter().map(move |step| (&skill.skill, step)))
     }
 
-    /// Returns a doubt for each skill that passed with an effective tier above the caller's limit, for example
-    /// because of a timeout before a retry. Such a pass does not count for this caller.
+    /// Returns a reason for an inconclusive result for each skill that passed with an effective tier above the caller's
+    /// limit, for example because of a timeout before a retry. Such a pass is not valid for this caller.
     pub(crate) fn tier_violations(&self, max_tier: Tier) -> Vec<InconclusiveDetail> {
         let too_high =
             self.skills.iter().filter(|skill| skill.summary.outcome == Outcome::Passed && skill.tier > max_tier);

@@ -89,11 +89,11 @@ pub(crate) fn reject_hidden_alternates(
     common: &Path,
     repo: &Path,
     host: &Host,
-    sight: &HostView,
+    host_view: &HostView,
 ) -> Result<(), EngineError> {
-    let tool = |path: &Path| sight.tools.iter().any(|tool| path.starts_with(&tool.at));
+    let tool = |path: &Path| host_view.tools.iter().any(|tool| path.starts_with(&tool.at));
     let shown = |path: &Path| path.starts_with(repo) || path.starts_with(common) || tool(path);
-    match alternates::first_hidden(common, |path| is_hidden(path, host, &sight.hidden) && !shown(path)) {
+    match alternates::first_hidden(common, |path| is_hidden(path, host, &host_view.hidden) && !shown(path)) {
         Ok(None) => Ok(()),
         Ok(Some(objects)) => Err(EngineError::HiddenAlternate(objects)),
         Err(source) => Err(EngineError::UnreadableAlternates { path: common.to_path_buf(), source }),

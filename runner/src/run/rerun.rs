@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(records.selection(), expected("b", "r2"));
         records.record_run("r3", &[("b", "passed")], Some("r2"));
         assert_eq!(records.selection(), expected("a b c", "r3"), "nothing failed, so everything runs");
-        // `r4` ended in the meantime, and has another outcome for a skill that the partial run left out.
+        // `r4` ended in the meantime, and has a different outcome for a skill that the partial run left out.
         records.record_run("r4", &[("a", "passed"), ("b", "passed"), ("c", "failed")], None);
         records.record_run("r5", &[("a", "failed")], Some("r4"));
         assert_eq!(records.selection(), expected("a c", "r5"));

@@ -90,9 +90,9 @@ pub(crate) struct RunContext {
     pub(crate) file_selections: Arc<FileSelections>,
     /// The trace that the steps continue, if there is one; set before the first step.
     pub(crate) trace: OnceLock<StepTrace>,
-    /// The reuse of results; `None` if steps are executed in any case.
+    /// The reuse of results; `None` if every step is executed.
     pub(crate) reuse: Option<StepReuse>,
-    /// The reason if steps are executed in any case.
+    /// The reason why every step is executed, if there is one.
     pub(crate) reuse_off: Option<String>,
     /// The cluster that executes steps; set before the first step if there is one.
     pub(crate) remote: OnceLock<RemoteRun>,
@@ -336,8 +336,9 @@ impl RunTree {
 
 impl RunContext {
     /// Prepares a sandbox for the next command, if there is one, while the current command runs. Most commands of a run
-    /// have the same requirements; a command with other requirements does not use the prepared sandbox. A short command
-    /// mostly leaves its own sandbox to the next one, if sandboxes can be reused; then nothing is prepared.
+    /// have the same requirements; a command with different requirements does not use the prepared sandbox. Nothing is
+    /// prepared during a short command if sandboxes can be reused, because the next command usually gets the same
+    /// sandbox.
     pub(crate) fn prepare_next_sandbox(
         self: &Arc<Self>,
         stack: &LayerStack,
@@ -453,14 +454,14 @@ impl RunContext {
 
     /// Returns the reuse of results for a step; `None` if its results are neither stored nor used.
     ///
-    /// A step that checks only some of its files has other files in almost every run, so that observing it would cost more
-    /// than it saves. With `per_file`, its results count for later runs too.
+    /// A step that checks only some of its files has different files in almost every run, so observing it would cost
+    /// more than it saves. With `per_file`, its results count for later runs too.
     pub(crate) fn step_reuse(&self, skill: &PlannedSkill, step: &PlannedStep) -> Option<&StepReuse> {
         let is_part = self.files.is_some() && step.files.is_some() && !step.passes_per_file();
         self.reuse.as_ref().filter(|reuse| !is_part && reuse.observes(skill, step))
     }
 
-    /// Returns whether the results of all steps may be reused, so that the run may start no command.
+    /// Returns whether the results of all steps may be reused, so the run may start no command.
     pub(crate) fn may_start_no_command(&self, plan: &Plan) -> bool {
         let uses_stored = self.reuse.as_ref().is_some_and(StepReuse::uses_stored);
         let are_reusable = |skill: &PlannedSkill| skill.steps.iter().all(|step| self.step_reuse(skill, step).is_some());

@@ -31,7 +31,7 @@ const MAX_BYTES: u64 = 64 << 20;
 const MAX_CONTENT: u64 = 1 << 30;
 const BUFFER: usize = 256 << 10;
 
-type Known = HashMap<Vec<u8>, (FileStamp, [u8; DIGEST_BYTES])>;
+type KnownDigests = HashMap<Vec<u8>, (FileStamp, [u8; DIGEST_BYTES])>;
 
 /// The digests of files of the host.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct ContentHashes {
 
 #[derive(Debug, Default)]
 struct HashState {
-    known: Known,
+    known: KnownDigests,
     has_changed: bool,
     devices: HostDevices,
 }
@@ -147,7 +147,7 @@ fn hash_unchanged(path: &Path, stamp: &FileStamp) -> io::Result<[u8; DIGEST_BYTE
     Ok(hash.finalize().into())
 }
 
-fn encode(known: &Known) -> Vec<u8> {
+fn encode(known: &KnownDigests) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for (path, (stamp, digest)) in known {
         // No path of a trace is longer than this.
@@ -166,13 +166,13 @@ fn encode(known: &Known) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Known> {
+fn decode(bytes: &[u8]) -> Option<KnownDigests> {
     let (content, sum) = bytes.split_last_chunk::<DIGEST_BYTES>()?;
     if <[u8; DIGEST_BYTES]>::from(Sha256::digest(content)) != *sum {
         return None;
     }
     let mut rest = content.strip_prefix(MAGIC)?;
-    let mut known = Known::new();
+    let mut known = KnownDigests::new();
     while !rest.is_empty() {
         let (length, after) = rest.split_first_chunk::<2>()?;
         let (path, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;

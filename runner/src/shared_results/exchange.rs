@@ -44,7 +44,7 @@ const RETRY: RetryPolicy = RetryPolicy {
     first_pause: Duration::from_millis(50),
     max_pause: Duration::from_millis(200),
     max_failures: 3,
-    rest: Duration::from_secs(60),
+    cooldown: Duration::from_secs(60),
     max_busy: Duration::ZERO,
 };
 
@@ -278,15 +278,16 @@ impl SharedResults {
         let missing = self.client.find_missing(&earlier).await?;
         let kept = std::iter::once(&paths_digest).chain(earlier.iter().filter(|digest| !missing.contains(digest)));
         let files = kept.enumerate().map(|(number, digest)| file(&format!("{number:02}.paths"), digest)).collect();
-        // If two machines do this at the same time, one path set is lost, and with it only hits.
+        // If two machines do this at the same time, one path set is lost, which only costs cache hits.
         self.client.store_action_result(&of_paths.digest, result(files)).await?;
         Ok(true)
     }
 }
 
 impl SharedResults {
-    /// Adds a file to those of an action's result, for a step with `per_file`: executions of other files must not replace
-    /// each other. If two machines do this at the same time, one file is lost, and with it only hits.
+    /// Adds a file to the files of an action's result. Executions of a step with `per_file` check different files, so
+    /// their records must not replace each other. If two machines do this at the same time, one file is lost, which
+    /// only costs cache hits.
     async fn add_file(
         &self,
         action: &BlobDigest,
@@ -309,8 +310,8 @@ impl SharedResults {
     }
 }
 
-/// A file of an action's result, whose name has the time at which it was stored. The server could change the time, and with
-/// it only hits.
+/// A file of an action's result. Its name contains the time at which it was stored. A server that changes the time only
+/// affects cache hits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KeptFile {
     stored_ms: u64,
@@ -329,8 +330,8 @@ impl KeptFile {
     }
 }
 
-/// Returns a new file and those of the known ones that are kept: of the last days, the largest ones, which are about the most
-/// files of the step.
+/// Returns a new file and the existing files to keep: the largest ones of the last days, because these records are
+/// about the most files.
 fn kept_files(
     known: &ActionResult,
     (digest, now_ms): (&BlobDigest, u64),

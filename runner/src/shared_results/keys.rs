@@ -121,7 +121,7 @@ fn read_bounded(file: &Path) -> Result<(Vec<u8>, u32), KeyError> {
         let opened = fs::File::open(file)?;
         let meta = opened.metadata()?;
         if !meta.is_file() || meta.len() > MAX_BYTES {
-            return Err(io::Error::other("it is not a file of a key"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
         opened.take(MAX_BYTES).read_to_end(&mut bytes)?;

@@ -15,7 +15,7 @@ use super::exchange::{SharedDraft, SharedResults, Verified};
 
 /// Maximum number of results that are stored at the same time.
 const MAX_PENDING: usize = 64;
-/// A run waits for a server at most this many times as long as a step does, all of its steps together.
+/// Maximum total wait of all steps of a run for the server, as a multiple of the maximum wait of one step.
 const MAX_WAITS: u32 = 6;
 
 /// The exchange of results in one run.
@@ -42,7 +42,7 @@ struct RunState {
 pub(crate) struct PortableIdentity {
     /// Version and content of Proctor's programs.
     pub(crate) programs: String,
-    /// The facts of the machine that do not matter.
+    /// The facts of the machine that are ignored.
     pub(crate) ignored: Vec<MachineFact>,
 }
 
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_server_is_asked_for_a_limited_time() {
+    async fn limits_total_wait_for_slow_server() {
         let state = Mutex::new(RunState::new("unix:/s", None));
         let mut answers = 0;
         while update(&state, |state| state.report.problem.is_none()) {

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 pub(crate) struct ScopePaths {
     /// The files of the tree.
     pub(crate) files: BTreeSet<Vec<u8>>,
-    /// The files that the tree no longer has. They start a step that gets no files as arguments.
+    /// The files that the tree no longer has. They trigger a step that gets no files as arguments.
     pub(crate) deleted: BTreeSet<Vec<u8>>,
 }
 

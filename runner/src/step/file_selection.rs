@@ -218,16 +218,16 @@ impl StepFiles {
     }
 }
 
-/// The restriction of a run to some files, as it concerns one step.
+/// The effect on one step of a restriction to some files.
 #[derive(Debug)]
 enum Restriction {
     /// The run is not restricted.
     None,
     /// The run is restricted to all files of the step.
     WithoutEffect,
-    /// The run is restricted to the files `only`. The step has others, which may have passed earlier and count then.
+    /// The run is restricted to the files `only`. The step has other files, which are covered if they passed earlier.
     Open { only: Arc<Vec<Vec<u8>>> },
-    /// The step leaves files out, or it is not known whether it does.
+    /// The step leaves out files, or may do so.
     LeavesOut,
 }
 
@@ -245,15 +245,15 @@ impl Restriction {
 pub(crate) struct FilesNotChosen {
     pub(crate) fault: StartFault,
     pub(crate) reason: String,
-    /// The record of the files, if the step has none in the whole tree.
+    /// The record of the files, if the step has no files in the whole tree.
     pub(crate) checked_files: Option<CheckedFiles>,
 }
 
-/// Refuses a file that a step is to check and that it does not see. Otherwise, the step would check another set of files
-/// than the record states.
+/// Refuses a file that a step is to check but does not see. Otherwise, the step would check a different set of files
+/// from the recorded one.
 ///
 /// # Errors
-/// One of the files, which are relative to the work directory, is no input.
+/// One of the files, which are relative to the work directory, is not an input.
 pub(crate) fn require_inputs<'a>(
     inputs: &InputFilter,
     workdir: &RelPath,
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_a_file_to_check_that_is_no_input() {
+    fn refuses_a_file_to_check_that_is_not_an_input() {
         let rules = InputRules {
             globs: vec!["svc/*.py".to_owned()],
             shown: Vec::new(),

@@ -51,7 +51,7 @@ impl HostDevices {
         }
     }
 
-    /// Refuses a file of the host also if its stamp shows every change only while an image is mounted.
+    /// Also refuses a file of the host whose stamp shows every change only while an image is mounted.
     pub(crate) fn require_lasting_stamp(&mut self, entry: &AccessedPath) -> Result<(), String> {
         self.require_reliable_stamp(entry)?;
         match self.rule(entry)? {

@@ -35,9 +35,9 @@ pub(crate) struct StackedLayer {
     pub(crate) scan: LayerScan,
 }
 
-/// The files that a step left when it was executed for its files.
+/// The files of a step that was executed only to recreate them.
 #[derive(Debug, Clone)]
-pub(crate) struct RemadeFiles {
+pub(crate) struct RecreatedFiles {
     /// The layer; `None` if the step left nothing.
     pub(crate) layer: Option<Arc<StackedLayer>>,
     /// True if the stored result stands for these files: the execution took place where the result comes from, on a worker
@@ -58,10 +58,10 @@ pub(crate) struct ReusedFiles {
     pub(crate) inputs: ObservedInputs,
     /// True if the stored result is of a worker.
     pub(crate) is_of_worker: bool,
-    /// True if the step leaves out the files to which the run is not restricted.
+    /// True if the step skips files that are outside the run's restriction.
     pub(crate) leaves_out_others: bool,
     /// The files, once the step was executed.
-    pub(crate) layer: OnceCell<Result<RemadeFiles, String>>,
+    pub(crate) layer: OnceCell<Result<RecreatedFiles, String>>,
 }
 
 impl ReusedFiles {
@@ -101,11 +101,11 @@ impl ReusedFiles {
 
 /// The files that a step has left in the tree for later steps.
 #[derive(Debug, Clone)]
-pub(crate) enum StepFilesLeft {
-    /// A layer, and the digest of the stored result that stands for it; without one, no result of a later step is stored
-    /// or used.
+pub(crate) enum StackPart {
+    /// A layer, and the digest that identifies its stored result. Without a stored result, no result of a later step is
+    /// stored or used.
     Layer(Arc<StackedLayer>, Option<Sha256Hex>),
-    /// The files of a step whose result was reused. They do not exist.
+    /// The files of a step whose result was reused. They have not been recreated yet.
     Reused(Arc<ReusedFiles>),
 }
 
@@ -114,7 +114,7 @@ pub(crate) enum StepFilesLeft {
 pub(crate) struct LayerStack {
     view: TreeView,
     /// The parts, oldest first.
-    parts: Vec<StepFilesLeft>,
+    parts: Vec<StackPart>,
 }
 
 impl LayerStack {
@@ -135,7 +135,7 @@ impl LayerStack {
         }
         let view = self.view.with_layer(&layer.scan, ignored)?;
         let mut parts = self.parts.clone();
-        parts.push(StepFilesLeft::Layer(layer, stored_as));
+        parts.push(StackPart::Layer(layer, stored_as));
         Ok(Self { view, parts })
     }
 
@@ -143,22 +143,22 @@ impl LayerStack {
     /// change the covered content.
     pub(crate) fn with_reused(&self, files: Arc<ReusedFiles>) -> Self {
         let mut parts = self.parts.clone();
-        parts.push(StepFilesLeft::Reused(files));
+        parts.push(StackPart::Reused(files));
         Self { view: self.view.clone(), parts }
     }
 
     /// Returns the digests of the stored results that stand for the parts, oldest first; `None` if a part has none.
     pub(crate) fn stored_results(&self) -> Option<Vec<Sha256Hex>> {
-        let digest = |part: &StepFilesLeft| match part {
-            StepFilesLeft::Layer(_, stored_as) => stored_as.clone(),
-            StepFilesLeft::Reused(files) => files.stored_as.clone(),
+        let digest = |part: &StackPart| match part {
+            StackPart::Layer(_, stored_as) => stored_as.clone(),
+            StackPart::Reused(files) => files.stored_as.clone(),
         };
         self.parts.iter().map(digest).collect()
     }
 
     /// Returns the parts, oldest first, if files of a reused step are missing among them.
-    pub(crate) fn incomplete_parts(&self) -> Option<&[StepFilesLeft]> {
-        let is_missing = |part: &StepFilesLeft| matches!(part, StepFilesLeft::Reused(_));
+    pub(crate) fn incomplete_parts(&self) -> Option<&[StackPart]> {
+        let is_missing = |part: &StackPart| matches!(part, StackPart::Reused(_));
         self.parts.iter().any(is_missing).then_some(&self.parts)
     }
 
@@ -184,8 +184,8 @@ impl LayerStack {
 
     fn layers(&self) -> impl DoubleEndedIterator<Item = &StackedLayer> {
         self.parts.iter().filter_map(|part| match part {
-            StepFilesLeft::Layer(layer, _) => Some(&**layer),
-            StepFilesLeft::Reused(_) => None,
+            StackPart::Layer(layer, _) => Some(&**layer),
+            StackPart::Reused(_) => None,
         })
     }
 

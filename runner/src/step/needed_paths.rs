@@ -24,7 +24,7 @@ use crate::store::directory::Directory;
 pub(crate) enum PathState {
     /// The path is in the tree that steps see, among the ignored files of the worktree.
     InTree {
-        /// The reason why it could not be copied for workers, if the run has some.
+        /// The reason why the path could not be copied for workers, if the run uses workers.
         not_copied: Option<String>,
     },
     /// The path is stored and is mounted for the skills that need it.
@@ -48,7 +48,7 @@ pub(crate) enum Preparation {
 #[derive(Debug, Clone)]
 struct NeededMount {
     mount: CacheMount,
-    /// The state before the first step, which shows later whether a step changed the path.
+    /// The state before the first step. A later comparison shows whether a step changed the path.
     baseline: Baseline,
     /// The writes of earlier steps of the skill, if a step on a worker wrote to the path since: directories of an
     /// overlay, newest first.
@@ -82,7 +82,7 @@ pub(crate) struct NeededPaths {
     mounts: Mutex<BTreeMap<SkillName, Arc<Vec<NeededMount>>>>,
 }
 
-/// The reason why the changes of a step cannot travel between machines.
+/// The reason why the changes of a step cannot be transferred between machines.
 const NO_OVERLAYS: &str = "this machine has no overlays";
 
 impl NeededMount {
@@ -253,8 +253,9 @@ impl NeededPaths {
         Ok(writes)
     }
 
-    /// Adds the writes of a step of a skill on a worker to its paths. `fill` creates those of one path in an empty directory of
-    /// an overlay for this owner. Later steps of the skill see them. If `fill` fails for one path, nothing is added.
+    /// Adds the writes of a step on a worker to the paths of its skill, so that later steps of the skill see them.
+    /// `fill` creates the writes to one path in an empty upper directory for the given owner. If `fill` fails for one
+    /// path, nothing is added.
     ///
     /// # Errors
     /// The state directory cannot be written, there are no overlays, or `fill` fails.
@@ -287,7 +288,7 @@ impl NeededPaths {
         }
         for (position, newest, lowers) in filled {
             let needed = &mut mounts[position];
-            // No sandbox may have an overlay while its directories change their roles.
+            // No sandbox may have the overlay mounted while its upper directory becomes a lower one.
             space.release_cache(&needed.mount.source);
             let upper = Directory::open(&needed.mount.source.upper()).map_err(SkillCacheError::from)?;
             let is_empty = upper.entries(1).map_err(SkillCacheError::from)?.is_empty();

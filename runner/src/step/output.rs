@@ -145,8 +145,8 @@ pub(crate) struct ReceivedStream<'a> {
     pub(crate) complete: bool,
 }
 
-/// Stores a stream that was read elsewhere. At most `keep` bytes are stored. Returns `None` if the stream is whole and has
-/// another digest. Blocks the thread.
+/// Stores a stream that was read elsewhere. At most `keep` bytes are stored. Returns `None` if the stream is complete
+/// and its digest differs. Blocks the thread.
 pub(crate) fn store_received(
     stream: ReceivedStream<'_>,
     keep: u64,

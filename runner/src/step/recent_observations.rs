@@ -1,5 +1,5 @@
-//! The paths of the host that a run has just looked up. Most steps of a run read the same libraries and tools, and their
-//! inputs are compared one right after the other.
+//! Keeps the states of host paths that a run has just looked up. Most steps of a run read the same libraries and tools,
+//! and their inputs are compared in quick succession.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use proctor_core::model::trace::ListingDigest;
 use proctor_core::reuse::{CurrentInputs, InputArea, PathNow};
 use tokio::time::Instant;
 
-/// How long an observation is used for other steps of the run.
+/// Maximum age of an observation that is used for other steps of the run.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The observations of one run.
@@ -19,7 +19,7 @@ pub(super) struct RecentObservations(Mutex<Observations>);
 
 #[derive(Debug, Default)]
 struct Observations {
-    /// The time of the first one; `None` if there are none.
+    /// The time of the first observation; `None` if there are none.
     since: Option<Instant>,
     states: HashMap<Vec<u8>, Option<PathNow>>,
     listings: HashMap<Vec<u8>, Option<ListingDigest>>,
@@ -35,7 +35,7 @@ impl RecentObservations {
     }
 }
 
-/// Looks up current inputs, and each path of the host only once for all steps of a run.
+/// Looks up current inputs. Looks up each path of the host only once for all steps of a run.
 pub(super) struct RecentInputs<'a, I> {
     pub(super) inputs: &'a I,
     pub(super) recent: &'a RecentObservations,
@@ -85,9 +85,9 @@ mod tests {
 
     /// Counts the lookups of each path.
     #[derive(Default)]
-    struct Counted(RefCell<Vec<(InputArea, Vec<u8>)>>);
+    struct CountingInputs(RefCell<Vec<(InputArea, Vec<u8>)>>);
 
-    impl CurrentInputs for Counted {
+    impl CurrentInputs for CountingInputs {
         fn covered(&self, _: &[u8]) -> Option<Entry> {
             None
         }
@@ -109,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_path_of_the_host_is_looked_up_once_a_second_and_a_path_of_the_tree_each_time() {
-        let (counted, recent) = (Counted::default(), RecentObservations::default());
+        let (counted, recent) = (CountingInputs::default(), RecentObservations::default());
         let inputs = RecentInputs { inputs: &counted, recent: &recent };
         let lookups = |area| {
             for _ in 0..2 {

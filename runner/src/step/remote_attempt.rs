@@ -36,7 +36,7 @@ use crate::store::directory::random_u64;
 
 /// Maximum size of an output stream that a worker returns, in bytes.
 const MAX_STREAM: u64 = 64 << 20;
-/// Minimum size of an output stream that a worker may return, in bytes: its ends are shown in any case.
+/// Minimum size of an output stream that a worker may return, in bytes, because its ends are always shown.
 const MIN_STREAM: u64 = 64 << 10;
 /// Time of an action beyond the timeouts of its commands: transfers on the worker, and copying the tree.
 const OVERHEAD: Duration = Duration::from_secs(300);
@@ -77,7 +77,7 @@ pub(crate) enum NotExecuted {
     /// The run was cancelled.
     #[error("the run was cancelled")]
     Cancelled,
-    /// The cluster did not execute it, or its answer does not count.
+    /// The cluster did not execute the step, or its answer is not valid.
     #[error("{0}")]
     Refused(String),
 }
@@ -105,7 +105,7 @@ impl StepOnWorker<'_> {
     /// Executes one attempt.
     ///
     /// # Errors
-    /// The cluster does not execute it, or its answer does not count.
+    /// The cluster does not execute the step, or its answer is not valid.
     pub(crate) async fn run(
         &self,
         stack: &LayerStack,
@@ -329,7 +329,7 @@ impl StepOnWorker<'_> {
         let SplitChanges { tree, mut needed } =
             split_changes(list, &step_paths(&job.request)).map_err(|error| refused(&error))?;
         if !remote.settings.trust_workers {
-            // A later attempt on this machine could pass because of them.
+            // Without the trust in workers, a later attempt on this machine could pass because of these files.
             needed.clear();
         }
         let (shared, skill, keep) = (Arc::clone(context), (*skill).clone(), step.limits.output.get_or_max());
@@ -337,8 +337,11 @@ impl StepOnWorker<'_> {
             let [live_out, live_err] = live.map_or([None, None], |writers| writers.map(Some));
             let store = |stream, content: &Bytes, live| -> Result<StreamEvidence, NotExecuted> {
                 let received = received_stream(stream, content).map_err(|fault| refused(&fault))?;
-                let wrong =
-                    || NotExecuted::Refused("an output of the worker has another digest than the report states".into());
+                let wrong = || {
+                    NotExecuted::Refused(
+                        "the digest of an output of the worker differs from the one in its report".into(),
+                    )
+                };
                 store_received(received, keep, &shared.outputs, live).ok_or_else(wrong)
             };
             let streams = [store(&out, &stdout, live_out)?, store(&err, &stderr, live_err)?];
@@ -387,7 +390,7 @@ pub(crate) fn sent_variables(context: &RunContext, policy: &Policy) -> BTreeMap<
 }
 
 /// The reason why a run without a private copy of the tree uses no workers.
-const NO_COPY: &str = "the tree has no private copy, so that it could change while it is sent";
+const NO_COPY: &str = "the tree has no private copy, so it could change while it is sent";
 
 async fn describe_trees(context: &Arc<RunContext>, source: GitObjectSource) -> Result<RemoteTrees, String> {
     let context = Arc::clone(context);

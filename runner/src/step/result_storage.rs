@@ -19,12 +19,12 @@ use crate::step::reuse::shared::SharedKey;
 use crate::step::reuse::worker::WorkerKey;
 use crate::step::reuse::{FilesNotStored, ObservedExecution, RecordedFiles, StepReuse};
 
-/// How the reuse of results applies to one execution of a step.
+/// The use of stored results in one execution of a step.
 pub(crate) struct StepReuseState {
     pub(crate) key: StepKey,
     /// The relation of the execution to a stored result that is still valid.
     pub(crate) recheck: Recheck,
-    /// The earlier results of a step with `per_file` that hold.
+    /// The earlier results of a step with `per_file` that are still valid.
     pub(crate) earlier: Vec<StoredResult>,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct StepReuseState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StepKey {
     pub(crate) key: Sha256Hex,
-    /// True if a pass counts for each file by itself.
+    /// True if the pass of each file is valid independently of the other files.
     pub(crate) is_per_file: bool,
-    /// How a run uses the results of workers; `None` if the step runs on this machine.
+    /// The use of results of workers; `None` if the step runs on this machine.
     pub(crate) worker: Option<WorkerRoute>,
     /// The fingerprint under which other machines store results of the step; `None` if its results are not shared.
     pub(crate) shared: Option<SharedKey>,
@@ -53,7 +53,8 @@ impl StepKey {
 pub(crate) struct WorkerRoute {
     /// The key of these results, or the rule that excludes them.
     pub(crate) key: Result<WorkerKey, ReuseObstacle>,
-    /// True if the step runs on this machine if the cluster does not execute it. Results of this machine count then, too.
+    /// True if this machine runs the step when the cluster does not execute it. Results of this machine are then used,
+    /// too.
     pub(crate) falls_back: bool,
 }
 
@@ -73,13 +74,13 @@ pub(crate) enum Recheck {
     Yes,
     /// The execution checks a stored result, and the declaration that the caches do not change it: they are empty.
     WithEmptyCaches,
-    /// The execution checks a stored result of a worker, if it takes place on a worker.
+    /// If the execution takes place on a worker, it checks a stored result of a worker.
     OnWorker,
 }
 
 impl Recheck {
     /// Returns whether the execution did not pass because it reached its timeout or another limit with empty caches.
-    /// Such an end does not show the result with caches.
+    /// Such an execution neither confirms nor refutes the stored result.
     pub(crate) fn has_run_out(self, evidence: &StepEvidence) -> bool {
         let has_hit_limit = evidence.outcome == Outcome::TimedOut || !evidence.resources.limits_hit.is_empty();
         self == Self::WithEmptyCaches && has_hit_limit && !evidence.outcome.holds()
@@ -97,8 +98,8 @@ pub(crate) struct StepExecution<'a> {
     pub(crate) files: &'a StepFiles,
 }
 
-/// Stores the result of an execution. Returns the digest that stands for it, and the reason for a doubt if a stored
-/// result was wrong.
+/// Stores the result of an execution. Returns the digest that identifies it, and a reason for an inconclusive result if
+/// a stored result was wrong.
 pub(crate) async fn store_result(
     context: &Arc<RunContext>,
     state: Option<StepReuseState>,
@@ -106,7 +107,7 @@ pub(crate) async fn store_result(
 ) -> StoreOutcome {
     let StepExecution { skill, evidence, inputs, has_files, files } = execution;
     let passed = evidence.outcome == Outcome::Passed;
-    // A failure of some files is a failure, whatever the others do.
+    // If the check of some files fails, the step has failed, and the other files need not be checked.
     let is_partial = passed && files.to_check().count() != files.chosen().len();
     let not_stored = || StoreOutcome { must_check_all: is_partial, ..StoreOutcome::default() };
     let (Some(StepReuseState { key, recheck, earlier }), Some(inputs)) = (state, inputs) else { return not_stored() };
@@ -192,8 +193,8 @@ pub(crate) async fn store_result(
     outcome
 }
 
-/// Returns why no result is stored if a step of the skill has changed a needed path: it has another effect than its stored
-/// result.
+/// Returns why no result is stored if a step of the skill has changed a needed path: the effect of its stored result
+/// would be different.
 async fn changed_paths_obstacle(context: &Arc<RunContext>, skill: &PlannedSkill) -> Option<ReuseObstacle> {
     match context.changed_needed_paths(skill).await {
         Ok(paths) if paths.is_empty() => None,
@@ -255,13 +256,13 @@ fn refutation(skill: &PlannedSkill, evidence: &StepEvidence, recheck: Recheck) -
 /// The result of storing a result.
 #[derive(Debug, Default)]
 pub(crate) struct StoreOutcome {
-    /// The digest that stands for the stored result; `None` if it was not stored.
+    /// The digest that identifies the stored result; `None` if it was not stored.
     pub(crate) stored_as: Option<Sha256Hex>,
     /// The inputs of the stored result, if it is one of a step with `per_file`.
     pub(crate) inputs: ObservedInputs,
-    /// The reason for a doubt, if a stored result was wrong.
+    /// The reason for an inconclusive result, if a stored result was wrong.
     pub(crate) doubt: Option<InconclusiveDetail>,
-    /// True if earlier results of other files do not count, so that all files have to be checked.
+    /// True if earlier results of the other files cannot be used, so all files have to be checked.
     pub(crate) must_check_all: bool,
     /// The execution for other machines.
     draft: Option<SharedDraft>,

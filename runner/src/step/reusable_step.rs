@@ -43,7 +43,7 @@ pub(crate) async fn run(
     let (mut recheck, mut earlier) = (Recheck::No, Vec::new());
     match found {
         Some(ReuseSearch::Found(result)) => {
-            // The search has noted the results of a step with `per_file`, which this one represents.
+            // The search has already recorded the results of a step with `per_file`, which this one represents.
             if key.as_ref().is_some_and(|key| !key.is_per_file) {
                 context.run_reads.note_result(&result);
             }
@@ -67,7 +67,8 @@ pub(crate) async fn run(
             return not_started_step(context, step, &JudgedAttempt::not_started(StartFault::Internal, reason));
         }
     };
-    // The files of an earlier step were not made where its stored result comes from.
+    // There is no key if the files of an earlier step were recreated on a different kind of machine from the one of its
+    // stored result.
     let key = key.filter(|_| stack.stored_results().is_some());
     files.set_earlier_caches(&earlier);
     let state = |recheck, earlier| key.clone().map(|key| StepReuseState { key, recheck, earlier });
@@ -117,8 +118,8 @@ async fn with_files_of_all(
     StepRun { layer: None, stored_as: None, inputs_of_files, reused_files: Some(Arc::new(reused)), ..run }
 }
 
-/// Searches stored results of a step. If the run is restricted to some files, and all others of the step have passed, the
-/// step is searched and executed as in a whole run. Otherwise, the others are left out.
+/// Searches for stored results of a step. If the run is restricted to some files, and all other files of the step have
+/// passed, the search and the execution are those of a whole run. Otherwise, the other files are left out.
 ///
 /// # Errors
 /// No file remains.
@@ -158,8 +159,8 @@ fn unchosen_step(context: &RunContext, step: &PlannedStep, not_chosen: FilesNotC
     run
 }
 
-/// Returns the key of a step; `None` if its results are not stored, or if an earlier step of this run changed a path that
-/// the step sees and the key contains.
+/// Returns the key of a step; `None` if its results are not stored, or if an earlier step of this run changed a needed
+/// path that is part of the key.
 async fn unchanged_key(
     context: &Arc<RunContext>,
     stack: &LayerStack,
@@ -178,8 +179,8 @@ async fn unchanged_key(
     None
 }
 
-/// Returns the key of a step under which its results are stored; `None` if they are not. A wrong `per_file` does not count,
-/// and is noted in `files`.
+/// Returns the key under which the results of a step are stored; `None` if they are not stored. A `per_file` that was
+/// found to be wrong is ignored, and recorded in `files`.
 pub(crate) async fn reuse_key(
     context: &Arc<RunContext>,
     stack: &LayerStack,
@@ -197,7 +198,7 @@ pub(crate) async fn reuse_key(
     let mounted = context.mounted_directories(skill);
     // The future is large, and most runs have no cluster.
     let worker = Box::pin(worker_route(context, (skill, step), (&policy, files), (&mounted, &below))).await;
-    // Workers do not report which files a step reads, so that nothing shows that its files are independent.
+    // Workers do not report which files a step reads, so nothing shows that its files are independent.
     let is_for_worker = worker.as_ref().is_some_and(|route| route.key.is_ok());
     if step.passes_per_file() && !is_for_worker {
         let key = reuse.key(skill, step, &policy, (&mounted, &below));
@@ -210,21 +211,21 @@ pub(crate) async fn reuse_key(
             }
             Ok(Some(dependence)) => files.set_dependence(dependence),
             Err(error) => {
-                tracing::warn!(%error, "it is not known whether `per_file` is right, so the step is executed");
+                tracing::warn!(%error, "it is not known whether `per_file` is correct, so the step is executed");
                 return None;
             }
         }
     }
     policy.files = files.batches(step, &policy);
     let key = reuse.key(skill, step, &policy, (&mounted, &below));
-    // The results of earlier steps are known only here.
+    // The identities of earlier steps are specific to this machine.
     let is_shared = below.is_empty();
     let shared =
         is_shared.then(|| reuse.weak_fingerprint((skill, step), &policy, &mounted, context.redactor())).flatten();
     Some(StepKey { key, is_per_file: false, worker, shared })
 }
 
-/// Returns how a run uses the results of workers for a step with this policy; `None` if the step runs on this machine.
+/// Returns the use of results of workers for a step with this policy; `None` if the step runs on this machine.
 async fn worker_route(
     context: &Arc<RunContext>,
     (skill, step): (&PlannedSkill, &PlannedStep),
@@ -257,7 +258,8 @@ async fn worker_route(
     Some(WorkerRoute { key, falls_back })
 }
 
-/// Returns what a result of another machine that accessed the paths `set` must be about; `None` if that cannot be determined.
+/// Returns the inputs that a result of another machine with the accessed paths `set` must have; `None` if they cannot
+/// be determined.
 async fn shared_candidate(
     context: &Arc<RunContext>,
     shared_key: &SharedKey,
@@ -272,7 +274,7 @@ async fn shared_candidate(
     tokio::task::spawn_blocking(look_up).await.ok().flatten()
 }
 
-/// Searches a result of another machine, if no stored one of this machine holds.
+/// Searches for a result of another machine, if no stored result of this machine is valid.
 async fn search_shared(
     context: &Arc<RunContext>,
     StepKey { key, shared: shared_key, .. }: &StepKey,
@@ -303,7 +305,7 @@ async fn search_shared(
     ReuseSearch::Nothing(reason)
 }
 
-/// Searches results of other machines for a step with `per_file`. All of them hold.
+/// Searches for results of other machines for a step with `per_file`. All returned results are valid.
 async fn search_shared_files(
     context: &Arc<RunContext>,
     StepKey { key, shared: shared_key, .. }: &StepKey,
@@ -322,7 +324,7 @@ async fn search_shared_files(
     found
 }
 
-/// Searches stored results. If they count for each file, marks the files that have passed.
+/// Searches for stored results. If a result is valid for each file separately, marks the files that have passed.
 pub(crate) async fn search_result(
     context: &Arc<RunContext>,
     step_key: &StepKey,
@@ -345,13 +347,13 @@ pub(crate) async fn search_result(
     }
     match search_on_this_machine(context, step_key, (skill, step), files).await {
         ReuseSearch::Nothing(NoResult::Recheck) => ReuseSearch::Nothing(NoResult::Recheck),
-        // The next execution takes place on a worker.
+        // The next execution takes place on a worker, so its reason is reported.
         ReuseSearch::Nothing(_) => ReuseSearch::Nothing(of_worker),
         found => found,
     }
 }
 
-/// Searches a stored result of a worker on a blocking thread.
+/// Searches for a stored result of a worker on a blocking thread.
 async fn search_of_worker(context: &Arc<RunContext>, key: &Result<WorkerKey, ReuseObstacle>) -> ReuseSearch {
     let key = match key {
         Ok(key) => key.clone(),
@@ -363,7 +365,7 @@ async fn search_of_worker(context: &Arc<RunContext>, key: &Result<WorkerKey, Reu
     found.unwrap_or(ReuseSearch::Nothing(NoResult::NotStored))
 }
 
-/// Searches stored results of this machine, and then those of other machines.
+/// Searches for stored results of this machine, and then of other machines.
 async fn search_on_this_machine(
     context: &Arc<RunContext>,
     step_key: &StepKey,
@@ -399,7 +401,8 @@ async fn search_on_this_machine(
     }
 }
 
-/// Searches stored results on a blocking thread. `of_others` are more results of a step with `per_file`.
+/// Searches for stored results on a blocking thread. `of_others` are additional results of other machines for a step
+/// with `per_file`.
 async fn search_stored(
     context: &Arc<RunContext>,
     step_key: &StepKey,
@@ -439,13 +442,13 @@ async fn search_stored(
     found
 }
 
-/// Returns the other machines that executed some of these results, each once.
+/// Returns the other machines from which these results come, each once.
 fn origins_of(results: &[StoredResult]) -> Vec<ResultOrigin> {
     let origins: BTreeSet<ResultOrigin> = results.iter().filter_map(|result| result.origin.clone()).collect();
     origins.into_iter().collect()
 }
 
-/// Returns the result of a step that is not executed, because a stored result holds.
+/// Returns the result of a step that is not executed, because a stored result is valid.
 fn reused_step(
     context: &RunContext,
     skill: &PlannedSkill,

@@ -2,8 +2,8 @@
 //!
 //! A step that may be reused runs on a view, which records what it reads of the host, the private copy of the tree
 //! included. After a pass, [`StepReuse::record`] stores these inputs with the evidence. Before the next execution,
-//! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines, and
-//! `worker.rs` those of workers of a cluster.
+//! [`StepReuse::find`] compares the stored inputs with the current ones. `shared.rs` uses results of other machines,
+//! and `worker.rs` uses results of the workers of a cluster.
 
 mod no_result;
 mod per_file;
@@ -77,9 +77,9 @@ pub(crate) struct StepReuse {
 pub(crate) struct ReuseRequest {
     /// The run.
     pub(crate) run_id: RunId,
-    /// True if stored results are used. New ones are stored in any case.
+    /// True if stored results are used. New results are always stored.
     pub(crate) uses_stored: bool,
-    /// True if nothing is executed, so that no result is checked by an execution.
+    /// True if nothing is executed, so no result is checked by an execution.
     pub(crate) is_preview: bool,
 }
 
@@ -130,9 +130,9 @@ type RecordedInputs = (ObservedInputs, Vec<ImageMount>);
 /// The search for a stored result.
 #[derive(Debug)]
 pub(crate) enum ReuseSearch {
-    /// A result holds.
+    /// A result is valid.
     Found(Box<StoredResult>),
-    /// These results of a step with `per_file` hold, but not for all of its files.
+    /// These results of a step with `per_file` are valid, but not for all of its files.
     Files(Vec<StoredResult>),
     /// No result is used.
     Nothing(NoResult),
@@ -163,7 +163,7 @@ impl StepReuse {
         })
     }
 
-    /// Returns whether stored results are used, so that it is not certain that a step is executed.
+    /// Returns whether stored results are used, in which case a step need not be executed.
     pub(crate) fn uses_stored(&self) -> bool {
         self.request.uses_stored
     }
@@ -234,7 +234,7 @@ impl StepReuse {
         Ok(LastResults { newest, not_stored: self.results.not_stored(key)? })
     }
 
-    /// Searches a stored result whose inputs are the same now.
+    /// Searches for a stored result whose inputs are unchanged.
     pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
         match self.search(key, tree) {
             Ok(result) => ReuseSearch::Found(Box::new(result)),
@@ -249,7 +249,7 @@ impl StepReuse {
         if self.is_chosen_for_recheck()? { Err(NoResult::Recheck) } else { Ok(newest) }
     }
 
-    /// Returns why a result that was observed does not hold; `None` if its inputs are the same now.
+    /// Returns why an observed result is not valid; `None` if its inputs are unchanged.
     fn refusal(&self, result: &StoredResult, inputs: &TreeInputs<'_>) -> Option<NoResult> {
         if result.worker.is_some() {
             return Some(NoResult::NotStored);
@@ -260,8 +260,8 @@ impl StepReuse {
         dated.or_else(|| result.inputs.first_change(&inputs).or_else(replaced).map(NoResult::Changed))
     }
 
-    /// Returns the results that hold, newest first, at least one: those without a `refusal`. Does not search for older
-    /// results if `are_enough` says so.
+    /// Returns the valid results, which have no `refusal`, newest first; at least one. Stops the search as soon as
+    /// `are_enough` returns true.
     fn holding_results(
         &self,
         key: &Sha256Hex,

@@ -1,5 +1,5 @@
-//! Makes the files that a step would have left in the tree, if its result had not been reused. A later step that is
-//! executed needs them, so that the step is then executed for its files only.
+//! Recreates the files of a step whose result was reused. If a later step is executed and needs these files, the reused
+//! step is executed only to create them.
 
 use std::sync::Arc;
 
@@ -12,12 +12,16 @@ use crate::error::one_line;
 use crate::run::evidence_builder::describe_outcome;
 use crate::run::run_context::RunContext;
 use crate::step::file_selection::{FilesNotChosen, StepFiles};
-use crate::step::layer_stack::{LayerStack, LayerStackError, RemadeFiles, ReusedFiles, StackedLayer, StepFilesLeft};
+use crate::step::layer_stack::{LayerStack, LayerStackError, RecreatedFiles, ReusedFiles, StackPart, StackedLayer};
 use crate::step::step_runner::{Execution, JudgedAttempt, StepRun, execute_with_files, not_started_step};
 use crate::step::tree_inputs::TreeInputs;
 
 /// Executes the step for its files, once.
-async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerStack) -> Result<RemadeFiles, String> {
+async fn layer_of(
+    files: &ReusedFiles,
+    context: &Arc<RunContext>,
+    stack: &LayerStack,
+) -> Result<RecreatedFiles, String> {
     let make = async || {
         let has_mounts = !files.skill.caches.is_empty() || !files.skill.needs_paths.is_empty();
         let _alone = if has_mounts { Some(context.finished_mounts.lock().await) } else { None };
@@ -26,7 +30,7 @@ async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerS
         let run = execute_for_files(context, stack, of_step, files.leaves_out_others).await;
         let is_same_place = run.evidence.remote_execution().is_some() == files.is_of_worker;
         if run.evidence.outcome == Outcome::Passed && run.inconclusive_reasons.is_empty() {
-            return Ok(RemadeFiles { layer: run.layer, is_same: is_same_place && has_same_inputs(files, context) });
+            return Ok(RecreatedFiles { layer: run.layer, is_same: is_same_place && has_same_inputs(files, context) });
         }
         let path = step_path(&files.skill.name, &files.step.name);
         let reason = format!(
@@ -36,7 +40,7 @@ async fn layer_of(files: &ReusedFiles, context: &Arc<RunContext>, stack: &LayerS
         if let Some(reuse) = context.reuse.as_ref().filter(|_| is_same_place && run.evidence.outcome.is_failure()) {
             reuse.distrust(&files.key, &reason);
         }
-        Err(format!("the files of `{path}` cannot be made again: {reason}"))
+        Err(format!("the files of `{path}` cannot be recreated: {reason}"))
     };
     files.layer.get_or_init(make).await.clone()
 }
@@ -67,22 +71,22 @@ fn has_same_inputs(files: &ReusedFiles, context: &RunContext) -> bool {
     let Ok(shown) = context.input_filter(&files.skill, &files.step) else { return false };
     let Some(tree) = context.observed_tree(shown.as_ref()) else { return false };
     let change = files.inputs.first_change(&TreeInputs(tree));
-    change.inspect(|change| tracing::debug!(%change, "the files that a step left are others now")).is_none()
+    change.inspect(|change| tracing::debug!(%change, "the files that a step left have changed")).is_none()
 }
 
-/// Returns a stack that contains the files of every step. Executes steps whose results were reused, if it has to.
+/// Returns a stack that contains the files of every step. If necessary, executes steps whose results were reused.
 ///
 /// # Errors
-/// The reason why the files of a step cannot be made.
+/// The reason why the files of a step cannot be recreated.
 pub(crate) async fn complete_stack(context: &Arc<RunContext>, stack: &LayerStack) -> Result<LayerStack, String> {
     let Some(parts) = stack.incomplete_parts() else { return Ok(stack.clone()) };
     let mut complete = stack.without_layers();
     for part in parts {
         let (layer, stored_as) = match part {
-            StepFilesLeft::Layer(layer, stored_as) => (Arc::clone(layer), stored_as.clone()),
-            StepFilesLeft::Reused(files) => match layer_of(files, context, &complete).await? {
-                RemadeFiles { layer: Some(layer), is_same } => (layer, files.stored_as.clone().filter(|_| is_same)),
-                RemadeFiles { layer: None, .. } => continue,
+            StackPart::Layer(layer, stored_as) => (Arc::clone(layer), stored_as.clone()),
+            StackPart::Reused(files) => match layer_of(files, context, &complete).await? {
+                RecreatedFiles { layer: Some(layer), is_same } => (layer, files.stored_as.clone().filter(|_| is_same)),
+                RecreatedFiles { layer: None, .. } => continue,
             },
         };
         let pushed = push_layer(context, &complete, layer, stored_as).await;

@@ -1,5 +1,6 @@
-//! Notes what the observed steps of a run read besides the tree. A run answers no later request about the same tree if a step
-//! looked at the commits, the branches or the index, or if the files of the host that a step read have changed since.
+//! Records what the observed steps of a run read outside the tree. A run answers no later request about the same tree
+//! if a step looked at the commits, the branches or the index, or if the files of the host that a step read have
+//! changed since.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +46,7 @@ pub(crate) struct RunReads {
 }
 
 impl RunReads {
-    /// Notes the accesses of a step that was executed.
+    /// Records the accesses of an executed step.
     pub(crate) fn note_view(&self, view: Option<&ViewTrace>, tree: Option<ObservedTree<'_>>) {
         let (Some(Ok(trace)), Some(tree)) = (view, tree) else { return };
         let top = tree.directory.as_os_str().as_encoded_bytes();
@@ -54,7 +55,7 @@ impl RunReads {
         self.of_git.fetch_or(trace.entries().iter().any(is_in_git), Ordering::Relaxed);
     }
 
-    /// Notes a stored result that is used, or that was stored.
+    /// Records a stored result that was used or stored.
     pub(crate) fn note_result(&self, result: &StoredResult) {
         let is_in_git = |(entry, _): (&AccessedPath, _)| {
             let path = entry.path.strip_prefix(b"/").unwrap_or(&entry.path);
@@ -78,8 +79,8 @@ impl RunReads {
     }
 }
 
-/// Returns why the steps of an earlier run could have another result now: a file of the host has changed, or the result of
-/// another machine is not trusted any more. `None` if there is no reason.
+/// Returns the reason why the steps of an earlier run could have a different result now: a file of the host has
+/// changed, or the result of another machine is no longer trusted. `None` if there is no reason.
 ///
 /// # Errors
 /// The results cannot be read.
@@ -97,7 +98,7 @@ pub(crate) fn first_change_since(
             return Ok(Some("the result of a step is no longer stored".to_owned()));
         };
         if result.origin.as_ref().is_some_and(|origin| !trusts(origin)) {
-            return Ok(Some("the key of another machine is not trusted any more".to_owned()));
+            return Ok(Some("the key of another machine is no longer trusted".to_owned()));
         }
         let change = result.inputs.first_host_change(&now).or_else(|| replaced_image(&result.images, &result.inputs));
         if let Some(change) = change {

@@ -29,7 +29,7 @@ use crate::step::{reusable_step, step_runner};
 pub struct Session {
     context: Arc<RunContext>,
     stack: LayerStack,
-    /// True if a command wrote to the worktree, so that the snapshot is out of date.
+    /// True if a command wrote to the worktree, so the snapshot is out of date.
     tree_changed: AtomicBool,
     /// Layers that are being removed.
     pending_removals: Mutex<JoinSet<()>>,

@@ -13,7 +13,7 @@ use proctor_core::record::evidence::StepEvidence;
 use crate::error::one_line;
 use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange, describe_outcome};
 use crate::run::run_context::RunContext;
-use crate::step::layer_stack::{LayerStack, StackedLayer, StepFilesLeft};
+use crate::step::layer_stack::{LayerStack, StackPart, StackedLayer};
 use crate::step::reused_files::push_layer;
 use crate::step::{reusable_step, step_runner};
 
@@ -25,7 +25,7 @@ pub(crate) struct SkillRun {
     /// The layers with the writes of the steps, oldest first, except layers that are reused.
     pub(crate) layers: Vec<Arc<StackedLayer>>,
     /// The files that the steps have left in the tree, oldest first: these layers, and the files of reused steps.
-    pub(crate) files: Vec<StepFilesLeft>,
+    pub(crate) files: Vec<StackPart>,
     /// The layers whose changes were applied to the worktree, with the paths.
     pub(crate) applied: Vec<(Arc<StackedLayer>, Vec<Vec<u8>>)>,
     pub(crate) snapshots: SkillSnapshots,
@@ -107,7 +107,7 @@ impl SkillRun {
         }
     }
 
-    /// Makes passed steps inconclusive, because they may have seen another tree than the recorded one.
+    /// Makes passed steps inconclusive, because they may have seen a different tree from the recorded one.
     pub(crate) fn mark_inconclusive(&mut self) {
         for step in self.steps.iter_mut().filter(|step| step.outcome == Outcome::Passed) {
             step.outcome = Outcome::Inconclusive;
@@ -165,12 +165,12 @@ impl SkillRun {
             if !step.applied.is_empty() {
                 self.applied.push((Arc::clone(&layer), step.applied));
             }
-            self.files.push(StepFilesLeft::Layer(Arc::clone(&layer), step.stored_as));
+            self.files.push(StackPart::Layer(Arc::clone(&layer), step.stored_as));
             self.layers.push(layer);
         }
         if let Some(files) = step.reused_files {
             *stack = stack.with_reused(Arc::clone(&files));
-            self.files.push(StepFilesLeft::Reused(files));
+            self.files.push(StackPart::Reused(files));
         }
         evidence
     }

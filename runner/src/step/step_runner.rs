@@ -115,7 +115,7 @@ impl JudgedAttempt {
         }
     }
 
-    /// Adds a doubt, and makes the outcome inconclusive unless it is a failure.
+    /// Adds a reason for an inconclusive result, and makes the outcome inconclusive unless it is a failure.
     fn mark_inconclusive(&mut self, doubt: InconclusiveReason, message: String) {
         if !self.outcome.is_failure() {
             self.outcome = Outcome::Inconclusive;
@@ -294,8 +294,8 @@ pub(crate) fn argv_with_sql_files(
     Ok(Argv::new(argv.words().iter().cloned().chain(files).collect())?)
 }
 
-/// Returns whether the step may be retried. Drift is not a random failure, and a doubt would remain: a later pass
-/// would hide that a process outlived this attempt, or that its layer was never read.
+/// Returns whether the step may be retried. Drift is not a random failure. After an attempt with a reason for an
+/// inconclusive result, a later pass would hide that a process outlived the attempt, or that its layer was never read.
 fn can_retry(judged: &JudgedAttempt, step: &PlannedStep, attempt: u32) -> bool {
     let failed = matches!(judged.outcome, Outcome::Failed | Outcome::TimedOut);
     failed && judged.inconclusive_reasons.is_empty() && attempt <= step.retries
@@ -376,7 +376,7 @@ async fn run_attempt(
     let mut report = attempt::run_alongside(followed, next).await;
     report.executor = fallback;
     let shows_inputs_only = !matches!(report.view, None | Some(Err(NoTrace::Unavailable { .. })));
-    let judging = Judging { tolerated: context.host_view.tolerated.clone(), shows_inputs_only };
+    let judging = JudgementContext { tolerated: context.host_view.tolerated.clone(), shows_inputs_only };
     let judged = judge_step_attempt(context, stack, (skill, step), report, upper, judging).await;
     timer.finish_stage("read_layer");
     judged
@@ -395,7 +395,7 @@ async fn judge_remote_attempt(
         return JudgedAttempt::not_started(StartFault::Internal, "the run has no cluster".to_owned());
     };
     let tolerated = remote.settings.tolerated(Some(&context.host_view.tolerated));
-    let judging = Judging { tolerated, shows_inputs_only: policy.inputs.is_some() };
+    let judging = JudgementContext { tolerated, shows_inputs_only: policy.inputs.is_some() };
     let mut judged = judge_step_attempt(context, stack, (skill, step), result, upper, judging).await;
     if judged.outcome == Outcome::Passed && !remote.settings.trust_workers {
         let path = step_path(&skill.name, &step.name);
@@ -406,8 +406,8 @@ async fn judge_remote_attempt(
     judged
 }
 
-/// How an attempt is judged, depending on where it ran.
-struct Judging {
+/// The parameters for judging an attempt, which depend on the machine that executed it.
+struct JudgementContext {
     /// The controls that may be missing.
     tolerated: Tolerated,
     /// True if the step saw only its `inputs`.
@@ -421,7 +421,7 @@ async fn judge_step_attempt(
     (skill, step): (&PlannedSkill, &PlannedStep),
     mut report: AttemptResult,
     upper: Layer<Unsealed>,
-    judging: Judging,
+    judging: JudgementContext,
 ) -> JudgedAttempt {
     let ran = !matches!(report.termination, Termination::NotStarted { .. });
     // Either all processes of the attempt have ended, or the layer is not read any more.

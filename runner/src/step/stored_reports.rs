@@ -28,12 +28,12 @@ impl StoredReports {
     fn is_stored(&self, report: &ReportState) -> bool {
         let ReportState::Read { sha256, bytes, redacted } = report else { return true };
         let form = stored_form(*redacted);
-        // Only the hash of the original is known of a report that was redacted.
+        // For a redacted report, only the hash of the original is known.
         let is_expected = |length| form == StoredForm::Redacted || length == *bytes;
         matches!(self.0.length(sha256, form), Ok(Some(length)) if is_expected(length))
     }
 
-    /// Makes the reports of a step young, so that they are removed later.
+    /// Sets the times of the reports of a step to now, so that retention removes them later.
     ///
     /// # Errors
     /// A time cannot be set.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn used_report_becomes_young() {
+    fn use_extends_the_life_of_a_report() {
         let temp = tempfile::tempdir().expect("temp");
         let reports = StoredReports::open(&Directory::open(temp.path()).expect("opens")).expect("opens");
         let sha256 = Sha256Hex::digest(b"x");

@@ -147,7 +147,7 @@ fn skill_for_check(name: SkillName, planned: &PlannedCheck, (plan, needed): (&Pl
     PlannedSkill {
         name,
         description: String::new(),
-        // Nobody has declared that the check depends on its files alone, so its result is not reused.
+        // The spec does not declare that the check depends on its files alone, so its result is not reused.
         determinism: Determinism::D2,
         declared_tier: Tier::ONE,
         needs: vec![],

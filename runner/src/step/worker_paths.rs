@@ -14,11 +14,11 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::step::layer_stack::LayerStack;
 
-/// Bounds on the files that travel between this machine and a worker: those that earlier steps left, and those that the
-/// step writes.
+/// Bounds on the files that are transferred between this machine and a worker: files that earlier steps left, and files
+/// that the step writes.
 pub(crate) const CHANGES: LayerBounds = LayerBounds { entries: 200_000, bytes: 256 << 20 };
 
-/// The reason why the files of steps cannot travel.
+/// The reason why the files of steps cannot be transferred.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TransferError {
     /// A layer cannot be read.
@@ -42,7 +42,7 @@ pub(crate) struct SplitChanges {
     pub(crate) needed: BTreeMap<RelPath, Vec<LayerChange>>,
 }
 
-/// Divides the changes of a step on a worker.
+/// Divides the changes of a step on a worker into changes of the tree and of needed paths.
 ///
 /// # Errors
 /// The step replaced a needed path, which is a mount point on this machine.
@@ -82,7 +82,7 @@ fn is_at_or_below(path: &[u8], needed: &RelPath) -> bool {
     path == needed.as_str().as_bytes() || paths::is_below(path, needed.as_str().as_bytes())
 }
 
-/// Requires that a change leaves the needed paths, and the directories above them, where they are.
+/// Requires that a change neither removes nor replaces a needed path or a directory above it.
 fn require_kept(change: &LayerChange, needed: &[RelPath]) -> Result<(), TransferError> {
     if matches!(change.kind, LayerChangeKind::Directory { opaque: false, .. }) {
         return Ok(());
@@ -97,8 +97,9 @@ fn require_kept(change: &LayerChange, needed: &[RelPath]) -> Result<(), Transfer
     }
 }
 
-/// Reads the files that earlier steps left, oldest first: in the tree, where needed paths hide them, and in the needed
-/// paths. `writes` has the directories of each path, oldest first. Blocks the thread.
+/// Reads the files that earlier steps left in the tree and in the needed paths, oldest first. Files of the tree at or
+/// below a needed path are hidden by it, and left out. `writes` contains the directories of each path, oldest first.
+/// Blocks the thread.
 ///
 /// # Errors
 /// A layer cannot be read, the layers exceed the bounds, or a layer replaces a needed path.
@@ -109,7 +110,7 @@ pub(crate) fn read_layers(
 ) -> Result<(Vec<Vec<LayerChange>>, Bytes), TransferError> {
     let (mut layers, mut content) = (Vec::new(), Vec::new());
     for upper in stack.uppers().into_iter().rev() {
-        // A needed path hides what earlier skills wrote there.
+        // A needed path hides files that earlier skills wrote at its path.
         let is_hidden = |path: &[u8]| needed.iter().any(|needed| is_at_or_below(path, needed));
         let changes = read_layer(upper, &is_hidden, &mut content)?;
         changes.iter().try_for_each(|change| require_kept(change, needed))?;

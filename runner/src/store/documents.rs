@@ -58,7 +58,7 @@ pub(crate) struct StagedRun<'a> {
     cited: Vec<Citation>,
     /// Directory of the evidence.
     verify: Directory,
-    /// True if the directory of the evidence is new, so that its name is not durable yet.
+    /// True if the directory of the evidence is new, so its name is not durable yet.
     is_new: bool,
     /// Directory of Proctor's own record, and the record.
     subject: Directory,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 
 /// Maximum depth of directories that are counted: each level holds a descriptor.
@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 128;
 pub(crate) const BLOCK_SIZE: u64 = 512;
 
 /// Removes `path` with `remove`, and counts it. If a part remains, only the bytes are counted.
-pub(crate) fn remove_and_count<R>(freed: &mut Freed, path: &Path, remove: impl FnOnce() -> R) -> R {
+pub(crate) fn remove_and_count<R>(freed: &mut FreedItems, path: &Path, remove: impl FnOnce() -> R) -> R {
     let Some(before) = disk_usage(path) else { return remove() };
     let removed = remove();
     match disk_usage(path) {
@@ -37,7 +37,7 @@ pub(crate) fn ignore_missing(removed: std::io::Result<()>) -> std::io::Result<()
 }
 
 /// Removes a directory in the state directory and counts it. A later clean-up repeats a removal that fails.
-pub(crate) fn remove_dir_counted(freed: &mut Freed, path: &Path) {
+pub(crate) fn remove_dir_counted(freed: &mut FreedItems, path: &Path) {
     remove_and_count(freed, path, || {
         if let Err(error) = std::fs::remove_dir_all(path) {
             tracing::debug!(%error, path = %path.display(), "a directory could not be removed");
@@ -125,10 +125,10 @@ mod tests {
         fs::hard_link(first.join("shared"), second.join("shared")).expect("links");
         fs::hard_link(first.join("deep/own"), first.join("again")).expect("links");
         std::os::unix::fs::symlink("/", first.join("link")).expect("links");
-        let (mut of_first, mut of_second) = (Freed::default(), Freed::default());
+        let (mut of_first, mut of_second) = (FreedItems::default(), FreedItems::default());
         remove_dir_counted(&mut of_first, &first);
         remove_dir_counted(&mut of_second, &second);
-        let is_one_file = |freed: Freed| (SIZE..2 * SIZE).contains(&usize::try_from(freed.bytes).expect("small"));
+        let is_one_file = |freed: FreedItems| (SIZE..2 * SIZE).contains(&usize::try_from(freed.bytes).expect("small"));
         assert!(is_one_file(of_first) && is_one_file(of_second), "{of_first:?} {of_second:?}");
         assert_eq!((of_first.number, of_second.number), (1, 1));
         remove_dir_counted(&mut of_first, &first);
@@ -139,9 +139,9 @@ mod tests {
     fn does_not_count_remaining_directory() {
         let state = tempfile::tempdir().expect("temp");
         fs::write(state.path().join("one"), vec![1; SIZE]).expect("writes");
-        let mut freed = Freed::default();
+        let mut freed = FreedItems::default();
         let removed = remove_and_count(&mut freed, state.path(), || fs::remove_dir(state.path()));
         assert!(removed.is_err());
-        assert_eq!(freed, Freed::default());
+        assert_eq!(freed, FreedItems::default());
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use proctor_core::decision::gc::{Collected, Freed};
+use proctor_core::decision::gc::{FreedItems, RemovedItems};
 use proctor_core::spec::Retention;
 
 use super::freed_bytes::remove_dir_counted;
@@ -24,7 +24,7 @@ const OLD_CHECKOUTS: &str = "checkouts";
 ///
 /// # Errors
 /// `state` is not a state directory, or a directory in it cannot be read or written.
-pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<Collected, StoreError> {
+pub fn collect(state: &Path, keep: &Retention, extent: GcExtent) -> Result<RemovedItems, StoreError> {
     if !state.join(SNAPSHOTS_DIR).is_dir() {
         return Err(StoreError::NotState { path: state.display().to_string() });
     }
@@ -40,8 +40,8 @@ pub(crate) fn collect_as_of(
     keep: &Retention,
     extent: GcExtent,
     now: SystemTime,
-) -> Result<Collected, StoreError> {
-    let mut collected = Collected::default();
+) -> Result<RemovedItems, StoreError> {
+    let mut collected = RemovedItems::default();
     collect_copies_and_caches(state, keep, extent, now, &mut collected)?;
     retention::apply_retention(state, retention::RetentionBounds::from(keep), now, &mut collected)
         .map_err(|error| cleanup_error(state, error))?;
@@ -57,7 +57,7 @@ fn collect_copies_and_caches(
     keep: &Retention,
     extent: GcExtent,
     now: SystemTime,
-    collected: &mut Collected,
+    collected: &mut RemovedItems,
 ) -> Result<(), StoreError> {
     remove_dir_counted(&mut collected.other, &state.join(OLD_CHECKOUTS));
     evict_results(state, keep, (now, extent), &mut collected.other)?;
@@ -73,7 +73,7 @@ pub(crate) fn evict_results(
     state: &Path,
     keep: &Retention,
     (now, extent): (SystemTime, GcExtent),
-    freed: &mut Freed,
+    freed: &mut FreedItems,
 ) -> Result<(), StoreError> {
     results::evict(state, now, (keep.max_result_bytes, extent), freed).map_err(|error| cleanup_error(state, error))
 }
@@ -86,7 +86,7 @@ pub(crate) fn evict_copies(
     state: &Path,
     keep: &Retention,
     (now, extent): (SystemTime, GcExtent),
-    freed: &mut Freed,
+    freed: &mut FreedItems,
 ) -> Result<(), StoreError> {
     private_copies::copy_maintenance::evict(&state.join(MIRRORS_DIR), now, (keep.max_copy_bytes, extent), freed)
         .map_err(|error| cleanup_error(state, error))

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::model::drift::display_path;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::error::GitError;
@@ -340,7 +340,7 @@ impl<'a> PrivateCopies<'a> {
         let mut older = self.copies.numbers()?;
         let newest = older.pop();
         older.iter().for_each(|old| self.remove_unused(*old));
-        self.copies.remove_discarded(&mut Freed::default());
+        self.copies.remove_discarded(&mut FreedItems::default());
         let identity = contents.identity();
         let Some(newest) = newest else {
             return self.update_and_hold(&self.create_generation(1)?, contents, &identity);
@@ -423,7 +423,7 @@ impl<'a> PrivateCopies<'a> {
     /// Removes a copy that no run holds. If the removal fails, a later run repeats it.
     fn remove_unused(&self, number: u64) {
         match self.copies.discard(number) {
-            Ok(Some(copy)) => copy.remove(&mut Freed::default()),
+            Ok(Some(copy)) => copy.remove(&mut FreedItems::default()),
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, number, "a private copy could not be removed"),
         }

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
@@ -146,7 +146,7 @@ impl StepResults {
         }
     }
 
-    /// Returns why no result of a key is used, if a check has found a wrong one.
+    /// Returns the reason why the results of a key are distrusted; `None` if no check has found a wrong result.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -224,8 +224,8 @@ fn file_name(result: &StoredResult) -> String {
     name_for(result, &result.inputs_sha256)
 }
 
-/// Returns the name of the file of a result with these inputs. Results with `per_file` of other machines confirm other files,
-/// and do not replace those of this one.
+/// Returns the file name of a result with these inputs. With `per_file`, results of other machines can confirm other
+/// files, so they must not replace the results of this machine.
 fn name_for(result: &StoredResult, inputs: &Sha256Hex) -> String {
     match result.origin.as_ref().filter(|_| !result.files.is_empty()) {
         Some(_) => format!("{inputs}-{}{SUFFIX}", result.chain_digest()),
@@ -291,13 +291,13 @@ pub(crate) fn evict(
     state: &Path,
     now: SystemTime,
     (max_bytes, extent): (u64, GcExtent),
-    freed: &mut Freed,
+    freed: &mut FreedItems,
 ) -> io::Result<()> {
     evict_keys(state, now, extent, freed)?;
     evict_bytes(state, max_bytes, freed)
 }
 
-fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed) -> io::Result<()> {
+fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut FreedItems) -> io::Result<()> {
     let everything = extent == GcExtent::All;
     let entries = match fs::read_dir(state.join(RESULTS_DIR)) {
         Ok(entries) => entries,
@@ -316,7 +316,7 @@ fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed
     let excess = keys.len().saturating_sub(MAX_KEYS);
     for (number, (written, path)) in keys.into_iter().enumerate() {
         let is_old = now.duration_since(written).unwrap_or_default() > MAX_AGE;
-        // A step that was found to be unsound stays excluded, and a wrong `per_file` stays known.
+        // The marks of distrusted steps and of wrong `per_file` declarations are kept.
         let is_marked = || [DISTRUST_FILE, PER_FILE_FILE].iter().any(|mark| path.join(mark).exists());
         if everything || number < excess || (is_old && !is_marked()) {
             remove_dir_counted(freed, &path);
@@ -327,7 +327,7 @@ fn evict_keys(state: &Path, now: SystemTime, extent: GcExtent, freed: &mut Freed
 
 /// Removes the least recently used results until all of them together take at most `max_bytes` on disk. If another
 /// process does the same now, this one does nothing: otherwise, both would remove results for the same excess.
-fn evict_bytes(state: &Path, max_bytes: u64, freed: &mut Freed) -> io::Result<()> {
+fn evict_bytes(state: &Path, max_bytes: u64, freed: &mut FreedItems) -> io::Result<()> {
     let root = match Directory::open(&state.join(RESULTS_DIR)) {
         Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(io::Error::other)?,
@@ -513,7 +513,7 @@ pub(crate) mod tests {
         // The oldest one is used, so that it becomes the newest.
         results.mark_used(&stored[0]).expect("marks");
         let evict_to = |bytes| {
-            let mut freed = Freed::default();
+            let mut freed = FreedItems::default();
             evict_bytes(temp.path(), bytes, &mut freed).expect("evicts");
             let is_left = |result: &StoredResult| !candidates(&results, &result.key).is_empty();
             (freed.number, stored.each_ref().map(is_left))
@@ -532,7 +532,7 @@ pub(crate) mod tests {
         results.store(&result("a", "/1")).expect("stores");
         let other = Directory::open(&temp.path().join(RESULTS_DIR)).expect("opens");
         assert!(other.try_lock().expect("locks"));
-        let evict = || evict_bytes(temp.path(), 0, &mut Freed::default()).expect("evicts");
+        let evict = || evict_bytes(temp.path(), 0, &mut FreedItems::default()).expect("evicts");
         evict();
         assert_eq!(candidates(&results, &Sha256Hex::digest(b"a")).len(), 1);
         drop(other);
@@ -563,11 +563,11 @@ pub(crate) mod tests {
         assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence.clone()));
         assert_eq!(candidates(&results, &key), []);
         let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
-        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut FreedItems::default()).expect("evicts");
         assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
         results.root.descend(key.as_str()).expect("opens").write(PER_FILE_FILE, b"{").expect("writes");
         results.per_file_refutation(&key).expect_err("a damaged file does not mean that `per_file` is right");
-        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut FreedItems::default()).expect("evicts");
         assert_eq!(results.per_file_refutation(&key).expect("reads"), None);
     }
 
@@ -581,9 +581,9 @@ pub(crate) mod tests {
         assert_eq!(results.distrust(&key).expect("reads").as_deref(), Some("it failed"));
         assert_eq!(candidates(&results, &key), []);
         let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
-        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut FreedItems::default()).expect("evicts");
         assert!(results.distrust(&key).expect("reads").is_some());
-        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut Freed::default()).expect("evicts");
+        evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut FreedItems::default()).expect("evicts");
         assert_eq!(results.distrust(&key).expect("reads"), None);
     }
 }

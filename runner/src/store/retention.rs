@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::{Collected, Freed};
+use proctor_core::decision::gc::{FreedItems, RemovedItems};
 use proctor_core::spec::Retention;
 
 use super::attestations::ATTESTATIONS_DIR;
@@ -60,7 +60,7 @@ pub(crate) fn apply_retention(
     state: &Path,
     bounds: RetentionBounds,
     now: SystemTime,
-    collected: &mut Collected,
+    collected: &mut RemovedItems,
 ) -> io::Result<()> {
     let other = &mut collected.other;
     for temporary in
@@ -97,11 +97,11 @@ pub(crate) fn apply_retention(
     Ok(())
 }
 
-fn remove_file(path: &Path, freed: &mut Freed) -> io::Result<()> {
+fn remove_file(path: &Path, freed: &mut FreedItems) -> io::Result<()> {
     remove_and_count(freed, path, || ignore_missing(fs::remove_file(path)))
 }
 
-fn remove_directory(path: &Path, freed: &mut Freed) -> io::Result<()> {
+fn remove_directory(path: &Path, freed: &mut FreedItems) -> io::Result<()> {
     remove_and_count(freed, path, || ignore_missing(fs::remove_dir_all(path)))
 }
 
@@ -202,8 +202,8 @@ mod tests {
         RetentionBounds::from(&DaemonSettings::default().retention)
     }
 
-    fn retain(state: &Path, bounds: RetentionBounds, now: SystemTime) -> io::Result<Collected> {
-        let mut collected = Collected::default();
+    fn retain(state: &Path, bounds: RetentionBounds, now: SystemTime) -> io::Result<RemovedItems> {
+        let mut collected = RemovedItems::default();
         super::apply_retention(state, bounds, now, &mut collected).map(|()| collected)
     }
 

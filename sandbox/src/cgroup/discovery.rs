@@ -46,9 +46,9 @@ impl CgroupLocation {
         if let Some(trees) = current.upgrade() {
             return Ok(Self(trees));
         }
-        let seat = Self::find_with_paths(&DiscoveryPaths::default())?;
-        *current = Arc::downgrade(&seat.0);
-        Ok(seat)
+        let location = Self::find_with_paths(&DiscoveryPaths::default())?;
+        *current = Arc::downgrade(&location.0);
+        Ok(location)
     }
 
     /// Finds a location like [`CgroupLocation::find`], with other files.

@@ -92,7 +92,7 @@ fn wait_with_timeout(mut child: Child) -> std::io::Result<(Child, Option<bool>)>
 }
 
 /// Builds the call of `StartTransientUnit(name, mode, properties, aux)`, org.freedesktop.systemd1(5).
-#[expect(clippy::disallowed_methods, reason = "the service manager is asked by its own program, once")]
+#[expect(clippy::disallowed_methods, reason = "queries the service manager once, through its own program")]
 fn start_unit_command(busctl: &Path, unit: &str) -> Command {
     let user = rustix::process::geteuid();
     let pid = std::process::id().to_string();

@@ -395,27 +395,27 @@ fn wait_for_command(
     command: Pid,
     used: &mut UsageTotals,
 ) -> io::Result<CommandResult> {
-    let (mut warden, mut is_told, mut traces, mut status) = (None, false, None, None);
+    let (mut limit_monitor, mut reports_exit, mut traces, mut status) = (None, false, None, None);
     let (mut terminated, mut leaks) = (false, Leaks::default());
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.helper_socket, PollFlags::IN)];
         let patience =
-            status.as_ref().map(|_| &LATE_MESSAGE_TIMEOUT).or(warden.as_ref().and_then(LimitMonitor::max_wait));
+            status.as_ref().map(|_| &LATE_MESSAGE_TIMEOUT).or(limit_monitor.as_ref().and_then(LimitMonitor::max_wait));
         let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         if !fds[1].revents().is_empty() {
             let go = receive_instructions(prepared)?;
-            is_told = go.tells_the_end;
+            reports_exit = go.reports_exit;
             traces = go.traces.filter(|_| reuse_check::has_needed_controls(&prepared.enforcement));
-            warden = Some(new_limit_monitor(prepared, &go.claim));
+            limit_monitor = Some(new_limit_monitor(prepared, &go.claim));
             leaks = go.claim.command.leaks;
         }
-        if let Some(status) = status.take_if(|_| warden.is_some() || ready == 0) {
+        if let Some(status) = status.take_if(|_| limit_monitor.is_some() || ready == 0) {
             return Ok(CommandResult {
                 status,
                 limit: None,
-                reports_exit: is_told,
+                reports_exit,
                 fingerprint: traces,
-                limit_monitor: warden,
+                limit_monitor,
                 terminated,
                 leaks,
             });
@@ -430,24 +430,24 @@ fn wait_for_command(
             status = reap_all(command, used)?;
         }
         // A short command may end before the message about it arrives, which says whether the sandbox is reused.
-        if let Some(status) = status.take_if(|_| warden.is_some() || !prepared.request.serves_on) {
+        if let Some(status) = status.take_if(|_| limit_monitor.is_some() || !prepared.request.serves_on) {
             return Ok(CommandResult {
                 status,
                 limit: None,
-                reports_exit: is_told,
+                reports_exit,
                 fingerprint: traces,
-                limit_monitor: warden,
+                limit_monitor,
                 terminated,
                 leaks,
             });
         }
-        if let Some(limit) = warden.as_mut().and_then(LimitMonitor::check) {
+        if let Some(limit) = limit_monitor.as_mut().and_then(LimitMonitor::check) {
             // PID 1's exit ends all processes.
             let (status, limit) = (WaitStatus::Signal(SIGKILL), Some(limit));
             return Ok(CommandResult {
                 status,
                 limit,
-                reports_exit: is_told,
+                reports_exit,
                 fingerprint: None,
                 limit_monitor: None,
                 terminated,

@@ -90,7 +90,7 @@ impl CommandWatch<'_> {
             if has_no_descendants(self.used) {
                 return true;
             }
-            let above_limit = self.limit_monitor.as_mut().is_some_and(|warden| warden.check().is_some());
+            let above_limit = self.limit_monitor.as_mut().is_some_and(|monitor| monitor.check().is_some());
             if !wakes || self.terminated || above_limit {
                 return false;
             }
@@ -100,7 +100,7 @@ impl CommandWatch<'_> {
     /// Waits for a signal, for the next check of the limits, or for `most`.
     fn wait(&mut self, max_wait: Duration) -> io::Result<()> {
         let most = Timespec::try_from(max_wait).map_err(io::Error::other)?;
-        let look = self.limit_monitor.as_ref().and_then(|warden| warden.max_wait().copied());
+        let look = self.limit_monitor.as_ref().and_then(|monitor| monitor.max_wait().copied());
         let timeout = look.map_or(most, |look| look.min(most));
         let mut fds = [PollFd::new(self.signals, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)))?;

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn own_paths_of_trees_are_no_aliases() {
+    fn own_paths_of_trees_are_not_aliases() {
         assert!(!aliases(&["/home/dev/repo", "/srv/repo"]).contains(&"/srv/repo".to_owned()));
         assert_eq!(aliases(&["/proc/x"]), Vec::<String>::new());
     }

@@ -47,10 +47,10 @@ pub(super) fn create_mount(fs: &OwnedFd, attributes: MountAttrFlags) -> io::Resu
 
 /// An error of a mount call with the kernel's explanation.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel reports: {said}")]
+#[error("the kernel reports: {message}")]
 pub(super) struct MountError {
     pub(super) errno: i32,
-    pub(super) said: String,
+    pub(super) message: String,
 }
 
 /// Adds the message from the context's log to the error, if there is a message.
@@ -59,8 +59,8 @@ pub(super) fn with_kernel_log(fs: &OwnedFd, errno: rustix::io::Errno) -> io::Err
     match rustix::io::read(fs, &mut text) {
         // A line of the log consists of a letter for the severity, a space and the text.
         Ok(length) if length > 2 => {
-            let said = String::from_utf8_lossy(&text[2..length]).trim().to_owned();
-            io::Error::other(MountError { errno: errno.raw_os_error(), said })
+            let message = String::from_utf8_lossy(&text[2..length]).trim().to_owned();
+            io::Error::other(MountError { errno: errno.raw_os_error(), message })
         }
         _ => errno.into(),
     }

@@ -87,7 +87,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Host
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // The order matters to `Running::kill`.
+    // The order matters to `RunningSandbox::kill`.
     wire::send(control, &HelperMessage::Init, &[first.as_fd()])?;
     let mut relay = MessageRelay {
         socket: Some(channel),
@@ -169,7 +169,7 @@ fn prepare_tree(
         Ok((place, enforcement)) => {
             place.redirect_env(&mut claim.command.env, &request.sandbox.frame);
             let tree = MountedTree { layers: claim.layers.clone(), enforcement, layers_bytes: 0 };
-            let go = InitInstructions { claim, tree, tells_the_end: false, traces: None };
+            let go = InitInstructions { claim, tree, reports_exit: false, traces: None };
             if let Some(channel) = &relay.socket {
                 // The process may have died after a refusal, which is received next.
                 drop(wire::send_document(channel.as_fd(), &go, &[]));
@@ -227,7 +227,7 @@ fn record_network_control(enforcement: &mut Enforcement, request: &HostDirSandbo
             "seccomp refuses internet sockets, including the loopback device; Unix sockets of the host can be reached \
              if their file modes permit it"
         }
-        (Network::Deny, false) => "no mechanism denies it the network",
+        (Network::Deny, false) => "no mechanism restricts the network",
     };
     enforcement.record_not_enforced_with_hint(control, format!("{instead} ({})", request.refusal), &request.hint);
 }

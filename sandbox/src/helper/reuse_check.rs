@@ -1,5 +1,5 @@
-//! Checks whether a sandbox is in the state that it had before its command, so that it can serve another one. PID 1
-//! checks when it is alone in its namespace, so no process is left that could change anything.
+//! Checks whether a sandbox is in the state that it had before its command, so it can serve another one. PID 1 checks
+//! when it is alone in its namespace, so no process is left that could change anything.
 //!
 //! Everything that outlives the processes of a command, and that the next command could observe, is in one of four
 //! groups: files that a step may write (`scratch_fingerprint`), tables of the network and IPC namespaces ([`TABLES`]),

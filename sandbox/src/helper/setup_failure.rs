@@ -63,10 +63,11 @@ fn truncate_text(mut text: String) -> String {
 pub(super) fn refuse<E: Into<io::Error>>(control: Control, what: impl Display) -> impl FnOnce(E) -> SetupFailure {
     move |error| {
         let error = error.into();
-        let said = error.get_ref().and_then(|inner| inner.downcast_ref::<MountError>());
-        let errno = said.map(|said| said.errno).or_else(|| error.raw_os_error()).map(Errno::from_raw);
-        let answer = match (errno, said) {
-            (Some(errno), Some(said)) => format!("{errno:?} ({}); {said}", errno.desc()),
+        let mount_error = error.get_ref().and_then(|inner| inner.downcast_ref::<MountError>());
+        let errno =
+            mount_error.map(|mount_error| mount_error.errno).or_else(|| error.raw_os_error()).map(Errno::from_raw);
+        let answer = match (errno, mount_error) {
+            (Some(errno), Some(mount_error)) => format!("{errno:?} ({}); {mount_error}", errno.desc()),
             (Some(errno), None) => format!("{errno:?} ({})", errno.desc()),
             (None, _) => error.to_string(),
         };
@@ -147,8 +148,8 @@ mod tests {
 
     #[test]
     fn refusal_includes_kernel_log() {
-        let said = MountError { errno: libc::EINVAL, said: "overlay: too many lower directories".to_owned() };
-        let (message, hint) = refusal_texts(Control::Layer, io::Error::other(said));
+        let mount_error = MountError { errno: libc::EINVAL, message: "overlay: too many lower directories".to_owned() };
+        let (message, hint) = refusal_texts(Control::Layer, io::Error::other(mount_error));
         assert!(message.contains("EINVAL") && message.contains("too many lower directories"), "{message}");
         assert!(hint.contains("overlayfs"), "{hint}");
     }

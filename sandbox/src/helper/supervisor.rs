@@ -150,7 +150,7 @@ fn supervise(
     rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(null)?;
     // Send the pidfd first, then check whether the daemon's side is still open, and only then let PID 1 continue:
-    // `Running::kill` relies on this order.
+    // `RunningSandbox::kill` relies on this order.
     if let Some(server) = outer.view_exit_fd() {
         wire::send(control, &HelperMessage::View, &[server])?;
     }
@@ -467,13 +467,13 @@ impl ReusedSandbox {
     fn serve_next(self, control: BorrowedFd<'_>, relay: &MessageRelay) -> io::Result<AwaitedCommand<'static>> {
         let Some(claim) = wire::receive_claim(control)? else { return Ok(AwaitedCommand::Later(self)) };
         if claim.layers != self.tree.layers {
-            return Err(io::Error::other("a command was received with other layers than those of the tree"));
+            return Err(io::Error::other("a command was received whose layers differ from those of the tree"));
         }
         drop(wire::send_document(self.command_socket.as_fd(), &CommandMessage::Tree(Box::new(self.tree.clone())), &[]));
         relay.send_instructions(&InitInstructions {
             claim,
             tree: self.tree.clone(),
-            tells_the_end: true,
+            reports_exit: true,
             traces: self.fingerprint.clone(),
         });
         Ok(AwaitedCommand::Later(self))
@@ -510,7 +510,7 @@ fn prepare_tree<'a>(
             relay.send_instructions(&InitInstructions {
                 claim,
                 tree,
-                tells_the_end: !relay.must_finalize && copied.is_none(),
+                reports_exit: !relay.must_finalize && copied.is_none(),
                 traces,
             });
             return Ok((serving, copied));

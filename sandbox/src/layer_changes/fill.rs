@@ -182,7 +182,7 @@ impl LayerFiller {
         }
         match Sha256Hex::from_raw(hasher.finalize().into()) == *sha256 {
             true => Ok(()),
-            false => Err(refused(path, "its content has another digest")),
+            false => Err(refused(path, "its content does not match its digest")),
         }
     }
 

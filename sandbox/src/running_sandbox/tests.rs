@@ -123,7 +123,7 @@ fn missing_or_damaged_trace_keeps_exit_code() {
 
 /// The helper had not yet sent PID 1's pidfd when the daemon looked, and sent it before it died.
 #[test]
-fn init_message_during_kill_is_no_error() {
+fn init_message_during_kill_is_not_an_error() {
     let (mut state, ours, theirs) = test_attempt();
     state.abort_attempt(ours.as_fd()).expect("killed");
     send_init_message(&state, &theirs);
@@ -133,7 +133,7 @@ fn init_message_during_kill_is_no_error() {
 }
 
 #[test]
-fn second_kill_is_no_error() {
+fn second_kill_is_not_an_error() {
     let (mut state, ours, theirs) = test_attempt();
     state.abort_attempt(ours.as_fd()).expect("killed");
     send_init_message(&state, &theirs);

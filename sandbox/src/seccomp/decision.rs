@@ -36,7 +36,7 @@ pub(super) enum SyscallDecision {
         values: &'static [u32],
         /// The decision if the word has one of these values.
         then: &'static SyscallDecision,
-        /// The decision if the word has another value.
+        /// The decision if the word has any other value.
         otherwise: &'static SyscallDecision,
     },
 }
@@ -47,8 +47,8 @@ pub(super) const ALL_BITS: u32 = u32::MAX;
 /// A decision with the first number to which it applies. It applies up to the number of the next step.
 pub(super) type DecisionRange = (u32, SyscallDecision);
 
-/// Compiles the program for calls of `arch` by the decisions of `steps`, which start at 0 and are sorted. A call with
-/// another calling convention gets `foreign`.
+/// Compiles the program for calls of `arch` by the decisions of `steps`, which start at 0 and are sorted. A call with a
+/// different calling convention gets `foreign`.
 pub(super) fn compile(arch: u32, foreign: SyscallDecision, steps: &[DecisionRange]) -> Vec<sock_filter> {
     let mut program = FilterBuilder::default();
     let labels: Vec<_> = steps.iter().map(|(from, decision)| (*from, program.label_for(decision))).collect();

@@ -13,7 +13,7 @@ use super::{argument_rules, numbers};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syscall {
     /// The name in libc, including the prefix.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests name the call that fails"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests print the names of failing calls"))]
     pub(super) name: &'static str,
     /// Its number.
     pub(super) number: u32,

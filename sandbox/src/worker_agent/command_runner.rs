@@ -47,13 +47,13 @@ pub(super) struct CommandRunner<'a> {
     layers: Vec<Layer<Sealed>>,
     space: RunSpace,
     launcher: Launcher,
-    places: Places,
+    places: CommandPaths,
     mount_points: MountPoints,
     work: WorkDirectory,
 }
 
 /// The directories of the worker, and the paths at which commands see them.
-struct Places {
+struct CommandPaths {
     /// The copy of the tree.
     tree: PathBuf,
     /// A directory that has only the needed paths. The checks see it instead of the tree.
@@ -108,7 +108,7 @@ impl<'a> CommandRunner<'a> {
         };
         let space = RunSpace::create(&launcher, space)?;
         let layers = fill_layers(request, root, (&launcher, &space), &tree, disk_bytes)?;
-        let places = Places { repo: tree.clone(), home: request.home.clone(), tree, for_checks };
+        let places = CommandPaths { repo: tree.clone(), home: request.home.clone(), tree, for_checks };
         let mut runner =
             Self { request, root, signals, layers, space, launcher, places, mount_points: MountPoints::new(), work };
         runner.choose_paths()?;
@@ -245,8 +245,8 @@ impl<'a> CommandRunner<'a> {
         }
     }
 
-    /// Returns the command's environment. If the home directory is at another path than the request's, `HOME` names
-    /// that path.
+    /// Returns the command's environment. If the path of the home directory differs from the requested one, `HOME`
+    /// names the actual path.
     fn environment(&self, command: &AgentCommand) -> BTreeMap<String, String> {
         let mut env = command.env.clone();
         if let Some(home) = env.get_mut("HOME")

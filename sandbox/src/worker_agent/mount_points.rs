@@ -70,7 +70,7 @@ impl Drop for MountPoints {
             if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return;
             }
-            // A directory with other content is not removed.
+            // A directory that contains anything else is not removed.
             let _ = rustix::fs::rmdir(&path);
         }
     }

@@ -54,7 +54,7 @@ pub(crate) fn failure_of_a_batch_outweighs_a_higher_code_that_passes(bench: &San
     Ok(())
 }
 
-pub(crate) fn missing_program_of_a_batch_is_no_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
+pub(crate) fn missing_program_of_a_batch_is_not_a_result(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let command = TestCommand { argv: vec!["no-such-program".into(), "{files}".into()], ..over_files("", 3) };
     let ran = bench.run(&command)?;
     let missing =

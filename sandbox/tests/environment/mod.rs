@@ -423,7 +423,7 @@ impl SandboxTestEnv {
         Self::with_state_dir(role, root, &root.join("state"))
     }
 
-    /// Creates a second environment with another state directory.
+    /// Creates a second environment with a different state directory.
     pub(crate) fn with_state_dir(role: UserRole, root: &Path, state: &Path) -> Result<Self, Failed> {
         let (root, repo, home) = (root.to_owned(), root.join("repo"), root.join("home"));
         let host = Host::new(HostConfig { helper: helper(), state_dir: state.to_owned(), home: home.clone() })?;

@@ -246,7 +246,7 @@ pub(crate) fn does_not_reuse_sandbox_if_reuse_is_off(bench: &SandboxTestEnv) -> 
     Ok(())
 }
 
-pub(crate) fn cache_content_is_no_leftover(bench: &SandboxTestEnv) -> Result<(), Failed> {
+pub(crate) fn cache_content_is_not_a_leftover(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let mut step = TestCommand::shell("cat kept/x 2>/dev/null; echo more >> kept/x");
     step.caches.push(cache(bench, "kept")?);
     for turn in 0..3 {

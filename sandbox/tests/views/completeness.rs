@@ -189,7 +189,7 @@ fn harvest(dir: &OwnedFd, at: &Path, found: &mut BTreeSet<PathBuf>) -> Result<us
     Ok(absent)
 }
 
-/// The kernel caches each name that it has looked up, so that its cache is a second observer: everything in it must be in
+/// The kernel caches each name that it has looked up, so its cache is a second observer: everything in it must be in
 /// the trace. The cache is read from outside of the sandbox, by `openat2` with `RESOLVE_CACHED`.
 pub(crate) fn contains_everything_that_the_kernel_has_cached(bench: &SandboxTestEnv) -> Result<(), Failed> {
     if !bench.role.is_set_up_by_root() {

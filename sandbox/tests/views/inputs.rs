@@ -13,7 +13,7 @@ use proctor_sandbox::Policy;
 use super::{entries_in_repo, find};
 use crate::environment::{self, SandboxTestEnv, TestCommand, TestOutcome};
 
-/// Creates files in the repository that are no inputs in these tests.
+/// Creates files in the repository that are not inputs in these tests.
 fn create_files(bench: &SandboxTestEnv) -> Result<(), Failed> {
     fs::create_dir_all(bench.repo.join("docs/deep"))?;
     for (name, text) in [("docs/a.md", "doc\n"), ("docs/deep/b.md", "deep\n"), ("src/notes.txt", "notes\n")] {

@@ -115,7 +115,7 @@ pub(crate) fn records_program_with_its_libraries(bench: &SandboxTestEnv) -> Resu
     Ok(())
 }
 
-/// Root's repository appears with other owners, which differ from run to run.
+/// Root's repository appears with mapped owners, which differ from run to run.
 pub(crate) fn records_owners_on_disk(bench: &SandboxTestEnv) -> Result<(), Failed> {
     let (seen, trace) = run_traced(bench, &TestCommand::shell("stat -c %u tracked.txt"))?;
     let meta = fs::metadata(bench.repo.join("tracked.txt"))?;
@@ -219,7 +219,7 @@ pub(crate) fn server_has_only_the_rights_of_the_step(bench: &SandboxTestEnv) -> 
     );
     // The step's processes are in another PID namespace, so it has no id for the server.
     assert_eq!(field("NSpid:").split_whitespace().count(), 1);
-    // The kernel gives the files of an undumpable process to root, and nobody else may trace it.
+    // The kernel assigns the files of an undumpable process to root, and no other user may trace it.
     assert_eq!(fs::metadata(proc.join("environ"))?.uid(), 0);
     if bench.role.is_set_up_by_root() {
         let open = fs::read_dir(proc.join("fd"))?.map(|entry| fs::read_link(entry?.path()));

@@ -229,7 +229,7 @@ fn list_that_excludes(user: u32) -> Vec<u8> {
     bytes
 }
 
-/// The mode of a directory is the same with and without such a list, so that no trace can describe the refusal.
+/// The mode of a directory is the same with and without such a list, so no trace can describe the refusal.
 pub(crate) fn refusal_by_access_control_list_gives_no_trace(bench: &SandboxTestEnv) -> Result<(), Failed> {
     if bench.role != UserRole::RootForeign {
         // Only root can exclude another user from a directory.

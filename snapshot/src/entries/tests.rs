@@ -115,13 +115,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn lookups_match_plain_map(plain in tree_strategy(), asked in path_strategy()) {
+    fn lookups_match_plain_map(plain in tree_strategy(), queried in path_strategy()) {
         let (entries, covered) = (build_entries(&plain), covered(&plain));
         prop_assert_eq!(entries.paths().collect::<Vec<_>>(), covered.keys().cloned().collect::<Vec<_>>());
         prop_assert_eq!(entries.len(), covered.len());
-        prop_assert_eq!(entries.get(&asked).is_some(), covered.contains_key(&asked));
-        let below: Vec<_> = paths::below(&covered, &asked).map(|(path, _)| path.clone()).collect();
-        prop_assert_eq!(entries.below(&asked).map(|(path, _)| path).collect::<Vec<_>>(), below);
+        prop_assert_eq!(entries.get(&queried).is_some(), covered.contains_key(&queried));
+        let below: Vec<_> = paths::below(&covered, &queried).map(|(path, _)| path.clone()).collect();
+        prop_assert_eq!(entries.below(&queried).map(|(path, _)| path).collect::<Vec<_>>(), below);
         for (path, leaf) in &covered {
             prop_assert_eq!(entries.get(path).map(|entry| merkle::leaf(&entry)), Some(*leaf));
         }
@@ -140,9 +140,9 @@ proptest! {
     }
 
     #[test]
-    fn cursor_lookups_match_single_lookups(plain in tree_strategy(), asked in prop::collection::vec(path_strategy(), 0..30)) {
+    fn cursor_lookups_match_single_lookups(plain in tree_strategy(), queried in prop::collection::vec(path_strategy(), 0..30)) {
         let (entries, mut place) = (build_entries(&plain), LookupCursor::default());
-        for path in asked.iter().chain(plain.keys()).chain(&asked) {
+        for path in queried.iter().chain(plain.keys()).chain(&queried) {
             let behind = entries.leaf_at_cursor(&mut place, path).map(|leaf| leaf.found);
             prop_assert_eq!(behind, entries.leaf_at_path(path).map(|leaf| leaf.found));
         }

@@ -178,7 +178,7 @@ impl EntryTree {
         Self::assemble(parts)
     }
 
-    /// Checks whether a leaf is both missing and untracked, so that it can be removed.
+    /// Checks whether a leaf is both missing and untracked, so it can be removed.
     fn is_removable(&self, leaf: usize) -> bool {
         let leaf = &self.leaves[leaf];
         leaf.found.kind == ScannedKind::Missing && !leaf.tracked

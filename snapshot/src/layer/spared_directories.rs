@@ -36,9 +36,9 @@ pub(super) fn spared_directories(
         if candidates.is_empty() || candidates.len() > MAX_QUERIED || !have_enough_entries(top.as_fd(), &candidates) {
             break;
         }
-        let asked: Vec<Vec<u8>> = candidates.iter().map(|path| [path, &b"/"[..]].concat()).collect();
-        let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).collect();
-        let ignored = spare.ignored.are_ignored(&asked)?;
+        let queried: Vec<Vec<u8>> = candidates.iter().map(|path| [path, &b"/"[..]].concat()).collect();
+        let queried: Vec<&[u8]> = queried.iter().map(Vec::as_slice).collect();
+        let ignored = spare.ignored.are_ignored(&queried)?;
         let (spared, read): (Vec<_>, Vec<_>) = candidates.into_iter().zip(ignored).partition(|(_, ignored)| *ignored);
         found.extend(spared.into_iter().map(|(path, _)| path));
         candidates = read.iter().flat_map(|(path, _)| subdirectories(top.as_fd(), path)).collect();

@@ -41,8 +41,8 @@ const OPAQUE: &str = "user.overlay.opaque";
 /// Maximum number of ignored files of a directory that are examined.
 const MAX_IGNORED: usize = 1_000_000;
 
-/// Makes each directory that the step created over one that it did not see a part of the latter, in the layer and in its
-/// scan.
+/// Merges each directory that the step created with the directory of the tree that the step did not see at the same
+/// path, in the layer and in its scan.
 ///
 /// # Errors
 /// The step removed or replaced a directory that it saw, and that contains files that it did not see.

@@ -186,7 +186,7 @@ impl<'a> CommitUpdatePlan<'a> {
                 plan.held_bytes = plan.held_bytes.saturating_add(found.stat.size);
             }
         }
-        // Mostly the tree has every path of the mirror, and no set of paths is needed. Leaves that are not strictly
+        // Usually, the tree has every path of the mirror, and no set of paths is needed. Leaves that are not strictly
         // sorted could contain a path twice.
         let is_sorted = source.tree.leaves.is_sorted_by(|one, next| one.path < next.path);
         if found_count != held.leaf_count() || !is_sorted {
@@ -304,13 +304,13 @@ impl<'a> BlobReceiver<'a> {
             return Ok(());
         }
         let mut failure = None;
-        let asked = (source.commit, source.submodules);
+        let requested = (source.commit, source.submodules);
         let wanted = plan.wanted.iter().filter_map(|number| {
             let leaf = self.leaves.get(usize::try_from(*number).ok()?)?;
             Some(WantedLeaf { number: *number, path: RepoPath(leaf.path.clone()), mode: leaf.mode, id: leaf.id })
         });
         let wanted = (wanted.collect(), plan.held_bytes);
-        let sent = source.helper.blobs(source.repo, asked, wanted, &mut |pieces| {
+        let sent = source.helper.blobs(source.repo, requested, wanted, &mut |pieces| {
             self.receive_pieces(pieces).map_err(|error| {
                 failure = Some(error);
                 AnswerError::Stopped
@@ -436,5 +436,5 @@ impl OpenBlob<'_> {
 
 /// Makes the error for pieces that were not requested.
 fn unexpected_pieces(path: &[u8]) -> MirrorError {
-    MirrorError::io(path, std::io::Error::other("proctor-git sent other files than requested"))
+    MirrorError::io(path, std::io::Error::other("proctor-git sent files that were not requested"))
 }

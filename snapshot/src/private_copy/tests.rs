@@ -67,192 +67,193 @@ fn equal_update(copied: usize, bytes: u64) -> MirrorUpdate {
 
 #[test]
 fn copies_content_kind_and_exec_bit() {
-    let ground = MirrorFixture::new();
-    ground.write("a/b/file", "one");
-    ground.write("run.sh", "#!/bin/sh\n");
-    fs::set_permissions(ground.source.path().join("run.sh"), fs::Permissions::from_mode(0o700)).expect("sets the mode");
-    symlink("a/b", ground.source.path().join("link")).expect("links");
-    let mut mirror = ground.open_mirror();
-    assert_eq!(ground.update(&mut mirror), equal_update(3, 16));
-    assert_eq!(mirror.id(), ground.source_entries().id());
-    assert_eq!(fs::read_to_string(ground.mirrored_path("a/b/file")).expect("reads"), "one");
-    assert_eq!(fs::read_link(ground.mirrored_path("link")).expect("reads"), Path::new("a/b"));
+    let fixture = MirrorFixture::new();
+    fixture.write("a/b/file", "one");
+    fixture.write("run.sh", "#!/bin/sh\n");
+    fs::set_permissions(fixture.source.path().join("run.sh"), fs::Permissions::from_mode(0o700))
+        .expect("sets the mode");
+    symlink("a/b", fixture.source.path().join("link")).expect("links");
+    let mut mirror = fixture.open_mirror();
+    assert_eq!(fixture.update(&mut mirror), equal_update(3, 16));
+    assert_eq!(mirror.id(), fixture.source_entries().id());
+    assert_eq!(fs::read_to_string(fixture.mirrored_path("a/b/file")).expect("reads"), "one");
+    assert_eq!(fs::read_link(fixture.mirrored_path("link")).expect("reads"), Path::new("a/b"));
     // Modes depend on the identity alone.
-    let mode = |path| ground.mirrored_path(path).symlink_metadata().expect("path exists").mode() & 0o7777;
+    let mode = |path| fixture.mirrored_path(path).symlink_metadata().expect("path exists").mode() & 0o7777;
     assert_eq!((mode("run.sh"), mode("a/b/file"), mode("a")), (0o755, 0o644, 0o755));
 }
 
 #[test]
 fn keeps_times_of_unchanged_files_and_advances_changed_ones() {
-    let ground = MirrorFixture::new();
-    ground.write("same", "1");
-    ground.write("other", "1");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
-    let (same, other) = (ground.mtime("same"), ground.mtime("other"));
-    ground.write("other", "2");
+    let fixture = MirrorFixture::new();
+    fixture.write("same", "1");
+    fixture.write("other", "1");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
+    let (same, other) = (fixture.mtime("same"), fixture.mtime("other"));
+    fixture.write("other", "2");
     // An edit that keeps the modification time must be found.
     let kept = std::time::SystemTime::UNIX_EPOCH;
     fs::File::options()
         .write(true)
-        .open(ground.source.path().join("other"))
+        .open(fixture.source.path().join("other"))
         .expect("opens")
         .set_modified(kept)
         .expect("dates");
-    assert_eq!(ground.update(&mut mirror), equal_update(1, 1));
-    assert_eq!(ground.mtime("same"), same);
-    assert!(ground.mtime("other").0 > other.0, "{:?} is not later than {other:?}", ground.mtime("other"));
+    assert_eq!(fixture.update(&mut mirror), equal_update(1, 1));
+    assert_eq!(fixture.mtime("same"), same);
+    assert!(fixture.mtime("other").0 > other.0, "{:?} is not later than {other:?}", fixture.mtime("other"));
     // Restoring the old content is an edit too.
-    let second = ground.mtime("other");
-    ground.write("other", "1");
-    ground.update(&mut mirror);
-    assert!(ground.mtime("other").0 > second.0);
+    let second = fixture.mtime("other");
+    fixture.write("other", "1");
+    fixture.update(&mut mirror);
+    assert!(fixture.mtime("other").0 > second.0);
 }
 
 #[test]
 fn replaces_files_by_directories_and_back() {
-    let ground = MirrorFixture::new();
-    ground.write("x", "file");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
-    ground.remove("x");
-    ground.write("x/y/z", "below");
-    ground.update(&mut mirror);
-    assert_eq!(fs::read_to_string(ground.mirrored_path("x/y/z")).expect("reads"), "below");
-    fs::remove_dir_all(ground.source.path().join("x")).expect("removes");
-    ground.write("x", "file");
-    ground.update(&mut mirror);
-    assert_eq!(fs::read_to_string(ground.mirrored_path("x")).expect("reads"), "file");
+    let fixture = MirrorFixture::new();
+    fixture.write("x", "file");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
+    fixture.remove("x");
+    fixture.write("x/y/z", "below");
+    fixture.update(&mut mirror);
+    assert_eq!(fs::read_to_string(fixture.mirrored_path("x/y/z")).expect("reads"), "below");
+    fs::remove_dir_all(fixture.source.path().join("x")).expect("removes");
+    fixture.write("x", "file");
+    fixture.update(&mut mirror);
+    assert_eq!(fs::read_to_string(fixture.mirrored_path("x")).expect("reads"), "file");
     mirror.verify_all().expect("copy matches its record");
 }
 
 #[test]
 fn reports_paths_that_changed_after_the_snapshot() {
-    let ground = MirrorFixture::new();
+    let fixture = MirrorFixture::new();
     for path in ["grown", "shorter", "same-size", "gone", "link", "fine"] {
-        ground.write(path, "12345");
+        fixture.write(path, "12345");
     }
-    let wanted = ground.source_entries();
-    ground.write("grown", "123456");
-    ground.write("shorter", "1");
-    ground.write("same-size", "54321");
-    ground.remove("gone");
-    ground.remove("link");
-    symlink("12345", ground.source.path().join("link")).expect("links");
-    let mut mirror = ground.open_mirror();
-    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
+    let wanted = fixture.source_entries();
+    fixture.write("grown", "123456");
+    fixture.write("shorter", "1");
+    fixture.write("same-size", "54321");
+    fixture.remove("gone");
+    fixture.remove("link");
+    symlink("12345", fixture.source.path().join("link")).expect("links");
+    let mut mirror = fixture.open_mirror();
+    let update = mirror.update_from(fixture.source().as_fd(), (&wanted, &[]), None).expect("updates");
     let changed = ["gone", "grown", "link", "same-size", "shorter"].map(|path| path.as_bytes().to_vec());
     assert_eq!(update, MirrorUpdate::Changed(changed.to_vec()));
     assert_ne!(mirror.id(), wanted.id());
     for path in ["grown", "same-size", "link"] {
-        assert!(ground.mirrored_path(path).symlink_metadata().is_err(), "{path} still exists");
+        assert!(fixture.mirrored_path(path).symlink_metadata().is_err(), "{path} still exists");
     }
-    assert!(matches!(ground.update(&mut mirror), MirrorUpdate::Equal { copied: 4, .. }));
-    assert_eq!(mirror.id(), ground.source_entries().id());
+    assert!(matches!(fixture.update(&mut mirror), MirrorUpdate::Equal { copied: 4, .. }));
+    assert_eq!(mirror.id(), fixture.source_entries().id());
 }
 
 #[test]
 fn follows_no_link_that_replaced_directory() {
-    let ground = MirrorFixture::new();
-    ground.write("dir/secret", "mine");
-    let wanted = ground.source_entries();
+    let fixture = MirrorFixture::new();
+    fixture.write("dir/secret", "mine");
+    let wanted = fixture.source_entries();
     let outside = TempDir::new().expect("a directory");
     fs::write(outside.path().join("secret"), "mine").expect("writes");
-    fs::remove_dir_all(ground.source.path().join("dir")).expect("removes");
-    symlink(outside.path(), ground.source.path().join("dir")).expect("links");
-    let mut mirror = ground.open_mirror();
-    let update = mirror.update_from(ground.source().as_fd(), (&wanted, &[]), None).expect("updates");
+    fs::remove_dir_all(fixture.source.path().join("dir")).expect("removes");
+    symlink(outside.path(), fixture.source.path().join("dir")).expect("links");
+    let mut mirror = fixture.open_mirror();
+    let update = mirror.update_from(fixture.source().as_fd(), (&wanted, &[]), None).expect("updates");
     assert_eq!(update, MirrorUpdate::Changed(vec![b"dir/secret".to_vec()]));
 }
 
 #[test]
 fn reloads_record_when_reopened() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    ground.write("b/c", "2");
-    ground.update(&mut ground.open_mirror());
-    let mut mirror = ground.open_mirror();
-    assert_eq!(mirror.id(), ground.source_entries().id());
-    assert_eq!(ground.update(&mut mirror), equal_update(0, 0));
-    ground.write("a", "3");
-    ground.update(&mut mirror);
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    fixture.write("b/c", "2");
+    fixture.update(&mut fixture.open_mirror());
+    let mut mirror = fixture.open_mirror();
+    assert_eq!(mirror.id(), fixture.source_entries().id());
+    assert_eq!(fixture.update(&mut mirror), equal_update(0, 0));
+    fixture.write("a", "3");
+    fixture.update(&mut mirror);
     drop(mirror);
-    assert_eq!(ground.open_mirror().id(), ground.source_entries().id());
+    assert_eq!(fixture.open_mirror().id(), fixture.source_entries().id());
 }
 
 #[test]
 fn examines_paths_of_interrupted_update() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    ground.write("b", "1");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    fixture.write("b", "1");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
     mirror.record.begin(&[b"a".to_vec(), b"b".to_vec(), b"c".to_vec()]).expect("notes");
     drop(mirror);
-    fs::remove_file(ground.mirrored_path("a")).expect("removes");
-    fs::write(ground.mirrored_path("c"), "half").expect("writes");
-    let mut mirror = ground.open_mirror();
-    assert_ne!(mirror.id(), ground.source_entries().id());
-    ground.update(&mut mirror);
-    assert_eq!(mirror.id(), ground.source_entries().id());
+    fs::remove_file(fixture.mirrored_path("a")).expect("removes");
+    fs::write(fixture.mirrored_path("c"), "half").expect("writes");
+    let mut mirror = fixture.open_mirror();
+    assert_ne!(mirror.id(), fixture.source_entries().id());
+    fixture.update(&mut mirror);
+    assert_eq!(mirror.id(), fixture.source_entries().id());
     mirror.verify_all().expect("copy matches its record");
-    assert!(!ground.mirrored_path("c").exists());
+    assert!(!fixture.mirrored_path("c").exists());
 }
 
 #[test]
 fn ignores_damaged_record() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    ground.update(&mut ground.open_mirror());
-    fs::write(ground.mirrored_path("a"), "2").expect("writes");
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    fixture.update(&mut fixture.open_mirror());
+    fs::write(fixture.mirrored_path("a"), "2").expect("writes");
     for file in ["record", "journal"] {
-        let path = ground.state.path().join(file);
+        let path = fixture.state.path().join(file);
         let mut bytes = fs::read(&path).expect("reads");
         let at = bytes.len() / 2;
         bytes.get_mut(at).map(|byte| *byte ^= 1).unwrap_or_else(|| bytes.extend([0xff; 40]));
         fs::write(&path, bytes).expect("writes");
-        let mut mirror = ground.open_mirror();
-        ground.update(&mut mirror);
-        assert_eq!(fs::read_to_string(ground.mirrored_path("a")).expect("reads"), "1", "{file}");
-        fs::write(ground.mirrored_path("a"), "2").expect("writes");
+        let mut mirror = fixture.open_mirror();
+        fixture.update(&mut mirror);
+        assert_eq!(fs::read_to_string(fixture.mirrored_path("a")).expect("reads"), "1", "{file}");
+        fs::write(fixture.mirrored_path("a"), "2").expect("writes");
     }
 }
 
 #[test]
 fn torn_journal_keeps_later_updates() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
     drop(mirror);
-    let journal = ground.state.path().join("journal");
+    let journal = fixture.state.path().join("journal");
     let mut bytes = fs::read(&journal).expect("reads");
     bytes.extend([200, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
     fs::write(&journal, bytes).expect("writes");
-    let mut mirror = ground.open_mirror();
-    ground.write("a", "2");
-    ground.update(&mut mirror);
+    let mut mirror = fixture.open_mirror();
+    fixture.write("a", "2");
+    fixture.update(&mut mirror);
     drop(mirror);
-    assert_eq!(ground.open_mirror().id(), ground.source_entries().id());
+    assert_eq!(fixture.open_mirror().id(), fixture.source_entries().id());
 }
 
 /// A truncated journal may lack the last updates only if it still names the paths that they changed.
 #[test]
 fn notices_every_bit_flip_and_truncation_of_journal() {
-    let ground = MirrorFixture::new();
+    let fixture = MirrorFixture::new();
     for path in ["a", "b", "c"] {
-        ground.write(path, "1");
+        fixture.write(path, "1");
     }
-    ground.update(&mut ground.open_mirror());
-    let files = ["record", "journal"].map(|name| ground.state.path().join(name));
-    let mut mirror = ground.open_mirror();
+    fixture.update(&mut fixture.open_mirror());
+    let files = ["record", "journal"].map(|name| fixture.state.path().join(name));
+    let mut mirror = fixture.open_mirror();
     // Folds the first update into the record.
     mirror.record =
         CopyRecord::create(mirror.directory.as_fd(), COVERED_FILES, mirror.record.entries().clone()).expect("creates");
     let mut ends = vec![(0, mirror.id())];
     for path in ["a", "b"] {
-        ground.write(path, "2");
-        ground.update(&mut mirror);
+        fixture.write(path, "2");
+        fixture.update(&mut mirror);
         ends.push((fs::metadata(&files[1]).expect("stats").len(), mirror.id()));
     }
     drop(mirror);
@@ -260,7 +261,7 @@ fn notices_every_bit_flip_and_truncation_of_journal() {
     let load = |journal: &[u8]| {
         fs::write(&files[0], &record).expect("writes");
         fs::write(&files[1], journal).expect("writes");
-        CopyRecord::load(open_directory(ground.state.path()).as_fd(), COVERED_FILES)
+        CopyRecord::load(open_directory(fixture.state.path()).as_fd(), COVERED_FILES)
     };
     assert_eq!(load(&journal).expect("loads").entries().id(), ends[2].1);
     for at in 0..journal.len() * 8 {
@@ -277,9 +278,9 @@ fn notices_every_bit_flip_and_truncation_of_journal() {
 
 #[test]
 fn journal_keeps_distrust_of_stat_data() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    let directory = open_directory(ground.state.path());
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    let directory = open_directory(fixture.state.path());
     let found = ScannedEntry { kind: ScannedKind::File, racy: true, ..ScannedEntry::MISSING };
     let mut record = CopyRecord::create(directory.as_fd(), IGNORED_FILES, EntryTree::from_leaves([])).expect("creates");
     record.begin(&[b"a".to_vec()]).expect("begins");
@@ -290,52 +291,52 @@ fn journal_keeps_distrust_of_stat_data() {
 
 #[test]
 fn finds_damage() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
     mirror.verify_sample(8, 5).expect("copy matches its record");
-    fs::write(ground.mirrored_path("stray"), "x").expect("writes");
+    fs::write(fixture.mirrored_path("stray"), "x").expect("writes");
     assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { .. })));
-    fs::remove_file(ground.mirrored_path("stray")).expect("removes");
+    fs::remove_file(fixture.mirrored_path("stray")).expect("removes");
     mirror.verify_all().expect("copy matches its record");
-    fs::write(ground.mirrored_path("a"), "2").expect("writes");
+    fs::write(fixture.mirrored_path("a"), "2").expect("writes");
     assert!(matches!(mirror.verify_sample(8, 5), Err(MirrorError::Damaged { .. })));
 }
 
 #[test]
 fn finds_stray_files_in_git_dir() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    let mut mirror = ground.open_mirror();
-    ground.update(&mut mirror);
-    fs::create_dir_all(ground.mirrored_path(".git/hooks")).expect("makes");
-    fs::write(ground.mirrored_path(".git/HEAD"), "ref: refs/heads/main\n").expect("writes");
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    let mut mirror = fixture.open_mirror();
+    fixture.update(&mut mirror);
+    fs::create_dir_all(fixture.mirrored_path(".git/hooks")).expect("makes");
+    fs::write(fixture.mirrored_path(".git/HEAD"), "ref: refs/heads/main\n").expect("writes");
     mirror.verify_all().expect("copy matches its record");
-    fs::write(ground.mirrored_path(".git/hooks/post-checkout"), "#!/bin/sh\n").expect("writes");
+    fs::write(fixture.mirrored_path(".git/hooks/post-checkout"), "#!/bin/sh\n").expect("writes");
     assert!(
         matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git/hooks/post-checkout")
     );
-    fs::remove_dir_all(ground.mirrored_path(".git")).expect("removes");
-    std::os::unix::fs::symlink("/", ground.mirrored_path(".git")).expect("links");
+    fs::remove_dir_all(fixture.mirrored_path(".git")).expect("removes");
+    std::os::unix::fs::symlink("/", fixture.mirrored_path(".git")).expect("links");
     assert!(matches!(mirror.verify_all(), Err(MirrorError::Damaged { path, .. }) if path == ".git"));
 }
 
 #[test]
 fn linked_mirror_changes_independently() {
-    let ground = MirrorFixture::new();
-    ground.write("a", "1");
-    ground.write("b/c", "1");
-    let mut first = ground.open_mirror();
-    ground.update(&mut first);
+    let fixture = MirrorFixture::new();
+    fixture.write("a", "1");
+    fixture.write("b/c", "1");
+    let mut first = fixture.open_mirror();
+    fixture.update(&mut first);
     let other = TempDir::new().expect("a directory");
     let mut second = first.link_into(open_directory(other.path())).expect("links");
     assert_eq!(second.id(), first.id());
     let inode = |path: &Path| path.symlink_metadata().expect("path exists").ino();
-    assert_eq!(inode(&ground.mirrored_path("b/c")), inode(&other.path().join("tree/b/c")));
-    ground.write("b/c", "2");
-    ground.update(&mut second);
-    assert_eq!(fs::read_to_string(ground.mirrored_path("b/c")).expect("reads"), "1");
+    assert_eq!(inode(&fixture.mirrored_path("b/c")), inode(&other.path().join("tree/b/c")));
+    fixture.write("b/c", "2");
+    fixture.update(&mut second);
+    assert_eq!(fs::read_to_string(fixture.mirrored_path("b/c")).expect("reads"), "1");
     assert_eq!(fs::read_to_string(other.path().join("tree/b/c")).expect("reads"), "2");
     first.verify_all().expect("copy matches its record");
 }
@@ -400,28 +401,28 @@ proptest! {
 
     #[test]
     fn updated_mirror_equals_tree(rounds in edits_strategy(), reopened in any::<bool>()) {
-        let ground = MirrorFixture::new();
-        let mut mirror = ground.open_mirror();
+        let fixture = MirrorFixture::new();
+        let mut mirror = fixture.open_mirror();
         for round in &rounds {
-            let before = ground.source_entries();
-            round.iter().for_each(|one| apply_edit(ground.source.path(), one));
-            let wanted = ground.source_entries();
+            let before = fixture.source_entries();
+            round.iter().for_each(|one| apply_edit(fixture.source.path(), one));
+            let wanted = fixture.source_entries();
             let dates: Vec<_> = wanted.paths().map(|path| {
                 let path = String::from_utf8(path).expect("plain");
                 let is_same = before.get(path.as_bytes()) == wanted.get(path.as_bytes());
-                let date = is_same.then(|| ground.mtime(&path));
+                let date = is_same.then(|| fixture.mtime(&path));
                 (path, date)
             }).collect();
             if reopened {
-                mirror = ground.open_mirror();
+                mirror = fixture.open_mirror();
             }
-            let is_equal = matches!(ground.update(&mut mirror), MirrorUpdate::Equal { .. });
+            let is_equal = matches!(fixture.update(&mut mirror), MirrorUpdate::Equal { .. });
             prop_assert!(is_equal);
             prop_assert_eq!(mirror.id(), wanted.id());
             mirror.verify_all().expect("copy matches its record");
             for (path, date) in dates {
                 if let Some(date) = date {
-                    prop_assert_eq!(ground.mtime(&path), date);
+                    prop_assert_eq!(fixture.mtime(&path), date);
                 }
             }
         }

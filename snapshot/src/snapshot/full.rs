@@ -34,7 +34,7 @@ pub(super) fn take_full(
 ) -> Result<Snapshot, SnapshotError> {
     let stop = AtomicBool::new(false);
     let reading = FullSnapshotInput { before, started_at: at, racy_window: settling, stop: &stop };
-    let (mut tree, listing, (told, basis)) = std::thread::scope(|scope| {
+    let (mut tree, listing, (encoded, basis)) = std::thread::scope(|scope| {
         let mut under_way = None;
         let listing = helper.list(repo, &mut |ahead| {
             under_way
@@ -43,20 +43,20 @@ pub(super) fn take_full(
         stop.store(listing.is_err(), Ordering::Relaxed);
         // The other thread still reads files at this point.
         let basis = listing.as_ref().ok().map(|listing| {
-            let told = EncodedListing::encode(listing);
-            let basis = ReuseBasis::new(listing, &told, at);
-            (told, basis)
+            let encoded = EncodedListing::encode(listing);
+            let basis = ReuseBasis::new(listing, &encoded, at);
+            (encoded, basis)
         });
         let read = under_way.map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // An error of git is reported first, since it may also be the cause of an error while reading files.
         let listing = listing?;
         let tree =
-            read.filter(|_| listing.told_ahead).unwrap_or_else(|| reading.read_tracked(&listing.worktree, None))?;
-        let (told, basis) = basis.unwrap_or_else(|| (EncodedListing::encode(&listing), None));
-        Ok::<_, SnapshotError>((tree, listing, (told, basis)))
+            read.filter(|_| listing.sent_early).unwrap_or_else(|| reading.read_tracked(&listing.worktree, None))?;
+        let (encoded, basis) = basis.unwrap_or_else(|| (EncodedListing::encode(&listing), None));
+        Ok::<_, SnapshotError>((tree, listing, (encoded, basis)))
     })?;
     tree.add_remaining(&reading, &listing)?;
-    tree.finish(&reading, listing, (told, basis), helper)
+    tree.finish(&reading, listing, (encoded, basis), helper)
 }
 
 /// The settings with which a tree is read.
@@ -173,7 +173,7 @@ impl PartialTree {
         self,
         reading: &FullSnapshotInput<'_>,
         listing: WorktreeListing,
-        (told, basis): (EncodedListing, Option<ReuseBasis>),
+        (encoded, basis): (EncodedListing, Option<ReuseBasis>),
         helper: &GitHelper,
     ) -> Result<Snapshot, SnapshotError> {
         let state = tree_state(&listing, self.top.as_fd(), &self.entries, helper.program())
@@ -191,7 +191,7 @@ impl PartialTree {
             entries: Arc::new(self.entries),
             git: git_facts(listing, state),
             ignored: Arc::new(ignored),
-            listing: told,
+            listing: encoded,
             stats: SnapshotStats::new(method, self.counts, true),
             started_at: reading.started_at,
             basis: basis.map(Arc::new),

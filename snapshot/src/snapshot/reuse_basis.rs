@@ -73,7 +73,7 @@ impl ReuseBasis {
         (!self.skips_rules).then_some(&self.submodules)
     }
 
-    /// Checks whether git's files are unchanged, so that the listing is still valid.
+    /// Checks whether git's files are unchanged, so the listing is still valid.
     pub(crate) fn is_git_unchanged(&self) -> bool {
         let Some(sources) = &self.sources else { return false };
         source_files::are_unchanged(sources, self.read_at)

@@ -108,7 +108,7 @@ impl<'a> TrackedContent<'a> {
         Ok(tracked)
     }
 
-    /// Returns the id of the tree. `told` contains git's tree entries for the unclear paths; a path without an
+    /// Returns the id of the tree. `known_by_git` contains git's tree entries for the unclear paths; a path without an
     /// entry was deleted.
     pub(crate) fn tree(mut self, converted: &TreeEntries) -> ObjectId {
         let entry = |path: &&'a [u8]| converted.get(*path).map(|(mode, id)| TreeFile { path, mode: *mode, id: *id });

@@ -163,7 +163,7 @@ struct RepositoryGenerator {
     repo: FixtureRepo,
     files: BTreeSet<Vec<u8>>,
     log: Vec<String>,
-    /// True if everything has been committed, so that the work tree is being edited.
+    /// True if everything has been committed, so the work tree is being edited.
     editing: bool,
 }
 

@@ -82,16 +82,16 @@ fn take_with_log(place: &TempDir, repo: &FixtureRepo) -> (Arc<Snapshot>, String)
     let logger = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
     let logger = logger.with_writer(move || writer.clone()).finish();
     let taken = tracing::subscriber::with_default(logger, || store_in(place).take(&repo.top)).expect("takes");
-    let told = String::from_utf8(log.0.lock().expect("no writer panics").clone()).expect("UTF-8");
-    (taken, told)
+    let log_text = String::from_utf8(log.0.lock().expect("no writer panics").clone()).expect("UTF-8");
+    (taken, log_text)
 }
 
 /// Checks that the log contains exactly one line, which names the repository and the reason why its file is
 /// discarded.
 #[track_caller]
-fn assert_discarded_with_warning(told: &str, repo: &FixtureRepo, why: &str) {
-    let line = told.trim_end();
-    assert_eq!(line.lines().count(), 1, "{told:?}");
+fn assert_discarded_with_warning(log_text: &str, repo: &FixtureRepo, why: &str) {
+    let line = log_text.trim_end();
+    assert_eq!(line.lines().count(), 1, "{log_text:?}");
     let repo_field = format!("repo={}", repo.top.display());
     for words in ["WARN", "the snapshot cache of a repository is discarded", &repo_field, why] {
         assert!(line.contains(words), "no {words:?} in {line:?}");
@@ -100,9 +100,9 @@ fn assert_discarded_with_warning(told: &str, repo: &FixtureRepo, why: &str) {
 
 fn next_process_reuses_snapshot() {
     let (place, repo) = settled_store();
-    let (taken, told) = take_with_log(&place, &repo);
+    let (taken, log_text) = take_with_log(&place, &repo);
     assert_eq!((taken.stats.hashed, taken.stats.git_was_read), (0, false));
-    assert_eq!(told, "", "a valid snapshot file logs no warning");
+    assert_eq!(log_text, "", "a valid snapshot file logs no warning");
     assert_same_snapshot(&taken, &repo.snapshot(), "");
     repo.write("src/new.rs", "x");
     let taken = store_in(&place).take(&repo.top).expect("takes");
@@ -134,10 +134,10 @@ fn discards_unusable_files() {
     let starts_anew = |bytes: &[u8], what: &str, why: &str| {
         chmod(&file, 0o600);
         crate::repository::write_file(&file, bytes);
-        let (taken, told) = take_with_log(&place, &repo);
+        let (taken, log_text) = take_with_log(&place, &repo);
         assert!(taken.stats.git_was_read && taken.stats.method == SnapshotMethod::First, "{what}: {:?}", taken.stats);
         assert_same_snapshot(&taken, &repo.snapshot(), what);
-        assert_discarded_with_warning(&told, &repo, why);
+        assert_discarded_with_warning(&log_text, &repo, why);
     };
     starts_anew(b"", "empty", "is not a snapshot");
     starts_anew(&whole[..whole.len() / 2], "torn", "it was written only partly");
@@ -155,9 +155,9 @@ fn discards_unusable_files() {
     );
     crate::repository::write_file(&file, &whole);
     chmod(&file, 0o644);
-    let (taken, told) = take_with_log(&place, &repo);
+    let (taken, log_text) = take_with_log(&place, &repo);
     assert!(taken.stats.git_was_read, "a file that other users can write is discarded");
-    assert_discarded_with_warning(&told, &repo, "another user could have written it");
+    assert_discarded_with_warning(&log_text, &repo, "another user could have written it");
     crate::repository::write_file(&file, &whole);
     chmod(&file, 0o600);
     let moved = repo.dir.path().join("moved");
@@ -197,8 +197,12 @@ fn appends_changes_to_file() {
         let now = fs::read(&file).expect("reads");
         assert!(now.len() > before.len() && now.starts_with(&before), "{edit}: nothing is appended");
         // The next process finds the state of this one.
-        let (taken, told) = take_with_log(&place, &repo);
-        assert!(!taken.stats.git_was_read && taken.stats.hashed <= 2 && told.is_empty(), "{:?} {told}", taken.stats);
+        let (taken, log_text) = take_with_log(&place, &repo);
+        assert!(
+            !taken.stats.git_was_read && taken.stats.hashed <= 2 && log_text.is_empty(),
+            "{:?} {log_text}",
+            taken.stats
+        );
         assert_same_snapshot(&taken, &repo.snapshot(), edit);
         before = fs::read(&file).expect("reads");
         assert!(before.starts_with(&now), "{edit}: the file is written anew");
@@ -209,8 +213,8 @@ fn appends_changes_to_file() {
     repo.write("many/0/new", "x");
     assert_same_snapshot(&store_in(&place).take(&repo.top).expect("takes"), &repo.snapshot(), "new path");
     assert!(!fs::read(&file).expect("reads").starts_with(&base));
-    let (taken, told) = take_with_log(&place, &repo);
-    assert!(!taken.stats.git_was_read && told.is_empty(), "{:?} {told}", taken.stats);
+    let (taken, log_text) = take_with_log(&place, &repo);
+    assert!(!taken.stats.git_was_read && log_text.is_empty(), "{:?} {log_text}", taken.stats);
     assert_same_snapshot(&taken, &repo.snapshot(), "next process");
 }
 
@@ -229,8 +233,8 @@ fn survives_torn_journal() {
     let longer = more.into_iter().map(|more| ([&whole[..], more].concat(), whole.len()));
     for (bytes, at) in torn.chain(flipped).chain(longer) {
         crate::repository::write_file(&file, &bytes);
-        let (taken, told) = take_with_log(&place, &repo);
-        assert!(!taken.stats.git_was_read && taken.stats.hashed <= 2 && told.is_empty(), "{at}: {:?}", taken.stats);
+        let (taken, log_text) = take_with_log(&place, &repo);
+        assert!(!taken.stats.git_was_read && taken.stats.hashed <= 2 && log_text.is_empty(), "{at}: {:?}", taken.stats);
         assert_same_snapshot(&taken, &repo.snapshot(), &at.to_string());
     }
     // The last of these files was written again, or a later change writes it again.

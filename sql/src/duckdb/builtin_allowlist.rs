@@ -1,6 +1,6 @@
 //! Lists what every request may call in DuckDB. A scalar function, an aggregate or a macro is allowed if DuckDB lists
-//! it and it is not in [`EXTERNAL_FUNCTIONS`]. A table function is allowed only if it is listed here, so that those of
-//! newer versions are refused until someone reviews them.
+//! it and it is not in [`EXTERNAL_FUNCTIONS`]. A table function is allowed only if it is listed here, so that functions
+//! of newer versions are refused until they have been reviewed.
 //!
 //! Source: `duckdb_functions()` of DuckDB 1.5, and
 //! <https://duckdb.org/docs/stable/operations_manual/securing_duckdb/overview>.

@@ -280,7 +280,7 @@ impl DuckDb {
     }
 }
 
-/// Reports whether an action accesses more than tables, so that its statement is not even prepared.
+/// Reports whether an action accesses more than tables, so its statement is not even prepared.
 fn is_external_action(action: &Action) -> bool {
     matches!(
         action,

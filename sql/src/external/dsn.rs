@@ -225,8 +225,8 @@ impl Parameters {
     }
 }
 
-/// Returns whether a TLS mode encrypts the connection. Every encrypted connection verifies the host, also with `require`
-/// and `verify-ca`. Modes that may continue without TLS are refused.
+/// Returns whether a TLS mode encrypts the connection. Every encrypted connection verifies the host, even with
+/// `require` and `verify-ca`. Modes that may continue without TLS are refused.
 fn is_encrypted(mode: &str) -> Result<bool, DsnError> {
     match mode.to_lowercase().replace('_', "-").as_str() {
         "disable" | "disabled" => Ok(false),

@@ -33,7 +33,7 @@ pub(crate) enum RunFailure {
     Refused(EngineRefusal),
     /// The effects of a write on these tables cannot be undone.
     NotUndoable(Vec<String>),
-    /// Nobody knows whether the effects were kept.
+    /// It is unknown whether the effects were kept.
     CommitUnknown(String),
 }
 

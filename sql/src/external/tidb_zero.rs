@@ -266,7 +266,7 @@ impl TidbChecker {
         keeps_database: bool,
     ) -> Result<(Option<Box<SqlDiagnostic>>, Option<KeptDatabase>), String> {
         if request.dialect != Dialect::Mysql {
-            return Err(format!("it has another dialect than `{}`", request.dialect.as_str()));
+            return Err(format!("its dialect is not `{}`", request.dialect.as_str()));
         }
         let instance = self.servers.server().map_err(|error| error.to_string())?;
         let (instance, ran) = match self.run_on(&instance, request, keeps_database) {

@@ -35,7 +35,7 @@ pub(super) fn grouped_by(sql: &str, column: &str, content: &DatabaseContent) -> 
 /// A column as written: its qualifier and its name.
 type ColumnName = (Option<String>, String);
 
-/// Reports whether a written column may be another one. A column without a qualifier may belong to any table.
+/// Reports whether a written column may be the other column. A column without a qualifier may belong to any table.
 fn is_same(written: &ColumnName, other: &ColumnName) -> bool {
     let is_qualified = written.0.as_deref().is_none_or(|of| Some(of) == other.0.as_deref());
     is_qualified && written.1.eq_ignore_ascii_case(&other.1)

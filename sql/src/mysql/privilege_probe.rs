@@ -1,6 +1,6 @@
 //! Finds out which tables, columns and routines a statement uses. The server checks the privileges on all of them when
 //! it prepares a statement, and names the first missing one. The probe is a user without privileges: a statement is
-//! prepared as this user again and again, and gets each privilege that the server misses, until none is missing.
+//! repeatedly prepared as this user, who gets each missing privilege that the server reports, until none is missing.
 //!
 //! A column counts as used only if the server refused the statement without the privilege on this column.
 

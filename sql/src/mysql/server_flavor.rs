@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_told_apart_by_version() {
+    fn distinguishes_products_by_version() {
         let versions = ["10.11.6-MariaDB-0+deb12u1", "8.0.36-0ubuntu0.22.04.1", "8.0.11-TiDB-v8.5.0", ""];
         let expected = [ServerFlavor::Mariadb, ServerFlavor::Mysql, ServerFlavor::Tidb, ServerFlavor::Mysql];
         assert_eq!(versions.map(ServerFlavor::from_version), expected);

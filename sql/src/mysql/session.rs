@@ -321,7 +321,7 @@ impl Session {
                 if bytes > on.limits.result {
                     return Err(SessionError::ResultTooLarge(on.limits.result));
                 }
-                // The rest of a result must be read in any case.
+                // The rest of a result must always be read.
                 if outcome.rows < on.limits.rows {
                     outcome.rows += 1;
                 } else {

@@ -1,5 +1,5 @@
-//! Binds a statement: the owner of the database prepares it, the probe finds out what it uses, and its words show the
-//! rest. A view runs with the privileges of the owner, so that its definition is bound too.
+//! Binds a statement: the owner of the database prepares it, the probe finds out which objects it uses, and its tokens
+//! show everything else. A view runs with the privileges of the owner, so that its definition is bound too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

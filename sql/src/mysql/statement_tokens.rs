@@ -6,7 +6,7 @@ use proctor_core::sql::Dialect;
 
 use crate::lexer::{self, SqlTokenKind};
 
-/// The words and signs of a statement, without comments.
+/// The tokens of a statement: words and symbols, without comments.
 pub(super) struct Tokens<'s> {
     pub(super) sql: &'s str,
     pub(super) all: Vec<(SqlTokenKind, Range<usize>)>,

@@ -33,10 +33,10 @@ pub(super) fn find(table: &str, sql: &str) -> Vec<SchemaComment> {
             SqlTokenKind::Whitespace => {}
             SqlTokenKind::Comment => {
                 let is_on_line = !sql[line_end..range.start].contains('\n');
-                reader.take_comment(&range, is_on_line);
+                reader.handle_comment(&range, is_on_line);
             }
             _ => {
-                reader.take_token(kind, &range);
+                reader.handle_token(kind, &range);
                 line_end = range.end;
             }
         }
@@ -55,7 +55,7 @@ struct DefinitionReader<'a> {
 }
 
 impl DefinitionReader<'_> {
-    fn take_token(&mut self, kind: SqlTokenKind, range: &Range<usize>) {
+    fn handle_token(&mut self, kind: SqlTokenKind, range: &Range<usize>) {
         let word = &self.sql[range.clone()];
         match (word, self.depth) {
             ("(", 0) if self.position == Position::Head => self.position = Position::Column(0),
@@ -65,7 +65,7 @@ impl DefinitionReader<'_> {
                     self.position = Position::Column(index + 1);
                 }
             }
-            (_, 1) => self.take_name(kind, word),
+            (_, 1) => self.handle_name(kind, word),
             _ => {}
         }
         match word {
@@ -76,7 +76,7 @@ impl DefinitionReader<'_> {
     }
 
     /// Takes the first token of a column as its name.
-    fn take_name(&mut self, kind: SqlTokenKind, word: &str) {
+    fn handle_name(&mut self, kind: SqlTokenKind, word: &str) {
         let Position::Column(index) = self.position else { return };
         if self.columns.len() == index {
             let is_constraint = kind == SqlTokenKind::Word && CONSTRAINT_WORDS.contains(&&*word.to_ascii_lowercase());
@@ -84,7 +84,7 @@ impl DefinitionReader<'_> {
         }
     }
 
-    fn take_comment(&mut self, range: &Range<usize>, is_on_line: bool) {
+    fn handle_comment(&mut self, range: &Range<usize>, is_on_line: bool) {
         let text = comment_text(&self.sql[range.clone()]);
         if text.is_empty() {
             return;

@@ -3,9 +3,9 @@
 //!
 //! There are two copies, both without rows. In the first copy, tables and views off the list are missing. In the second
 //! copy, columns off the list are renamed as well: a statement that names such a column cannot be prepared there, and a
-//! statement that uses it without a name (`*`, `NATURAL JOIN`) reports the new name or has another program. The check
-//! therefore finds a name however the statement uses it: through a view, a trigger, `USING`, `IN`, or a page by page
-//! copy.
+//! statement that uses it without a name (`*`, `NATURAL JOIN`) reports the new name or has a different program. The
+//! check therefore finds a name however the statement uses it: through a view, a trigger, `USING`, `IN`, or a page by
+//! page copy.
 //!
 //! SQLite's internal tables exist in every database; under a list, no text may name them.
 

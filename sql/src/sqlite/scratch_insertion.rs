@@ -46,7 +46,7 @@ impl Sqlite {
     pub(super) fn has_no_rows(&self, table: &CatalogTable, on: ExecutionBounds<'_>) -> Result<bool, EngineRefusal> {
         self.observer.begin_statement(StatementOrigin::Internal, on.limits.steps, on.deadline);
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {})", self.quote_name(&table.name));
-        let found = self.connection.prepare_cached(&sql).and_then(|mut asked| asked.query_row([], |row| row.get(0)));
+        let found = self.connection.prepare_cached(&sql).and_then(|mut query| query.query_row([], |row| row.get(0)));
         match self.observer.interrupt_reason() {
             Some(interrupt) => Err(sqlite_errors::limit_refusal(interrupt)),
             None => Ok(found == Ok(false)),

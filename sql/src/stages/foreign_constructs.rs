@@ -6,7 +6,7 @@ use proctor_core::sql::{Dialect, SqlDiagnostic};
 use crate::lexer::{SqlTokenKind, tokenize};
 use crate::stages::foreign_functions::equivalent_function;
 
-/// A construct of another engine: a sequence of words and signs. `_` matches any one token.
+/// A construct of another engine: a sequence of words and symbols. `_` matches any single token.
 struct ForeignConstruct {
     tokens: &'static [&'static str],
     /// The engines that have the construct.
@@ -503,7 +503,7 @@ mod tests {
             let advice = explain_error(error, dialect);
             assert_eq!(advice.is_some(), expected.is_some(), "{error}: {advice:?}");
             assert!(
-                expected.is_none_or(|words| advice.as_ref().is_some_and(|told| told.contains(words))),
+                expected.is_none_or(|words| advice.as_ref().is_some_and(|text| text.contains(words))),
                 "{error}: {advice:?}"
             );
         }

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use proctor_core::sql::{Ground, SqlCode, SqlDiagnostic, SqlExecution, SqlPolicy, SqlSpan, StageName, Touched};
+use proctor_core::sql::{
+    AffectedRows, ExecutionData, SqlCode, SqlDiagnostic, SqlExecution, SqlPolicy, SqlSpan, StageName,
+};
 use sqlparser::ast::{Expr, Visitor};
 
 use crate::catalog::CatalogTable;
@@ -118,7 +120,7 @@ fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), StageE
     let text = case.statement_text(&case.statements[index]).to_owned();
     // Scratch rows are few: a statement that does not complete on them never does. An endless recursion does not
     // complete on any rows.
-    let is_to_end = execution_ground(case) == Ground::Scratch || bound.is_recursive();
+    let is_to_end = execution_data(case) == ExecutionData::Scratch || bound.is_recursive();
     match case.engine.run(
         &text,
         &bound,
@@ -142,8 +144,8 @@ fn run_statement(case: &mut ChainContext<'_>, index: usize) -> Result<(), StageE
     Ok(())
 }
 
-fn execution_ground(case: &ChainContext<'_>) -> Ground {
-    if case.request.database.is_some() { Ground::Database } else { Ground::Scratch }
+fn execution_data(case: &ChainContext<'_>) -> ExecutionData {
+    if case.request.database.is_some() { ExecutionData::Database } else { ExecutionData::Scratch }
 }
 
 fn build_execution(
@@ -153,17 +155,17 @@ fn build_execution(
     written: Option<String>,
     before: u64,
 ) -> SqlExecution {
-    let touched = written.filter(|_| !ran.is_change_count_unknown).map(|table| Touched {
+    let affected = written.filter(|_| !ran.is_change_count_unknown).map(|table| AffectedRows {
         table,
         rows: ran.changed,
         of: before.max(ran.changed),
     });
     SqlExecution {
-        ground: execution_ground(case),
+        data: execution_data(case),
         columns: bound.columns,
         rows: ran.rows,
         truncated: ran.truncated,
-        touched: touched.into_iter().collect(),
+        affected: affected.into_iter().collect(),
     }
 }
 
@@ -199,7 +201,7 @@ fn report_failure(case: &mut ChainContext<'_>, index: usize, bound: &BoundStatem
     let is_of_data = matches!(refusal.code, SqlCode::RunFailed | SqlCode::ConstraintBroken | SqlCode::WrongType);
     if is_of_data && is_literal_conversion(case, &refusal, found.span) {
         found.stage = StageName::Bind;
-    } else if is_of_data && depends_on_data(bound) && execution_ground(case) == Ground::Scratch {
+    } else if is_of_data && depends_on_data(bound) && execution_data(case) == ExecutionData::Scratch {
         let message = format!("{GENERATED_ROWS_PREFIX}{}", found.message);
         let warning = SqlDiagnostic::warning(StageName::Run, refusal.code, message, 40);
         found = SqlDiagnostic { severity: warning.severity, message: warning.message, confidence: 40, ..found };
@@ -299,7 +301,7 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
     };
     let text = case.statement_text(&case.statements[index]).to_owned();
     let bounds = case.limits_and_deadline();
-    let (rows, touched) = on_unusual_rows(case, &table, |case| {
+    let (rows, affected) = on_unusual_rows(case, &table, |case| {
         match case.engine.run(&text, &bound, case.request.policy, execution_bounds(&bounds)) {
             Ok(ran) => Ok(Some(ran.changed)),
             Err(refusal) if is_limit_code(refusal.code) => Err(refusal),
@@ -311,7 +313,7 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
             Err(_) => Ok(None),
         }
     })?;
-    if rows >= 2 && touched.is_some_and(|touched| touched >= rows) {
+    if rows >= 2 && affected.is_some_and(|affected| affected >= rows) {
         let is_of_others = bound.tables().iter().any(|name| !bare_name(name).eq_ignore_ascii_case(&table.name));
         // Rows of another table may exclude some.
         let is_certain = !(is_of_others && tree.as_ref().is_some_and(has_subquery));

@@ -81,7 +81,7 @@ pub(super) fn common_table_expressions(tree: &ast::Statement) -> &[ast::Cte] {
     }
 }
 
-/// Returns the INSERT of a statement, also after WITH.
+/// Returns the INSERT of a statement, including one after WITH.
 pub(super) fn find_insert(tree: &ast::Statement) -> Option<&ast::Insert> {
     match tree {
         ast::Statement::Insert(insert) => Some(insert),

@@ -361,7 +361,7 @@ fn rejects_harmful_fragments_in_every_context() -> Result<(), Failed> {
         }
     }
     judge.print_lost_workers("planted", texts.len());
-    if wrong.is_empty() { Ok(()) } else { Err(format!("told ok:\n{}", wrong.join("\n")).into()) }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("judged ok:\n{}", wrong.join("\n")).into()) }
 }
 
 /// Tests random statements.
@@ -566,6 +566,6 @@ fn run(connection: &Connection, sql: &str) -> Result<(), DuckDbError> {
 }
 
 fn ask(connection: &Connection, sql: &str) -> Option<String> {
-    let mut rows = connection.extract(sql).and_then(|asked| asked.prepare(0)?.run()).expect("a question of ours");
+    let mut rows = connection.extract(sql).and_then(|prepared| prepared.prepare(0)?.run()).expect("a question of ours");
     rows.next_chunk().expect("an answer").and_then(|chunk| chunk.text(0, 0))
 }

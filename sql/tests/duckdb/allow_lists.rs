@@ -407,8 +407,8 @@ fn effect(connection: &Connection, sql: &str, allow: &SqlAllow) -> Result<Vec<St
             let listed: Vec<&str> =
                 columns.iter().copied().filter(|column| !corpus::is_hidden(allow, table, column)).collect();
             if corpus::is_listed(allow, table) && !listed.is_empty() {
-                let asked = format!("SELECT concat_ws('|', {}) FROM {table}", listed.join(", "));
-                found.extend(run(connection, &asked).unwrap_or_default());
+                let query = format!("SELECT concat_ws('|', {}) FROM {table}", listed.join(", "));
+                found.extend(run(connection, &query).unwrap_or_default());
             }
         }
     }

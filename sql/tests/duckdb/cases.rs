@@ -487,7 +487,7 @@ fn leaves_database_file_unchanged() -> Result<(), Failed> {
 
 fn counts_touched_rows() -> Result<(), Failed> {
     let judgement = &judge(&[request("UPDATE bills SET total = 1 WHERE state = 'open'", SqlPolicy::Write)])?[0];
-    let touched = judgement.execution.as_ref().map(|execution| execution.touched.clone()).unwrap_or_default();
+    let touched = judgement.execution.as_ref().map(|execution| execution.affected.clone()).unwrap_or_default();
     match touched.as_slice() {
         [touched] if touched.table == "bills" && touched.rows == 2 && touched.of == 3 => Ok(()),
         _ => Err(format!("{judgement:#?}").into()),

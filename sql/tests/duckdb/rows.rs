@@ -197,7 +197,7 @@ fn keeps_effects_only_on_request() -> Result<(), Failed> {
     assert!(undone[2].result.is_none() && undone[2].judgement.verdict == SqlVerdict::Reject);
     let unchanged = run(vec![of_file(&file, SqlPolicy::Read, "SELECT * FROM t ORDER BY a")])?;
     assert_eq!(json!(unchanged[0].rows), json!([[1, "x"], [2, "y"]]));
-    // Opening a file for a commit may change its header, but the other answer left it alone.
+    // Opening a file for a commit may change its header. The other answer must not have changed the file.
     assert_eq!(std::fs::metadata(&file)?.len(), before.len() as u64);
     let kept = answers(vec![
         SqlRunRequest { request: update, commit: true },

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use proctor_core::api::{GateAsked, Reuse, RunSubmission};
+use proctor_core::api::{GateQuery, Reuse, RunSubmission};
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::names::ProfileName;
 use proctor_core::model::tier::Tier;
@@ -301,7 +301,7 @@ fn daemon_accepts_cache_options(env: &TestEnvironment) {
         step_stdout(&repo)
     };
     let gate = |max_cache_trust: CacheTrust| {
-        let request = GateAsked {
+        let request = GateQuery {
             repo: repo.path().display().to_string(),
             profile: ProfileName::new("pr").expect("a name"),
             changeset_id: changeset_submission(&repo).changeset_id,

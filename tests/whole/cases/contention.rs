@@ -62,7 +62,7 @@ fn two_clients_take_turns(env: &TestEnvironment) {
     };
     let mut runs: Vec<Value> = with_health_probe(env, || {
         std::thread::scope(|scope| {
-            let clients = submissions.each_ref().map(|asked| scope.spawn(|| run_client(asked)));
+            let clients = submissions.each_ref().map(|submission| scope.spawn(|| run_client(submission)));
             clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
         })
     });

@@ -226,7 +226,7 @@ impl<'e> CrashFixture<'e> {
                 Some("inconclusive") => assert_eq!(run["exit_code"], 130, "{full:#}"),
                 other => panic!("{other:?}: {full:#}"),
             }
-            assert!(view.accepted_id.as_deref().is_none_or(|told| told == id), "{full:#}");
+            assert!(view.accepted_id.as_deref().is_none_or(|accepted| accepted == id), "{full:#}");
             // A repetition of the same request returns this run.
             let repeated = self.send_request("POST", "/v1/runs", Some(&self.submission())).expect("an answer");
             assert_eq!((repeated.status, &repeated.parse_json_body()["run"]["id"]), (200, &run["id"]), "{repeated:?}");

@@ -75,7 +75,7 @@ fn starts_once_and_stops(env: &TestEnvironment) {
     let status: Value = serde_json::from_str(&status.stdout).expect("one document");
     assert_eq!((&status["status"], &status["socket"]), (&"ok".into(), &socket_path.into()));
     let process = status["pid"].as_u64().expect("a number");
-    run_with_socket(env, &["daemon", "stop"]).exits(0).prints(&["has ended", &process.to_string()]);
+    run_with_socket(env, &["daemon", "stop"]).exits(0).prints(&["has stopped", &process.to_string()]);
     run_with_socket(env, &["daemon", "status"]).exits(6);
     assert!(!socket.exists(), "it leaves no socket");
 }
@@ -129,9 +129,9 @@ fn finds_daemon_by_lock(env: &TestEnvironment) {
         "proctor daemon stop",
     ]);
     let mut stop = start_with_socket(env, &["daemon", "stop"]);
-    stop.wait_for_stderr("requested the end of process");
+    stop.wait_for_stderr("was asked to stop");
     daemon.process.signal(Signal::CONT);
-    stop.wait().exits(0).prints(&["has ended", &process]);
+    stop.wait().exits(0).prints(&["has stopped", &process]);
     daemon.wait_for_exit().exits(0);
     run_with_socket(env, &["daemon", "stop"]).exits(0).prints(&["no daemon runs"]);
 }
@@ -153,7 +153,7 @@ fn reports_failed_start(env: &TestEnvironment) {
     env.give_to_actor(env.root());
     let other = env.root().join("state2");
     let failed = run_with_socket(env, &["daemon", "start", "--state-dir", other.to_str().expect("UTF-8")]).exits(5);
-    failed.prints_to_stderr(&["no daemon could be started", "exited immediately", "it said:"]);
+    failed.prints_to_stderr(&["no daemon could be started", "exited immediately", "the end of its log:"]);
 }
 
 fn stops_after_runs(env: &TestEnvironment) {
@@ -162,10 +162,10 @@ fn stops_after_runs(env: &TestEnvironment) {
     let mut run = start_in_dir_with_socket(env, repo.path(), &["run"]);
     let step = wait_for_step(env, &mut run);
     let mut stop = start_with_socket(env, &["daemon", "stop"]);
-    stop.wait_for_stderr("requested the end of process");
+    stop.wait_for_stderr("was asked to stop");
     release_step(&step);
     run.wait().exits(0);
-    stop.wait().exits(0).prints(&["has ended"]);
+    stop.wait().exits(0).prints(&["has stopped"]);
     daemon.wait_for_exit().exits(0);
 }
 

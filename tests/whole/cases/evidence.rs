@@ -101,7 +101,7 @@ fn git_confirms_recorded_tree(env: &TestEnvironment) {
 /// of the latter has a reason and a hint, which are not in the stable part.
 fn hashes_verifiable_by_hand(env: &TestEnvironment) {
     let steps = [
-        TestStep::sh("told", "echo told; echo \"w\u{e4}r \\\"ich\\\"\" >&2"),
+        TestStep::sh("printed", "echo printed; echo \"w\u{e4}r \\\"ich\\\"\" >&2"),
         TestStep::sh("again", "date +%N; exit 1").with_field("retries: 1"),
     ];
     let repo = env.repo(&TestSpec::new([
@@ -113,7 +113,7 @@ fn hashes_verifiable_by_hand(env: &TestEnvironment) {
     let missing = wrapper_without(&["landlock_create_ruleset=ENOSYS"]);
     let best_effort_run = ["run", "--changeset", CHANGESET, "--sandbox", "best-effort"];
     env.finish(env.start_through(repo.path(), &missing, &best_effort_run)).exits(1);
-    let landlock = repo.step("told")["enforcement"]["landlock"].clone();
+    let landlock = repo.step("printed")["enforcement"]["landlock"].clone();
     assert!(landlock["reason"].is_string() && landlock["hint"].is_string(), "{landlock:#}");
     assert_recipes_find_hashes(env, &repo);
 }
@@ -148,7 +148,7 @@ fn assert_recipes_find_hashes(env: &TestEnvironment, repo: &Repo<'_>) {
     let plan = Sha256Hex::digest(repo.proctor(&plan).exits(0).stdout.as_bytes());
     assert_eq!(repo.evidence("verify.it")["plan_sha256"], plan.as_str());
     assert!(recipes.contains("`zstd -dc objects/AB/CDEF….zst | sha256sum` gives the name"));
-    let output = repo.step("told")["stdout_sha256"].as_str().expect("a hash").to_owned();
+    let output = repo.step("printed")["stdout_sha256"].as_str().expect("a hash").to_owned();
     let (shard, rest) = output.split_at(2);
     assert_eq!(hash(&env.state_dir(), &format!("zstd -dc objects/{shard}/{rest}.zst | sha256sum")), output);
 }

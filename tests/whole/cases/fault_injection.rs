@@ -49,7 +49,7 @@ const SAMPLE_KINDS: usize = 8;
 const FULL_DISK_POINTS: [u64; 2] = [2, 3];
 /// Number of such points if all are requested.
 const ALL_FULL_DISK_POINTS: u64 = 60;
-/// Possible messages for a disk that fails, is read-only, or full.
+/// Error messages for a disk that fails, is read-only or is full.
 const DISK_ERROR_MESSAGES: [&str; 6] = [
     "Input/output error",
     "Read-only file system",
@@ -203,16 +203,16 @@ impl<'e> FaultFixture<'e> {
             repo,
             call_list: report,
             daemon,
-            finished_runs: told,
+            finished_runs: runs,
             refused_count: refused,
             faulted_count: met,
         } = self;
-        let passed = told.iter().filter(|run| run["verdict"] == "passed").count();
-        println!("faults: {met} met, {refused} refused, {} inconclusive, {passed} passed", told.len() - passed);
+        let passed = runs.iter().filter(|run| run["verdict"] == "passed").count();
+        println!("faults: {met} met, {refused} refused, {} inconclusive, {passed} passed", runs.len() - passed);
         end_traced_daemon(daemon);
         drop(report);
         let next = env.start_ready_daemon();
-        for run in &told {
+        for run in &runs {
             assert_eq!(next.get(&format!("/v1/runs/{}", run["id"].as_str().expect("an id"))), *run);
         }
         next.stop().exits(0);

@@ -22,7 +22,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::changed_files_count_for_all_if_the_others_have_passed", changed_files_count_for_all_with_per_file)
         .needs(&[Needs::Sandbox, Needs::Views])
         .daemon_sample(),
-    case("files::step_without_files_never_makes_a_pass", step_without_files_is_no_pass),
+    case("files::step_without_files_never_makes_a_pass", step_without_files_does_not_pass),
     case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
     case("files::files_that_never_existed_are_refused", refuses_files_that_never_existed).daemon_sample(),
     case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
@@ -142,7 +142,7 @@ fn checks_many_files_in_batches(env: &TestEnvironment) {
     let step = step.with_field("files: { include: [\"d/**\"] }").with_field("expect: { exit: [0, 5] }");
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [step])]).to_yaml(env.marker()));
     assert_eq!(first_step(&record(&repo, &[], 1))["exit_code"], 1);
-    // A missing program is no failure of the check.
+    // A missing program is not a failure of the check.
     let missing = TestStep::argv("it", &["no-such-program", "{files}"]).with_field("files: { include: [\"d/**\"] }");
     repo.write("spec/verification.yaml", TestSpec::new([TestSkill::new("s", [missing])]).to_yaml(env.marker()));
     assert_eq!(first_step(&record(&repo, &[], 5))["termination"]["fault"], "program_missing");
@@ -241,7 +241,7 @@ fn changed_files_count_for_all_with_per_file(env: &TestEnvironment) {
     gate(&repo).exits(1);
 }
 
-fn step_without_files_is_no_pass(env: &TestEnvironment) {
+fn step_without_files_does_not_pass(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::new([TestSkill::new("s", [file_step("it", &["files: { types: [python] }"])])]));
     let none = record(&repo, &[], 2);
     assert_eq!(

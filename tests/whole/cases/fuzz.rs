@@ -87,5 +87,5 @@ fn fuzz_seconds() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the command line sets its duration")]
     let requested = std::env::var("PROCTOR_FUZZ_SECONDS").ok();
     let default = test_level::campaign_size(DEFAULT_FUZZ_SECONDS[0], DEFAULT_FUZZ_SECONDS[1]);
-    requested.map_or(default, |asked| asked.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
+    requested.map_or(default, |value| value.parse().expect("PROCTOR_FUZZ_SECONDS is a number"))
 }

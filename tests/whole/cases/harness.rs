@@ -78,12 +78,12 @@ fn finds_left_process(env: &TestEnvironment) {
     assert_eq!(machine::wait_for_processes_to_exit(env.marker(), Duration::from_secs(10)), Ok(()));
 }
 
-/// A probe harness that reports exactly the probes named in the file `told`.
+/// A probe harness that reports exactly the probes named in the file `reported`.
 const PROBE_HARNESS: &str = r#"
 import json, os, sys
-with open(os.path.join(os.path.dirname(__file__), "told")) as file:
-    told = file.read().split()
-results = [dict(id=name, category="env", verdict="CONTAINED", note="") for name in told]
+with open(os.path.join(os.path.dirname(__file__), "reported")) as file:
+    reported = file.read().split()
+results = [dict(id=name, category="env", verdict="CONTAINED", note="") for name in reported]
 with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
     json.dump(dict(results=results), file)
 "#;
@@ -98,7 +98,7 @@ fn hostile_counts_missing_probes(env: &TestEnvironment) {
         machine::write(&tools.join(name), "");
     }
     let run_hostile = |reported_probes: &str, more: &[&str]| -> FinishedProcess {
-        machine::write(&probes.join("told"), reported_probes);
+        machine::write(&probes.join("reported"), reported_probes);
         let mut command = machine::command(schemas::workspace_root().join("bench/hostile"));
         command
             .arg(&probes)

@@ -216,7 +216,7 @@ fn git_variables_are_hidden(env: &TestEnvironment) {
     repo.proctor(&["hook", "install"]).exits(0);
     let vars = [("GIT_TRACE2_PARENT_SID", "x"), ("GIT_AUTHOR_DATE", "2026-01-02T03:04:05Z")];
     env.finish(start_git_with(repo.path(), env, &["push", "origin", "main"], &vars)).exits(0);
-    // If `GIT_DIR` names another repository than the current directory, the hook refuses.
+    // If `GIT_DIR` names a repository other than the one in the current directory, the hook refuses.
     let other = env.repo_at("other", &TestSpec::from_script("true"));
     let named = other.file(".git");
     let line = format!("a {} b {}\n", repo.git(&["rev-parse", "HEAD"]).trim(), "0".repeat(40));
@@ -322,7 +322,8 @@ fn reuses_run_of_same_tree(env: &TestEnvironment) {
     repo.write("src/tool", "#!/bin/sh\n");
     machine::make_executable(&repo.file("src/tool"));
     repo.link("src/link", Path::new("lib.rs"));
-    // A Python virtual environment ignores itself, including its link to a directory.
+    // A Python virtual environment contains a `.gitignore` that ignores everything in it, including its link to a
+    // directory.
     repo.write(".venv/.gitignore", "*\n");
     repo.write(".venv/lib/site.py", "");
     repo.link(".venv/lib64", Path::new("lib"));

@@ -160,13 +160,13 @@ pub(super) fn submitted_run_id(submitted: &Value) -> String {
 /// Submits a run, and waits for its end.
 #[track_caller]
 pub(super) fn run_to_end(env: &TestEnvironment, repo: &Repo<'_>, more: &Value) -> Value {
-    let id = submitted_run_id(&submit_run(env, repo, more).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, repo, more).assert_status(202).json_of_schema("SubmittedRun"));
     wait_for_end(env, &id)
 }
 
 #[track_caller]
 pub(super) fn wait_for_end(env: &TestEnvironment, id: &str) -> Value {
-    let run = curl(env, &[&format!("/v1/runs/{id}?wait=55s")]).assert_status(200).json_of_schema("Watched");
+    let run = curl(env, &[&format!("/v1/runs/{id}?wait=55s")]).assert_status(200).json_of_schema("RunWithEvents");
     assert_eq!(run["state"], "finished", "{run:#}");
     run
 }
@@ -178,10 +178,10 @@ fn run_lifecycle(env: &TestEnvironment) {
     let submitted = submit_run(env, &repo, &json!({ "changeset_id": CHANGESET })).assert_status(202);
     let id = submitted_run_id(&submitted.json());
     assert_eq!(submitted.header("location"), Some(format!("/v1/runs/{id}").as_str()));
-    assert_eq!(submitted.json_of_schema("Submitted")["how"], "queued");
+    assert_eq!(submitted.json_of_schema("SubmittedRun")["how"], "queued");
 
     let step = wait_for_step(env, &mut daemon.process);
-    let run = curl(env, &[&format!("/v1/runs/{id}")]).assert_status(200).json_of_schema("Watched");
+    let run = curl(env, &[&format!("/v1/runs/{id}")]).assert_status(200).json_of_schema("RunWithEvents");
     assert_eq!((&run["state"], &run["verdict"]), (&json!("running"), &Value::Null), "{run:#}");
     release_step(&step);
     let run = wait_for_end(env, &id);
@@ -191,7 +191,7 @@ fn run_lifecycle(env: &TestEnvironment) {
     assert_eq!((read_output("stdout").body.as_str(), read_output("stderr").body.as_str()), ("hello\n", "oops\n"));
     assert_eq!(read_output("stdout").header("content-type"), Some("text/plain; charset=utf-8"));
 
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     wait_for_attempt_after(env, &mut daemon.process, &step);
     let cancelled = curl(env, &["-X", "DELETE", &format!("/v1/runs/{id}")]);
     assert!(matches!(cancelled.code, 202), "{cancelled:#?}");
@@ -321,11 +321,11 @@ fn idempotency_key_repeats_run(env: &TestEnvironment) {
         let body = run_request(repo.path(), more).to_string();
         curl(env, &["-H", &key, "--json", &body, "/v1/runs"])
     };
-    let first = submitted_run_id(&submit_with_key("one", &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let first = submitted_run_id(&submit_with_key("one", &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     wait_for_end(env, &first);
-    let again = submit_with_key("one", &json!({})).assert_status(200).json_of_schema("Submitted");
+    let again = submit_with_key("one", &json!({})).assert_status(200).json_of_schema("SubmittedRun");
     assert_eq!((submitted_run_id(&again), &again["how"]), (first.clone(), &json!("repeated")));
-    let other = submitted_run_id(&submit_with_key("two", &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let other = submitted_run_id(&submit_with_key("two", &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     assert_ne!(other, first);
     wait_for_end(env, &other);
     submit_with_key("one", &json!({ "fail_fast": true })).assert_problem(409, "conflict");
@@ -333,11 +333,11 @@ fn idempotency_key_repeats_run(env: &TestEnvironment) {
         submit_with_key(bad_key, &json!({})).assert_problem(400, "invalid-request");
     }
     let longest = submit_with_key(&"!".repeat(255), &json!({ "fail_fast": true }));
-    wait_for_end(env, &submitted_run_id(&longest.assert_status(202).json_of_schema("Submitted")));
+    wait_for_end(env, &submitted_run_id(&longest.assert_status(202).json_of_schema("SubmittedRun")));
     daemon.stop().exits(0);
     let daemon = env.start_ready_daemon();
     assert_eq!(
-        submitted_run_id(&submit_with_key("one", &json!({})).assert_status(200).json_of_schema("Submitted")),
+        submitted_run_id(&submit_with_key("one", &json!({})).assert_status(200).json_of_schema("SubmittedRun")),
         first,
         "a key outlives the daemon"
     );
@@ -407,7 +407,7 @@ fn queries_start_no_run(env: &TestEnvironment) {
         curl(env, &["--json", &query, "/v1/gate"]).assert_status(200).json_of_schema("GateAnswer")["pass"],
         true
     );
-    let verified = curl(env, &["--json", &query, "/v1/runs"]).assert_status(200).json_of_schema("Submitted");
+    let verified = curl(env, &["--json", &query, "/v1/runs"]).assert_status(200).json_of_schema("SubmittedRun");
     assert_eq!(verified["how"], "verified", "the tree has been verified, and that is an answer");
     let doctor = curl(env, &[&format!("/v1/doctor?repo={}", repo.path().display())])
         .assert_status(200)

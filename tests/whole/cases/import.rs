@@ -208,7 +208,7 @@ fn known_tools_find_faults(env: &TestEnvironment) {
     repo.write("no-script", "#!/bin/sh\necho $1\n");
     write_executable(&repo, "script", "#!/bin/sh\necho hi\n");
     repo.commit();
-    repo.proctor(&["import"]).exits(0).prints(&["3 carried over, 0 not"]);
+    repo.proctor(&["import"]).exits(0).prints(&["3 imported, 0 not"]);
     repo.proctor(&["validate"]).exits(0);
     repo.commit();
     repo.run_with_only(&[]).exits(0);
@@ -311,7 +311,7 @@ fn skills_are_added_to_existing_spec(env: &TestEnvironment) {
     let before = format!("# Mine.\n{}", repo.read("spec/verification.yaml"));
     repo.write("spec/verification.yaml", &before);
     repo.proctor(&["import", "--into", "--force"]).exits(2);
-    repo.proctor(&["import", "--into"]).exits(0).prints(&["1 carried over"]);
+    repo.proctor(&["import", "--into"]).exits(0).prints(&["1 imported"]);
     assert!(repo.read("spec/verification.yaml").starts_with("# Mine.\n"));
     repo.commit();
     repo.run_with_only(&[]).exits(0).prints(&["pre-commit.end-of-file-fixer"]);
@@ -364,11 +364,11 @@ fn unusable_configs_are_refused(env: &TestEnvironment) {
 fn unconvertible_config_fails(env: &TestEnvironment) {
     let repo = repo_without_spec(env);
     repo.write("lefthook.yml", "commit-msg: { jobs: [{ run: ./check }] }\n");
-    repo.proctor(&["import"]).exits(2).prints(&["0 carried over, 1 not", "commit-msg"]).prints_to_stderr(&["no hook"]);
+    repo.proctor(&["import"]).exits(2).prints(&["0 imported, 1 not", "commit-msg"]).prints_to_stderr(&["no hook"]);
     let json = repo.proctor(&["import", "--format", "json"]).exits(2);
     let record: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!((&record["spec"], &record["written"]), (&serde_json::Value::Null, &serde_json::Value::Null));
-    assert_eq!(record["left"].as_array().map(Vec::len), Some(1));
+    assert_eq!(record["skipped"].as_array().map(Vec::len), Some(1));
     assert!(!repo.file("spec/verification.yaml").exists());
 }
 

@@ -11,7 +11,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     inputs_case("inputs::step_sees_only_its_inputs", step_sees_only_its_inputs),
     inputs_case("", step_sees_only_its_inputs).unprivileged("inputs::step_sees_only_its_inputs_as_a_user"),
     inputs_case("inputs::every_step_with_inputs_is_restricted", every_step_is_restricted),
-    inputs_case("inputs::file_that_is_no_input_does_not_execute_the_step", other_files_do_not_matter),
+    inputs_case("inputs::file_that_is_not_an_input_does_not_execute_the_step", other_files_do_not_matter),
     inputs_case("inputs::changed_list_of_inputs_executes_the_step", changed_list_executes_the_step),
     inputs_case("inputs::ignored_files_are_no_inputs_and_mounted_paths_are_shown", mounted_paths_are_shown),
     inputs_case("inputs::written_file_with_a_withheld_name_is_judged", written_files_are_judged),

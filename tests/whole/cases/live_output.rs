@@ -62,7 +62,7 @@ fn output_is_followed_without_secrets(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([step, TestStep::sh("after", "true")]));
     let mut daemon = env.start_ready_daemon();
     let id = submitted_run_id(
-        &submit_run(env, &repo, &submission_with_secret()).assert_status(202).json_of_schema("Submitted"),
+        &submit_run(env, &repo, &submission_with_secret()).assert_status(202).json_of_schema("SubmittedRun"),
     );
     let path = format!("/v1/runs/{id}/steps/0/stdout");
     // The request waits until the step starts.
@@ -96,7 +96,7 @@ fn output_is_followed_without_secrets(env: &TestEnvironment) {
 fn output_events_are_sent_on_request(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([printing_step(env, "echo early", "echo late >&2")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let mut following = start_curl(env, &["-N"], &format!("/v1/runs/{id}/events?output=true"));
     let step = wait_for_step(env, &mut daemon.process);
     following.wait_for_stdout("early");
@@ -112,7 +112,7 @@ fn output_events_are_sent_on_request(env: &TestEnvironment) {
     pieces.iter().for_each(|piece| assert_matches_schema("OutputEvent", piece));
     let texts: Vec<_> = pieces.iter().map(|piece| (piece["stream"].clone(), piece["text"].clone())).collect();
     assert_eq!(texts, [(json!("stdout"), json!("early\n")), (json!("stderr"), json!("late\n"))]);
-    let last = whole.find("late").expect("it was told");
+    let last = whole.find("late").expect("the late output");
     assert!(last < whole.find("\"step_finished\"").expect("it ended"), "before the end of its step: {whole}");
     // Clients that did not request output events do not get them.
     let plain = curl(env, &[&format!("/v1/runs/{id}/events")]).assert_status(200).body;
@@ -123,7 +123,7 @@ fn output_events_are_sent_on_request(env: &TestEnvironment) {
 fn stream_contains_one_attempt(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([printing_step(env, "echo try", "echo done").with_field("retries: 1")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let first = wait_for_step(env, &mut daemon.process);
     let path = format!("/v1/runs/{id}/steps/0/stdout?follow");
     let mut following = start_curl(env, &["-N"], &path);
@@ -149,7 +149,7 @@ fn stream_contains_one_attempt(env: &TestEnvironment) {
 fn stream_ends_with_run_or_daemon(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([printing_step(env, "echo early", "true")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let step = wait_for_step(env, &mut daemon.process);
     let mut following = start_curl(env, &["-N"], &format!("/v1/runs/{id}/steps/0/stdout?follow"));
     following.wait_for_stdout("early");
@@ -157,7 +157,7 @@ fn stream_ends_with_run_or_daemon(env: &TestEnvironment) {
     assert_eq!(parse_response(&following.wait().exits(0)).body, "early\n");
     wait_for_end(env, &id);
 
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     wait_for_attempt_after(env, &mut daemon.process, &step);
     let mut following = start_curl(env, &["-N"], &format!("/v1/runs/{id}/steps/0/stdout?follow"));
     following.wait_for_stdout("early");
@@ -169,7 +169,7 @@ fn stream_ends_with_run_or_daemon(env: &TestEnvironment) {
 fn slow_reader_does_not_delay_run(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([printing_step(env, "echo early", "seq 1 1000000; echo the end")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let step = wait_for_step(env, &mut daemon.process);
     let mut slow = start_curl(env, &["-N", "--limit-rate", "1000"], &format!("/v1/runs/{id}/steps/0/stdout?follow"));
     let swift = start_curl(env, &["-N"], &format!("/v1/runs/{id}/steps/0/stdout?follow"));
@@ -219,7 +219,7 @@ fn logs_follows_whole_run(env: &TestEnvironment) {
     ];
     let repo = env.repo(&TestSpec::from_steps(steps).with_top_level(checks));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let step = wait_for_step(env, &mut daemon.process);
     let mut followed = start_with_socket(env, &["logs", "-f", &id]);
     // Both streams of the step are shown while it runs, together with the earlier output.

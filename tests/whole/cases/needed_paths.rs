@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use proctor_core::api::{How, RunSubmission};
+use proctor_core::api::{RunSubmission, SubmissionOutcome};
 use proctor_core::decision::verdict::Verdict;
 use serde_json::{Value, json};
 
@@ -320,11 +320,11 @@ fn verified_commit_is_not_run_again(env: &TestEnvironment) {
         let of_commit = || with_reuse(RunSubmission { rev: Some("HEAD".into()), ..run_submission(&repo) });
         let runs_again = |why: &str| {
             let submitted = served.submit(of_commit());
-            assert_eq!(submitted.how, How::Queued, "{paths}: {why}");
+            assert_eq!(submitted.how, SubmissionOutcome::Queued, "{paths}: {why}");
             assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed), "{paths}: {why}");
         };
         runs_again("the first");
-        assert_eq!(served.submit(of_commit()).how, How::Verified, "{paths}");
+        assert_eq!(served.submit(of_commit()).how, SubmissionOutcome::Verified, "{paths}");
         if paths == "deps" {
             repo.write("deps/a", "b\n");
             runs_again("the path has changed");

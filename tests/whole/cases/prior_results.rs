@@ -1,6 +1,6 @@
 //! Tests whether the daemon answers a request for a run with an earlier run.
 
-use proctor_core::api::{How, Reuse, RunSubmission};
+use proctor_core::api::{Reuse, RunSubmission, SubmissionOutcome};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::tier::Tier;
 
@@ -32,13 +32,13 @@ fn verified_tree_is_not_run_again(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let runs_again = |submission: RunSubmission, verdict: Verdict| {
         let submitted = served.submit(submission);
-        assert_eq!(submitted.how, How::Queued);
+        assert_eq!(submitted.how, SubmissionOutcome::Queued);
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(verdict));
         submitted.run.id
     };
     let id = runs_again(with_reuse(run_submission(&repo)), Verdict::Passed);
     let again = served.submit(with_reuse(run_submission(&repo)));
-    assert_eq!((again.how, &again.run.id), (How::Verified, &id));
+    assert_eq!((again.how, &again.run.id), (SubmissionOutcome::Verified, &id));
     runs_again(run_submission(&repo), Verdict::Passed);
     // Another request is another run.
     runs_again(RunSubmission { max_tier: Tier::THREE, ..with_reuse(run_submission(&repo)) }, Verdict::Passed);
@@ -58,11 +58,12 @@ fn edited_ignored_file_prevents_reuse(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let runs_again = |verdict: Verdict, why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(submitted.how, SubmissionOutcome::Queued, "{why}");
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(verdict), "{why}");
     };
-    let is_verified =
-        |why: &str| assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified, "{why}");
+    let is_verified = |why: &str| {
+        assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, SubmissionOutcome::Verified, "{why}");
+    };
     runs_again(Verdict::Passed, "the first");
     is_verified("nothing since");
     repo.write("target/deep/x", "good\n");
@@ -98,10 +99,10 @@ fn edited_ignored_file_prevents_joining(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let first = served.submit(run_submission(&repo)).run.id;
     let step = served.wait_for_step(&first, 0);
-    assert_eq!(served.submit(run_submission(&repo)).how, How::Joined, "nothing has changed");
+    assert_eq!(served.submit(run_submission(&repo)).how, SubmissionOutcome::Joined, "nothing has changed");
     repo.write(".env", "evil\n");
     let other = served.submit(run_submission(&repo));
-    assert_eq!(other.how, How::Queued, "the ignored file is another one now");
+    assert_eq!(other.how, SubmissionOutcome::Queued, "the ignored file has changed");
     machine::send_signal(step, rustix::process::Signal::USR1);
     assert_eq!(served.wait_for_end(&first).verdict, Some(Verdict::Passed));
     let step = served.wait_for_step(&other.run.id, step);
@@ -120,13 +121,13 @@ fn edited_ignored_file_prevents_reuse_for_commit(env: &TestEnvironment) {
     let first = served.submit(with_reuse(run_submission(&repo))).run.id;
     assert_eq!(served.wait_for_end(&first).verdict, Some(Verdict::Passed));
     let answer = served.submit(of_commit());
-    assert_eq!((answer.how, &answer.run.id), (How::Verified, &first));
+    assert_eq!((answer.how, &answer.run.id), (SubmissionOutcome::Verified, &first));
     repo.write(".env", "evil\n");
     let submitted = served.submit(of_commit());
-    assert_eq!(submitted.how, How::Queued, "the ignored file is another one now");
+    assert_eq!(submitted.how, SubmissionOutcome::Queued, "the ignored file has changed");
     assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed));
     repo.write(".env", "other\n");
-    assert_eq!(served.submit(of_commit()).how, How::Verified, "a run of a commit sees no ignored file");
+    assert_eq!(served.submit(of_commit()).how, SubmissionOutcome::Verified, "a run of a commit sees no ignored file");
 }
 
 /// No record lists the ignored files that such steps saw.
@@ -137,7 +138,7 @@ fn runs_over_shared_worktree_are_not_reused(env: &TestEnvironment) {
     for (content, verdict) in [("good\n", Verdict::Passed), ("evil\n", Verdict::Failed)] {
         repo.write(".env", content);
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued, "{content}");
+        assert_eq!(submitted.how, SubmissionOutcome::Queued, "{content}");
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(verdict), "{content}");
     }
 }
@@ -148,7 +149,7 @@ fn nondeterministic_skills_run_again(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     for _ in 0..2 {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued);
+        assert_eq!(submitted.how, SubmissionOutcome::Queued);
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed));
     }
 }

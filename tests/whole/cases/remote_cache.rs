@@ -237,7 +237,7 @@ fn second_machine_uses_result(env: &TestEnvironment) {
     stats.args(["cache", "stats", "--state-dir"]).arg(&state);
     let stats = env.finish(RunningProcess::start(stats)).exits(0).all_output();
     assert!(stats.contains("of other machines: 2 results"), "{stats}");
-    // From now on, the result is stored here, and its origin stays known.
+    // From now on, the result is stored on this machine, with its origin.
     machines.server.signal(Signal::KILL);
     let again = machines.uses_results("second");
     assert!(again.contains("0 results used") && !again.contains("warning"), "{again}");
@@ -303,7 +303,7 @@ fn files_are_shared(env: &TestEnvironment) {
     let second = machines.uses_results("second");
     assert!(second.contains(&format!("cached from {KEY_ID}")), "{second}");
     assert_eq!(origins(&machines, "second"), [KEY_ID]);
-    // A third one has other files.
+    // The third machine has other files.
     machines.repo.write("src/b.py", "changed\n");
     machines.repo.write("src/d.py", "new\n");
     let run = machines.run("third").exits(0).all_output();
@@ -318,11 +318,11 @@ fn files_are_shared(env: &TestEnvironment) {
     gate.arg(machines.state_dir("third"));
     let gate = env.finish(RunningProcess::start(gate)).exits(1).all_output();
     assert!(gate.contains("other machines executed steps") && gate.contains(KEY_ID), "{gate}");
-    // The passes are stored here, and their origin stays known.
+    // The passes are now stored on this machine, with their origin.
     machines.server.signal(Signal::KILL);
     assert_eq!(checked_by(&machines, "third"), None);
     assert_eq!(origins(&machines, "third"), [KEY_ID]);
-    // Another config is another input of all checks.
+    // All checks read the config, so a change of it invalidates all passes.
     machines.repo.write("src/config.txt", "changed\n");
     assert_eq!(checked_by(&machines, "third").as_deref(), Some("a.py b.py c.py d.py"));
     assert!(origins(&machines, "third").is_empty());
@@ -361,7 +361,7 @@ fn wrong_per_file_is_not_shared(env: &TestEnvironment) {
     let machines = Machines::new(env, [step]);
     machines.repo.write("src/a.py", "a\n");
     machines.repo.write("src/b.py", "b\n");
-    // All files were checked together, which does not show that the check of one reads another.
+    // The first execution checked all files together, which does not show that the check of one file reads another.
     assert_eq!(checked_by(&machines, "first").as_deref(), Some("a.py b.py"));
     machines.repo.write("src/b.py", "changed\n");
     let run = machines.run("second").exits(0).all_output();
@@ -369,7 +369,7 @@ fn wrong_per_file_is_not_shared(env: &TestEnvironment) {
     let step = machines.evidence("second").remove(0);
     assert_eq!(step["stdout_preview"], "a.py\nb.py\n", "{step:#}");
     assert!(step["checked_files"].get("origins").is_none(), "{step:#}");
-    // Another machine finds the same.
+    // Another machine comes to the same result.
     assert_eq!(checked_by(&machines, "third").as_deref(), Some("a.py b.py"));
 }
 
@@ -464,7 +464,7 @@ fn oversized_record_is_refused(env: &TestEnvironment) {
     refuses(&machines, "a record: it has 4194304 bytes");
 }
 
-/// The record of one step, properly signed, stands for another one.
+/// Stores the properly signed record of one step under the key of another step.
 fn moved_record_is_refused(env: &TestEnvironment) {
     let machines = Machines::new(env, [print_file("one", "README.md"), print_file("two", "src/lib.rs")]);
     machines.executes("first");
@@ -496,7 +496,7 @@ fn wrong_blob_is_refused(env: &TestEnvironment) {
     assert!(second.contains(notice) && second.contains("do not match the digest"), "{second}");
 }
 
-/// A path set without paths would be the same on every tree.
+/// A result with an empty path set would be valid for every tree.
 fn forged_path_set_is_refused(env: &TestEnvironment) {
     let machines = Machines::new(env, [print_file("one", "README.md")]);
     machines.executes("first");

@@ -503,7 +503,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         ("echo no space >&2; exit 1".to_owned(), "the worker wrote no report (exit code 1): no space"),
         ("echo '{' > report.json".to_owned(), "the report of the worker cannot be read"),
         (report("0123", stream, ""), "belongs to another request"),
-        (report(own, &other, ""), "an output of the worker has another digest"),
+        (report(own, &other, ""), "the digest of an output of the worker differs"),
         (report(own, &longer, ""), "the sizes of an output are inconsistent"),
         (report(own, stream, escaping), "in the list of a step's changes is refused"),
         (report(own, stream, git), "changes of `.git`"),

@@ -136,15 +136,15 @@ fn step_is_cached(env: &TestEnvironment) {
     assert!(is_cached());
     change("#!/bin/sh\necho tool 1\n");
     assert!(is_cached(), "the result for the earlier content is still stored");
-    // A worker got the content: another machine with the same content and a link to another program is another input.
+    // Workers get the targets of links, so a changed target executes the step again.
     std::fs::remove_file(cluster.repo.file("web/deps/bin/python")).expect("removed");
     symlink("/usr/bin/true", cluster.repo.file("web/deps/bin/python")).expect("a link");
     env.give_to_actor(&cluster.repo.file("web/deps"));
     assert!(!is_cached());
 }
 
-/// Steps that change the path on workers and on this machine in turn: one of them has a secret, and never leaves this
-/// machine.
+/// Runs steps that change the path, alternating between workers and this machine. A step that uses a secret always runs
+/// on this machine.
 fn writes_stay_in_skill(env: &TestEnvironment) {
     env.set_caller_var("SERVICE_TOKEN", "very-secret-value");
     let local = |name: &str, script: &str| TestStep::sh(name, script).with_field("env_allowlist: [SERVICE_TOKEN]");
@@ -185,7 +185,7 @@ fn writes_stay_in_skill(env: &TestEnvironment) {
     assert!(step_of(&cluster, "verify.reader", "six").get("reused").is_some());
 }
 
-/// If the writes of the first attempt counted, the second one would pass, on this machine too.
+/// If the writes of the first attempt were kept, the second attempt would pass, even on this machine.
 fn untrusted_writes_do_not_count(env: &TestEnvironment) {
     let script = "test -e web/deps/left || { touch web/deps/left; exit 1; }";
     let step = TestStep::sh("it", script).with_field("retries: 1");
@@ -242,7 +242,7 @@ fn unsendable_path_is_named(env: &TestEnvironment) {
     let path = format!(r#"{{ path: web/deps, prepare: {{ cmd: ["sh", "-c", {}] }} }}"#, json!(script));
     let cluster = cluster(env, &path, [TestStep::sh("it", "cat web/deps/two")]);
     let run = cluster.run().exits(5).all_output();
-    let reason = "the needed path `web/deps` contains `one`, which is a hard link to another file of it";
+    let reason = "the needed path `web/deps` contains `one`, which has more than one hard link";
     assert!(run.contains(reason), "{run}");
     cluster.configure("hybrid", &USUAL);
     cluster.run().exits(0);
@@ -253,7 +253,7 @@ fn unsendable_path_is_named(env: &TestEnvironment) {
 
 fn missing_program_is_named(env: &TestEnvironment) {
     let cluster = cluster(env, "web/deps", [TestStep::argv("it", &["web/deps/bin/interpreter"])]);
-    // Such as the Python of a virtual environment, in the home directory of this machine's user.
+    // This resembles a virtual environment whose Python is in the home directory of this machine's user.
     symlink("/opt/absent/python", cluster.repo.file("web/deps/bin/interpreter")).expect("a link");
     env.give_to_actor(&cluster.repo.file("web/deps"));
     let run = cluster.run().exits(5).all_output();

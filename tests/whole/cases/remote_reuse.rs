@@ -21,13 +21,13 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("remote_reuse::results_of_workers_and_of_this_machine_are_separate", results_are_separate),
     remote_case("remote_reuse::wrong_result_of_a_worker_is_found", wrong_result_is_found),
     remote_case("remote_reuse::changed_toolchain_of_a_worker_executes_the_step", changed_toolchain_executes),
-    remote_case("remote_reuse::files_of_a_cached_step_are_made_again_on_a_worker", files_are_made_again),
+    remote_case("remote_reuse::files_of_a_cached_step_are_recreated_on_a_worker", files_are_recreated),
     remote_case("remote_reuse::failure_is_not_stored", failure_is_not_stored),
     remote_case("remote_reuse::pass_of_a_worker_without_namespaces_is_not_stored", pass_without_namespaces),
     remote_case("remote_reuse::hook_uses_a_pass_on_workers", hook_uses_pass),
 ];
 
-/// Results of workers whose tools are not pinned count for an hour.
+/// Results of workers whose tools are not pinned are valid for an hour.
 const UNPINNED: &str = "unpinned_max_age_ms = 3600000\n";
 /// No result is checked by an execution.
 const NO_CHECKS: &str = "[reuse]\nrecheck_percent = 0\n";
@@ -116,7 +116,7 @@ fn every_change_executes(env: &TestEnvironment) {
     assert!(!is_cached(&cluster) && is_cached(&cluster));
     for (change, expected) in [
         ("platform = { unixUID = '1000', unixGID = '1000' }\n", "the properties of the worker"),
-        ("platform = { unixUID = '1000' }\ninstance = 'other'\n", "the cluster is another one"),
+        ("platform = { unixUID = '1000' }\ninstance = 'other'\n", "the cluster is a different one"),
         ("platform = { unixUID = '1000' }\npath = '/usr/bin'\n", "the request to the worker"),
     ] {
         cluster.configure("remote", &[change, TRUSTED, UNPINNED, NO_CHECKS]);
@@ -180,7 +180,7 @@ fn results_are_separate(env: &TestEnvironment) {
     let cached = cluster.repo.step("it");
     assert!(cached.get("reused").is_some() && cached.get("executor").is_none(), "{cached:#}");
     gate(&cluster, &["--this-machine"]).exits(0);
-    // Steps run on workers only: a result of this machine does not count.
+    // In `remote` mode, steps run only on workers, and results of this machine are not used.
     cluster.configure("remote", &USUAL);
     cluster.run().exits(5);
 }
@@ -193,7 +193,8 @@ fn wrong_result_is_found(env: &TestEnvironment) {
     let checked = [USER, TRUSTED, UNPINNED, "[reuse]\nrecheck_percent = 100\n"];
     cluster.configure("remote", &checked);
     assert!(!is_cached(&cluster), "it was executed to check the result");
-    // The worker changes. A failure on this machine would not contradict its result.
+    // The tool of the worker changes, so the recheck on the worker fails. A failure on this machine would not refute a
+    // result of a worker.
     machine::write(&tool, "bad\n");
     let run = cluster.run().exits(1).all_output();
     assert!(run.contains("according to a stored result, `it` passes") && run.contains("on a worker"), "{run}");
@@ -222,7 +223,7 @@ fn changed_toolchain_executes(env: &TestEnvironment) {
     assert!(!is_cached(&cluster) && is_cached(&cluster));
 }
 
-fn files_are_made_again(env: &TestEnvironment) {
+fn files_are_recreated(env: &TestEnvironment) {
     let one = TestStep::sh("one", "mkdir -p out && echo built > out/file").with_field("inputs: [src/**]");
     let two = TestStep::sh("it", "cat out/file");
     let cluster = cluster(env, [one, two]);
@@ -235,10 +236,11 @@ fn files_are_made_again(env: &TestEnvironment) {
     assert!(is_reused("one") && !is_reused("it"), "{}", explain_step(&cluster, "verify.it/one"));
     assert_eq!(cluster.repo.step("it")["stdout_preview"], "built\n");
     assert!(is_cached(&cluster));
-    // Files that this machine made are not those of the worker.
+    // If this machine recreates the files of the first step, they may differ from those of the worker, so the second
+    // step is executed.
     cluster.server.signal(Signal::KILL);
     cluster.configure("hybrid", &USUAL);
-    cluster.repo.write("README.md", "the cluster is away\n");
+    cluster.repo.write("README.md", "the cluster is unavailable\n");
     for _ in 0..2 {
         cluster.run().exits(0);
         assert!(is_reused("one") && !is_reused("it"), "{:#}", cluster.repo.step("it"));

@@ -1,4 +1,4 @@
-//! Compares the recorded tree with git's own result, also in repository formats that only git can read.
+//! Compares the recorded tree with git's own result, including repository formats that only git can read.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use proctor_core::api::{How, ProblemType, Reuse, RunSubmission, SkillsAsked};
+use proctor_core::api::{ProblemType, Reuse, RunSubmission, SkillFilter, SubmissionOutcome};
 use proctor_core::decision::verdict::Verdict;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -238,7 +238,7 @@ fn partial_run_is_refused_if_full_run_is_needed(env: &TestEnvironment) {
 }
 
 fn with_not_passed_skills(submission: RunSubmission) -> RunSubmission {
-    RunSubmission { skills: SkillsAsked::NotPassed, ..submission }
+    RunSubmission { skills: SkillFilter::NotPassed, ..submission }
 }
 
 fn with_reuse(submission: RunSubmission) -> RunSubmission {
@@ -267,9 +267,9 @@ fn partial_run_answers_no_other_request(env: &TestEnvironment) {
     let part = served.submit(with_not_passed_skills(run_submission(&repo))).run.id;
     let step = served.wait_for_step(&part, 0);
     let same = served.submit(with_reuse(with_not_passed_skills(run_submission(&repo))));
-    assert_eq!((same.how, &same.run.id), (How::Joined, &part));
+    assert_eq!((same.how, &same.run.id), (SubmissionOutcome::Joined, &part));
     let whole = served.submit(with_reuse(run_submission(&repo)));
-    assert_eq!(whole.how, How::Queued, "who wants the whole does not join a part of it");
+    assert_eq!(whole.how, SubmissionOutcome::Queued, "who wants the whole does not join a part of it");
     machine::send_signal(step, Signal::USR1);
     let run = served.wait_for_end(&part);
     assert_eq!((run.verdict, run.steps.len()), (Some(Verdict::Passed), 2));
@@ -278,16 +278,16 @@ fn partial_run_answers_no_other_request(env: &TestEnvironment) {
     machine::send_signal(step, Signal::USR2);
     assert_eq!(served.wait_for_end(&whole.run.id).verdict, Some(Verdict::Failed));
     let part = served.submit(with_reuse(with_not_passed_skills(run_submission(&repo))));
-    assert_eq!(part.how, How::Queued);
+    assert_eq!(part.how, SubmissionOutcome::Queued);
     let step = served.wait_for_step(&part.run.id, step);
     machine::send_signal(step, Signal::USR1);
     assert_eq!(served.wait_for_end(&part.run.id).verdict, Some(Verdict::Passed));
     let again = served.submit(with_reuse(run_submission(&repo)));
-    assert_eq!(again.how, How::Queued, "the pass of a part is no answer");
+    assert_eq!(again.how, SubmissionOutcome::Queued, "the pass of a part is no answer");
     let step = served.wait_for_step(&again.run.id, step);
     machine::send_signal(step, Signal::USR1);
     assert_eq!(served.wait_for_end(&again.run.id).verdict, Some(Verdict::Passed));
-    assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified);
+    assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, SubmissionOutcome::Verified);
 }
 
 fn skills_are_selected_at_start(env: &TestEnvironment) {

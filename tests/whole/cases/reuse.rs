@@ -163,7 +163,7 @@ fn edited_file_executes_its_reader(env: &TestEnvironment) {
     reuse.pass();
     reuse.repo.write("src/lib.rs", "// edited\n");
     let explained = reuse.explain("verify.it/two");
-    assert!(explained.contains("would be executed: `src/lib.rs` has other content"), "{explained}");
+    assert!(explained.contains("would be executed: `src/lib.rs` has different content"), "{explained}");
     reuse.pass();
     assert_eq!((reuse.executed(), reuse.stdout("two")), (vec!["two".to_owned()], "// edited\n".to_owned()));
     // A file that no step read does not matter.
@@ -309,7 +309,7 @@ fn files_of_cached_step_exist(env: &TestEnvironment) {
     reuse.pass();
     let built = reuse.repo.read("src/lib.rs");
     assert_eq!((reuse.executed(), reuse.stdout("use")), (vec!["use".to_owned()], format!("{built}edited\n")));
-    // Other files of the earlier step are another input of the later one.
+    // Different files of the earlier step are a changed input of the later step.
     reuse.repo.write("src/lib.rs", "// edited\n");
     reuse.pass();
     let executed = vec!["build".to_owned(), "use".to_owned()];
@@ -339,7 +339,7 @@ fn per_file_checks_changed_files(env: &TestEnvironment) {
     assert!(checked["reused_executed_at"].as_str() < reuse.repo.last_run()["timestamp"].as_str(), "{checked:#}");
     reuse.pass();
     assert_eq!(reuse.executed(), [""; 0]);
-    // A failure of one file is a failure, and is not stored.
+    // A failure of one file fails the step, and is not stored.
     reuse.repo.write("src/a.py", "BAD\n");
     reuse.repo.run().exits(1);
     reuse.repo.run().exits(1);
@@ -392,7 +392,7 @@ fn repo_with_deps<'e>(env: &'e TestEnvironment, steps: impl IntoIterator<Item = 
 
 fn content_of_needed_path_is_input(env: &TestEnvironment) {
     let reuse = repo_with_deps(env, [TestStep::sh("it", "cat deps/value; stat -c %a deps/value")]);
-    // A commit sees a copy of the path, and the worktree its own.
+    // A run of a commit sees a copy of the path, and a run of the worktree sees the path itself.
     for arguments in [&["--rev", "HEAD"][..], &[]] {
         let run = || {
             reuse.repo.run_with(arguments).exits(0);

@@ -391,7 +391,7 @@ fn interrupted_checkout_ends_run(env: &TestEnvironment) {
     repo.run_with(&["--rev", "HEAD"]).exits(0);
 }
 
-/// Runs a commit on a machine without certain features, while the worktree has other content.
+/// Runs a commit on a machine without certain features, while the content of the worktree differs.
 fn assert_verified_without(env: &TestEnvironment, features: &[&str]) {
     let script = "grep -q 'fn one' src/lib.rs && test ! -e untracked && git log -1 && git diff --exit-code HEAD && \
         echo drift > README.md";
@@ -460,7 +460,7 @@ fn hook_checks_out_submodules_on_request(env: &TestEnvironment) {
     add_remote(env, &repo);
     repo.proctor(&["hook", "install"]).exits(0);
     push_to_origin(&repo, env, &["main"]).exits(1).prints_to_stderr(&["proctor hook install --submodules"]);
-    // The hook for commits gets no option for pushes.
+    // The hook for commits does not get options for pushes.
     repo.proctor(&["hook", "install", "--submodules", "pre-commit"]).exits(2).prints_to_stderr(&["`--submodules`"]);
     repo.proctor(&["hook", "install", "--submodules"]).exits(0);
     push_to_origin(&repo, env, &["main"]).exits(0);

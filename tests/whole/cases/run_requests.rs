@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use proctor_core::api::{ChangesAsked, How, ProblemType, RunState, RunSubmission};
+use proctor_core::api::{ChangeDelivery, ProblemType, RunState, RunSubmission, SubmissionOutcome};
 use proctor_core::decision::verdict::{InconclusiveReason, Verdict};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::IdempotencyKey;
@@ -63,8 +63,8 @@ fn run_is_reported_from_request_to_end(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("echo out; echo err >&2"));
     let served = InProcessService::open(env);
     let submitted = served.submit(changeset_submission(&repo));
-    assert_eq!(submitted.how, How::Queued);
-    assert!(is_for_repo(&submitted.run.asked, repo.path()));
+    assert_eq!(submitted.how, SubmissionOutcome::Queued);
+    assert!(is_for_repo(&submitted.run.request, repo.path()));
     let id = submitted.run.id;
     let run = served.wait_for_end(&id);
     assert_eq!((run.verdict, run.exit_code), (Some(Verdict::Passed), Some(0)), "{run:#?}");
@@ -142,7 +142,7 @@ fn equal_waiting_run_is_joined(env: &TestEnvironment) {
     let step = served.wait_for_step(&first, 0);
     let second = served.submit(run_submission(&repo)).run.id;
     let third = served.submit(run_submission(&repo));
-    assert_eq!((third.how, &third.run.id), (How::Joined, &second));
+    assert_eq!((third.how, &third.run.id), (SubmissionOutcome::Joined, &second));
     assert_ne!(first, second);
     machine::send_signal(step, rustix::process::Signal::USR1);
     assert_eq!(served.wait_for_end(&first).verdict, Some(Verdict::Passed));
@@ -157,10 +157,10 @@ fn equal_active_run_is_joined_on_same_tree(env: &TestEnvironment) {
     let first = served.submit(run_submission(&repo)).run.id;
     let step = served.wait_for_step(&first, 0);
     let same = served.submit(run_submission(&repo));
-    assert_eq!((same.how, &same.run.id), (How::Joined, &first));
+    assert_eq!((same.how, &same.run.id), (SubmissionOutcome::Joined, &first));
     repo.write("README.md", "another tree\n");
     let other = served.submit(run_submission(&repo));
-    assert_eq!(other.how, How::Queued, "the tree is another one now");
+    assert_eq!(other.how, SubmissionOutcome::Queued, "the tree has changed");
     machine::send_signal(step, rustix::process::Signal::USR1);
     let run = served.wait_for_end(&first);
     assert_eq!(run.verdict, Some(Verdict::Passed), "its steps see the tree as it was: {run:#?}");
@@ -176,10 +176,10 @@ fn idempotency_key_gives_one_run(env: &TestEnvironment) {
     let submit = |submission| served.try_submit(submission, Some("a-key"));
     let first = submit(run_submission(&repo)).expect("a run");
     let again = submit(run_submission(&repo)).expect("the same");
-    assert_eq!((again.how, &again.run.id), (How::Repeated, &first.run.id));
+    assert_eq!((again.how, &again.run.id), (SubmissionOutcome::Repeated, &first.run.id));
     served.wait_for_end(&first.run.id);
     let later = submit(run_submission(&repo)).expect("the same");
-    assert_eq!((later.how, &later.run.id), (How::Repeated, &first.run.id));
+    assert_eq!((later.how, &later.run.id), (SubmissionOutcome::Repeated, &first.run.id));
     let other = submit(RunSubmission { fail_fast: true, ..run_submission(&repo) }).expect_err("another request");
     assert_eq!(other.kind, ProblemType::Conflict);
 }
@@ -192,7 +192,7 @@ fn concurrent_requests_with_one_key(env: &TestEnvironment) {
     let answers = served.block_on(futures_util::future::join_all((0..20).map(submit)));
     let answers: Vec<_> = answers.into_iter().map(|answer| answer.expect("a run")).collect();
     assert!(answers.iter().all(|answer| answer.run.id == answers[0].run.id));
-    assert_eq!(answers.iter().filter(|answer| answer.how == How::Queued).count(), 1);
+    assert_eq!(answers.iter().filter(|answer| answer.how == SubmissionOutcome::Queued).count(), 1);
     served.wait_for_end(&answers[0].run.id);
 }
 
@@ -206,11 +206,15 @@ fn changed_environment_starts_another_run(env: &TestEnvironment) {
     };
     let first = served.submit(with("right")).run.id;
     assert_eq!(served.wait_for_end(&first).verdict, Some(Verdict::Passed));
-    assert_eq!(served.submit(with("right")).how, How::Verified);
+    assert_eq!(served.submit(with("right")).how, SubmissionOutcome::Verified);
     let other = served.submit(with("wrong"));
-    assert_eq!(other.how, How::Queued, "what passed had another word");
+    assert_eq!(other.how, SubmissionOutcome::Queued, "what passed had another word");
     assert_eq!(served.wait_for_end(&other.run.id).verdict, Some(Verdict::Failed));
-    assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Queued, "and none is another one too");
+    assert_eq!(
+        served.submit(with_reuse(run_submission(&repo))).how,
+        SubmissionOutcome::Queued,
+        "and a request with no variables differs, too"
+    );
     let log = std::fs::read(env.state_dir().join(format!("history/events/{first}.jsonl"))).expect("a log");
     assert!(!String::from_utf8_lossy(&log).contains("OTHER"), "an environment is never kept");
 }
@@ -232,11 +236,12 @@ fn program_in_tree_is_identified_by_content(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let runs = |why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(submitted.how, SubmissionOutcome::Queued, "{why}");
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed));
     };
-    let is_verified =
-        |why: &str| assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified, "{why}");
+    let is_verified = |why: &str| {
+        assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, SubmissionOutcome::Verified, "{why}");
+    };
     runs("the first");
     is_verified("nothing since");
     replace_program(&own, "two");
@@ -263,9 +268,13 @@ fn replaced_tools_start_another_run(env: &TestEnvironment) {
     let served = InProcessService::open_with_config(env, &config);
     let runs = |why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(submitted.how, SubmissionOutcome::Queued, "{why}");
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed));
-        assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified, "{why}, and nothing since");
+        assert_eq!(
+            served.submit(with_reuse(run_submission(&repo))).how,
+            SubmissionOutcome::Verified,
+            "{why}, and nothing since"
+        );
     };
     runs("the first");
     replace_program(&tools.join("checker"), "two");
@@ -275,7 +284,11 @@ fn replaced_tools_start_another_run(env: &TestEnvironment) {
     replace_program(&version.join("compiler"), "two");
     runs("a version of a toolchain was replaced in place");
     machine::write(&home_bin.join("other"), "");
-    assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified, "what no step names is no matter");
+    assert_eq!(
+        served.submit(with_reuse(run_submission(&repo))).how,
+        SubmissionOutcome::Verified,
+        "what no step names is no matter"
+    );
     let elsewhere = env.root().join("elsewhere");
     std::fs::create_dir(&elsewhere).expect("a directory");
     let more = format!("tool_mounts = [{:?}, {:?}]\n", tools.display().to_string(), elsewhere.display().to_string());
@@ -302,9 +315,13 @@ fn changed_tool_version_starts_another_run(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let runs = |why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
-        assert_eq!(submitted.how, How::Queued, "{why}");
+        assert_eq!(submitted.how, SubmissionOutcome::Queued, "{why}");
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed), "{why}");
-        assert_eq!(served.submit(with_reuse(run_submission(&repo))).how, How::Verified, "{why}, and nothing since");
+        assert_eq!(
+            served.submit(with_reuse(run_submission(&repo))).how,
+            SubmissionOutcome::Verified,
+            "{why}, and nothing since"
+        );
     };
     runs("the first");
     machine::write(&selected, "3.12");
@@ -332,11 +349,11 @@ fn changed_toolchains_start_another_run(env: &TestEnvironment) {
     drop(served);
     let next = InProcessService::open(env);
     let same = next.submit(with("OTHER", "x"));
-    assert_eq!((same.how, same.run.id), (How::Verified, first.clone()), "it is recorded");
+    assert_eq!((same.how, same.run.id), (SubmissionOutcome::Verified, first.clone()), "it is recorded");
     let path = "/opt/x/bin:/usr/bin:/bin";
     for (name, value) in [("PATH", path), ("CARGO_HOME", "/c"), ("RUSTUP_HOME", "/r"), ("HOME", &other_home)] {
         let other = next.submit(with(name, value));
-        assert_eq!(other.how, How::Queued, "{name} is another one");
+        assert_eq!(other.how, SubmissionOutcome::Queued, "{name} differs");
         assert_eq!(next.wait_for_end(&other.run.id).verdict, Some(Verdict::Passed), "{name}");
     }
 }
@@ -424,7 +441,7 @@ fn run_changing_worktree_runs_alone(env: &TestEnvironment) {
     let served = InProcessService::open_with_config(env, "[daemon]\nmax_runs = 4\n");
     let first = served.submit(run_submission(&repo)).run.id;
     let step = served.wait_for_step(&first, 0);
-    let reader = served.submit(RunSubmission { changes: ChangesAsked::Patch, ..run_submission(&repo) }).run.id;
+    let reader = served.submit(RunSubmission { changes: ChangeDelivery::Patch, ..run_submission(&repo) }).run.id;
     assert_eq!(served.run_view(&reader).state, RunState::Queued, "the tree may change under it");
     machine::send_signal(step, rustix::process::Signal::USR1);
     assert_eq!(served.wait_for_end(&first).verdict, Some(Verdict::Passed));
@@ -439,7 +456,7 @@ fn commit_is_verified_beside_worktree(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     let at_revision = |rev: &str| RunSubmission { rev: Some(rev.to_owned()), ..run_submission(&repo) };
     let run = served.wait_for_end(&served.submit(at_revision("HEAD")).run.id);
-    assert_eq!((run.verdict, run.asked.rev.as_deref()), (Some(Verdict::Passed), Some("HEAD")));
+    assert_eq!((run.verdict, run.request.rev.as_deref()), (Some(Verdict::Passed), Some("HEAD")));
     assert_eq!(served.wait_for_end(&served.submit(run_submission(&repo)).run.id).verdict, Some(Verdict::Failed));
     repo.commit();
     let range = served.try_submit(at_revision("HEAD~1..HEAD~1"), None).expect_err("no commit");
@@ -465,7 +482,7 @@ fn patch_is_stored(env: &TestEnvironment) {
     let repo =
         env.repo(&TestSpec::from_steps([TestStep::sh("it", "echo more >> README.md").with_field("read_only: off")]));
     let served = InProcessService::open(env);
-    let id = served.submit(RunSubmission { changes: ChangesAsked::Patch, ..run_submission(&repo) }).run.id;
+    let id = served.submit(RunSubmission { changes: ChangeDelivery::Patch, ..run_submission(&repo) }).run.id;
     assert_eq!(served.wait_for_end(&id).verdict, Some(Verdict::Passed));
     let patch = served.block_on(served.service.patch(served.caller, &id)).expect("a patch");
     assert!(String::from_utf8_lossy(&patch).contains("+more"));
@@ -534,5 +551,5 @@ fn next_service_knows_earlier_runs(env: &TestEnvironment) {
     let served = InProcessService::open(env);
     assert_eq!(served.wait_for_end(&run.id), run);
     let again = served.submit(with_reuse(run_submission(&repo)));
-    assert_eq!((again.how, again.run.id), (How::Verified, run.id));
+    assert_eq!((again.how, again.run.id), (SubmissionOutcome::Verified, run.id));
 }

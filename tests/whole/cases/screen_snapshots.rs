@@ -97,8 +97,8 @@ impl<'r, 'e> ScreenTranscript<'r, 'e> {
         let lines = (stored.lines().count(), text.lines().count());
         assert!(
             stored == text,
-            "a screen of {} is another one: {differs:#?}, {lines:?} lines. Where it is meant to be, write it again \
-             (PROCTOR_SCREENS=write) and read the difference.\n{text}",
+            "the screens differ from {}: {differs:#?}, {lines:?} lines. If this is intended, run the test with \
+             PROCTOR_SCREENS=write, and review the difference.\n{text}",
             path.display()
         );
     }
@@ -126,8 +126,11 @@ fn mask_varying_values(text: &str) -> String {
         }
         masked.push_str(&mask_word(&word));
     }
-    // On a busy machine, the age of a run is in seconds.
-    mask_measurements(&masked).replace(" N s ago", " N ms ago")
+    // On a busy machine, the duration and the age of a run are in seconds.
+    let followers = [" ago", "\n", "  "];
+    followers.iter().fold(mask_measurements(&masked), |text, follower| {
+        text.replace(&format!(" N s{follower}"), &format!(" N ms{follower}"))
+    })
 }
 
 fn mask_word(word: &str) -> String {

@@ -84,7 +84,7 @@ fn cli_judges_file(env: &TestEnvironment) {
     judge("q/c.sql", &[]).exits(1).prints(&["the policy is `read`"]);
     judge("q/c.sql", &["--policy", "write"]).exits(1).prints(&["changes every row"]);
     repo.write("q/d.sql", "DELETE FROM customers WHERE id = 7");
-    judge("q/d.sql", &["--policy", "write"]).exits(0).prints(&["would touch 1 of 8 rows of customers"]);
+    judge("q/d.sql", &["--policy", "write"]).exits(0).prints(&["would change 1 of 8 rows of customers"]);
     judge("q/d.sql", &["--policy", "write", "--tables", "orders"]).exits(1).prints(&["not on the list"]);
     judge("q/d.sql", &["--limit", "time=never"]).exits(2);
     // The output names the stages that were not requested, and does not report the text as safe.

@@ -122,7 +122,7 @@ fn sql_schema(repo: &Repo<'_>, env: &TestEnvironment, url: &str) -> FinishedProc
     repo.proctor(&["sql", "schema", "--state-dir", state.to_str().expect("a path"), "--no-daemon", "--dsn", url])
 }
 
-/// The views are defined in another order than their names have.
+/// The views are not defined in the order of their names.
 const MARIADB_SCHEMA: &str = "CREATE TABLE customers (id INT PRIMARY KEY, email VARCHAR(99) NOT NULL, tier VARCHAR(9));
     CREATE TABLE orders (id INT PRIMARY KEY, customer_id INT REFERENCES customers (id), total DECIMAL(10, 2));
     CREATE VIEW z_all AS SELECT * FROM shop.orders;
@@ -178,11 +178,11 @@ fn question_is_answered(env: &TestEnvironment) {
     let state = env.state_dir();
     let words = ["sql", "ask", "--state-dir", state.to_str().expect("a path"), "--answers", "answers.jsonl"];
     let question = ["--dsn", &server.url(), "--format", "json", "Which email has the gold customer?"];
-    let asked = repo.proctor(&[&words[..], &question].concat()).exits(0);
-    let answer: Value = serde_json::from_str(&asked.stdout).expect("JSON");
-    assert_eq!(answer["result"]["rows"], json!([["ann@example.org"]]), "{asked}");
-    assert_eq!(answer["attempts"].as_array().map(Vec::len), Some(2), "{asked}");
-    assert!(!asked.all_output().contains(PASSWORD), "{asked}");
+    let answered = repo.proctor(&[&words[..], &question].concat()).exits(0);
+    let answer: Value = serde_json::from_str(&answered.stdout).expect("JSON");
+    assert_eq!(answer["result"]["rows"], json!([["ann@example.org"]]), "{answered}");
+    assert_eq!(answer["attempts"].as_array().map(Vec::len), Some(2), "{answered}");
+    assert!(!answered.all_output().contains(PASSWORD), "{answered}");
 }
 
 /// A stand-in for the service, whose instances are a real server.

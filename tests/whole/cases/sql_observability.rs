@@ -166,18 +166,18 @@ fn spans_continue_callers_trace(env: &TestEnvironment) {
         &json!({ "proctor.sql.verdict": "ok", "proctor.sql.rows": 1, "proctor.sql.committed": false }),
     );
 
-    let asked = only(&spans, "sql question", &caller);
+    let question = only(&spans, "sql question", &caller);
     assert_attributes(
-        asked,
+        question,
         &json!({ "proctor.sql.verdict": "answered", "proctor.sql.provider": "local", "gen_ai.request.model": "m",
             "proctor.sql.attempts": 2 }),
     );
-    only(&spans, "sql schema", &asked["id"]);
+    only(&spans, "sql schema", &question["id"]);
     let attempts: Vec<&Value> = named(&spans, "sql attempt");
     assert_eq!(attempts.len(), 2, "{spans:#?}");
     for (attempt, (number, outcome, verdict)) in attempts.iter().zip([(1, "rejected", "reject"), (2, "answered", "ok")])
     {
-        assert_eq!((&attempt["parent"], &attempt["remote"]), (&asked["id"], &json!(false)));
+        assert_eq!((&attempt["parent"], &attempt["remote"]), (&question["id"], &json!(false)));
         assert_attributes(attempt, &json!({ "proctor.sql.attempt": number, "proctor.sql.outcome": outcome }));
         let call = only(&spans, "model call", &attempt["id"]);
         assert_attributes(call, &json!({ "proctor.sql.provider": "local", "proctor.sql.outcome": "answered" }));

@@ -1,6 +1,6 @@
 //! Tests steps that judge SQL: queries and migrations of a repository, judged by the actual engine.
 
-use proctor_core::api::{How, Reuse, RunSubmission};
+use proctor_core::api::{Reuse, RunSubmission, SubmissionOutcome};
 use proctor_core::decision::verdict::Verdict;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("sql_steps::spec_cannot_select_the_engine_library", spec_cannot_select_library)
         .needs(NEEDS_DUCKDB)
         .daemon_sample(),
-    case("sql_steps::library_from_the_spec_is_no_fallback", library_from_spec_is_no_fallback).needs(NEEDS_DUCKDB),
+    case("sql_steps::library_from_the_spec_is_no_fallback", library_from_spec_is_not_a_fallback).needs(NEEDS_DUCKDB),
     case("sql_steps::postgres_judges_in_the_sandbox_of_the_step", postgres_judges_in_sandbox_of_step)
         .needs(&[Needs::Sandbox, Needs::Postgres]),
     case("", postgres_judges_in_sandbox_of_step)
@@ -221,16 +221,16 @@ fn another_library_prevents_reuse(env: &TestEnvironment) {
     env.set_caller_var(DUCKDB_VARIABLE, text);
     let repo = repo_with_schema_and_files(env, &duckdb_spec(&[]), &[("queries/a.sql", "SELECT 1")]);
     let served = InProcessService::open(env);
-    let submit = |expected: How| {
+    let submit = |expected: SubmissionOutcome| {
         let submitted = served.submit(RunSubmission { reuse: Reuse::Verified, ..run_submission(&repo) });
         assert_eq!(submitted.how, expected);
         assert_eq!(served.wait_for_end(&submitted.run.id).verdict, Some(Verdict::Passed));
     };
-    submit(How::Queued);
-    submit(How::Verified);
+    submit(SubmissionOutcome::Queued);
+    submit(SubmissionOutcome::Verified);
     std::fs::remove_file(&own).expect("removed");
     std::fs::copy(binaries::client_program(DUCKDB_LIBRARY), &own).expect("copied");
-    submit(How::Queued);
+    submit(SubmissionOutcome::Queued);
 }
 
 /// Only the operator can set the variable; in a spec it has no effect.
@@ -245,7 +245,7 @@ fn spec_cannot_select_library(env: &TestEnvironment) {
 }
 
 /// The spec's variable also has no effect if the operator's library does not exist.
-fn library_from_spec_is_no_fallback(env: &TestEnvironment) {
+fn library_from_spec_is_not_a_fallback(env: &TestEnvironment) {
     env.set_caller_var(DUCKDB_VARIABLE, "/nowhere/libduckdb.so");
     let library = binaries::client_program(DUCKDB_LIBRARY);
     let field = format!("env: {{ PROCTOR_DUCKDB: {} }}", library.display());

@@ -1,4 +1,4 @@
-//! Tests attempts to obtain a pass from results that are no longer right.
+//! Tests attempts to obtain a pass from outdated results.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn files_of_all_are_seen(env: &TestEnvironment) {
     repo.write("b.txt", "2\n");
     std::fs::set_permissions(repo.file("b.txt"), std::fs::Permissions::from_mode(0o644)).expect("sets");
     reuse.pass();
-    // All other files have passed, so that no file is copied.
+    // All other files have passed, so no file is copied.
     std::fs::remove_file(repo.file("b.txt")).expect("removes");
     repo.run().exits(1);
 }

@@ -23,7 +23,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("step_reports::report_in_a_changeset_is_read", report_in_changeset_is_read),
     case("step_reports::change_of_another_steps_report_is_drift", change_of_other_steps_report_is_drift),
     case("step_reports::reports_stay_in_the_layer_under_strict_and_off", reports_stay_in_layer_in_other_modes),
-    case("step_reports::recreated_report_directory_is_no_drift", recreated_directory_is_no_drift),
+    case("step_reports::recreated_report_directory_is_no_drift", recreated_directory_is_not_drift),
     case("step_reports::secret_of_the_caller_is_redacted", secret_in_report_is_redacted).daemon_sample(),
     case("step_reports::report_is_read_in_a_run_of_a_commit", report_in_run_of_commit)
         .needs(&[Needs::Sandbox, Needs::Program("git")]),
@@ -283,7 +283,7 @@ fn reports_stay_in_layer_in_other_modes(env: &TestEnvironment) {
 }
 
 /// Many tools delete the directory of their reports first.
-fn recreated_directory_is_no_drift(env: &TestEnvironment) {
+fn recreated_directory_is_not_drift(env: &TestEnvironment) {
     let script = format!("rm -rf out; mkdir out; {}", write_junit_script("out/junit.xml"));
     let step = |mode: &str| {
         let step = TestStep::sh("it", &script).with_field("reports: { junit: out/junit.xml }");

@@ -40,7 +40,7 @@ struct OutcomeCounts {
 #[expect(clippy::disallowed_methods, reason = "the campaign is as long as its caller wants it")]
 fn number_from_env(variable: &str, default: u64) -> u64 {
     let value = std::env::var(variable).ok();
-    value.map_or(default, |asked| asked.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
+    value.map_or(default, |text| text.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
 fn records_are_correct_during_writes(env: &TestEnvironment) {

@@ -98,7 +98,8 @@ fn spans_by_name(requests: &[Value]) -> BTreeMap<String, Value> {
 fn traced_spec() -> TestSpec {
     let asks = TestStep::sh("asks", "env | grep ^TRACE").with_field("env_allowlist: [TRACEPARENT, TRACESTATE]");
     let fails = TestStep::sh("fails", "env | grep ^TRACE; exit 3");
-    // The trace context is no input of a step, so that a deterministic step would be reused with the context of another run.
+    // The trace context is not an input of a step, so a deterministic step would be reused with the context of another
+    // run.
     TestSpec::new([TestSkill::new("verify.it", [asks, fails]).determinism("D2")])
 }
 

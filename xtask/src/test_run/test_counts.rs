@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_tests_is_no_success() {
+    fn run_without_tests_is_not_a_success() {
         assert!(!count_output("").is_success());
         assert!(!count_output("running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored").is_success());
         assert!(!count_output("test result: ok. 0 passed; 0 failed; 3 ignored").is_success());

@@ -212,7 +212,7 @@ fn records_beyond_their_age_are_removed() {
     append(&mut trail, 5);
     let report = trail.verify().expect("reads");
     assert!(report.is_intact(), "{report:?}");
-    // The last record of the old ones stays until a newer one follows.
+    // Old records are removed before an insertion, and the last record always stays.
     assert_eq!((report.removed, report.first, report.last), (4, 5, 7));
 }
 

@@ -160,8 +160,11 @@ fn start_timeout_error(pid: u32, log: &DaemonLogFile) -> CliError {
 
 fn start_failed_error(what: &str, log: &DaemonLogFile) -> CliError {
     let log_end = log.tail().unwrap_or_default();
-    let log_note =
-        if log_end.is_empty() { String::new() } else { format!("; it said:\n{}", escape_text(log_end.trim_end())) };
+    let log_note = if log_end.is_empty() {
+        String::new()
+    } else {
+        format!("; the end of its log:\n{}", escape_text(log_end.trim_end()))
+    };
     CliError::Engine {
         message: format!("no daemon could be started: {what}{log_note}"),
         hint: Some(format!("fix the problem and try again; the daemon's log is `{}`", show(&log.path))),

@@ -45,22 +45,22 @@ pub(super) async fn stop(args: &StopArgs, caller: &Caller, screen: &mut Screen) 
         },
     };
     let Some((pid, process)) = found else {
-        screen.out("the daemon has ended\n");
+        screen.out("the daemon has stopped\n");
         return Ok(0);
     };
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(signal_error(pid, errno)),
     }
-    screen.err(&format!("requested the end of process {pid}; it first completes the work in progress\n"));
+    screen.err(&format!("process {pid} was asked to stop; it first completes the work in progress\n"));
     match wait_for_exit(process, drain + STOP_MARGIN).await {
         Ok(true) => {
-            screen.out(&format!("the daemon has ended, process {pid}\n"));
+            screen.out(&format!("the daemon, process {pid}, has stopped\n"));
             Ok(0)
         }
         Err(error) => Err(CliError::Internal(format!("process {pid} cannot be waited for: {error}"))),
         Ok(false) => Err(CliError::Engine {
-            message: format!("the daemon has not ended within {} s, process {pid}", (drain + STOP_MARGIN).as_secs()),
+            message: format!("the daemon, process {pid}, has not stopped within {} s", (drain + STOP_MARGIN).as_secs()),
             hint: Some("repeat the command: a second SIGTERM cancels the runs".to_owned()),
             exit_code: EXIT_INCONCLUSIVE,
             code: CommandCode::NotEnded.code(),

@@ -42,8 +42,8 @@ async fn follow(
     loop {
         let event = tokio::select! {
             event = execution.next() => event.map_err(lost_command_error)?,
-            asked = forward_cancellation(client, ending.clone(), cancel), if ending.is_some() => {
-                asked.map_err(lost_command_error)?;
+            cancelled = forward_cancellation(client, ending.clone(), cancel), if ending.is_some() => {
+                cancelled.map_err(lost_command_error)?;
                 ending = None;
                 continue;
             }

@@ -20,7 +20,7 @@ pub(super) fn render(preview: &ProfilePreview, wanted: Option<&str>, verbose: bo
     }
 }
 
-/// Renders how results are reused, if the results of steps are not.
+/// Renders the reuse mode and the reason, if no step can reuse a result.
 fn mode_line(preview: &ProfilePreview) -> String {
     let Some(reason) = &preview.reason else { return String::new() };
     format!("{} {}; {}\n", paint(DIM, "reuse:"), preview.mode.as_str(), escape_line(reason))

@@ -31,7 +31,7 @@ fn render_present(name: &str, value: &str, origin: VariableOrigin, caller_value:
     let instead = if other { "; the caller's own value is not passed on" } else { "" };
     let mut text = format!("{} {name}: {origin}; its value is {value_is}{instead}\n", paint(GOOD, "there"));
     if other && origin != VariableOrigin::Spec {
-        text.push_str(&hint_lines(&[format!("`env: {{ {name}: … }}` in the spec sets another value")]));
+        text.push_str(&hint_lines(&[format!("`env: {{ {name}: … }}` in the spec sets a different value")]));
     }
     text
 }
@@ -77,7 +77,7 @@ impl VariableAbsence {
             }
             Self::InvalidName => "its name is not permitted in `env_allowlist`, so the caller's value is never used",
             Self::TraceOnly => {
-                "`env_allowlist` includes it; if the run is traced, the run gives each step another value"
+                "`env_allowlist` includes it; if the run is traced, the run gives each step a different value"
             }
             Self::NotSet => "`env_allowlist` includes it, but the caller has not set it",
             Self::NotUtf8 => "its name or its value is not UTF-8, so it cannot be passed on",

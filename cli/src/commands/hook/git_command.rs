@@ -19,7 +19,7 @@ use crate::text::escape_text;
 const GIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest output of a git command, in bytes.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Variables that select another repository than that of the current directory.
+/// Variables that select a repository other than that of the current directory.
 const REPOSITORY_VARIABLES: [&str; 5] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"];
 
 /// The context of a git command.

@@ -38,7 +38,7 @@ pub(super) struct HooksPathSetting {
 pub(super) enum HookDirectoryUsers {
     /// Only this repository.
     Own,
-    /// Everyone who has the tree, because the directory is part of it.
+    /// All clones of the repository, because the directory is part of the tree.
     Tree,
     /// Other repositories: those with the same setting, or those that share the target of a symbolic link.
     Others,

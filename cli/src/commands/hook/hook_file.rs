@@ -34,7 +34,7 @@ pub(super) enum HookFileState {
 pub(super) struct ExistingHook {
     /// Owner of the hook.
     pub owner: HookOwner,
-    /// True if the file is executable, so that git runs it.
+    /// True if the file is executable, so git runs it.
     pub is_executable: bool,
     /// True if the path is a symbolic link.
     pub is_link: bool,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use proctor_client::error::ClientError;
-use proctor_core::api::{ChangesAsked, How, LoggedEvent, Problem, Reuse, RunSubmission, RunView, Submitted};
+use proctor_core::api::{
+    ChangeDelivery, LoggedEvent, Problem, Reuse, RunSubmission, RunView, SubmissionOutcome, SubmittedRun,
+};
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::{EXIT_INTERRUPTED, Verdict};
 use proctor_core::model::event::RunEvent;
@@ -50,7 +52,7 @@ impl DaemonRun {
             submitted = self.submit() => submitted.map_err(client_error)?,
             () = cancel.cancelled() => return Err(cancelled_early_error()),
         };
-        if submitted.how == How::Verified && self.submission.reuse == Reuse::Verified {
+        if submitted.how == SubmissionOutcome::Verified && self.submission.reuse == Reuse::Verified {
             return reused_result(submitted.run);
         }
         let id = submitted.run.id.clone();
@@ -67,7 +69,7 @@ impl DaemonRun {
     /// Submits the run. If the connection broke before the answer, the request is repeated: its idempotency key makes
     /// both requests mean the same run, whether or not the first one arrived. A request that timed out is not
     /// repeated.
-    async fn submit(&self) -> Result<Submitted, ClientError> {
+    async fn submit(&self) -> Result<SubmittedRun, ClientError> {
         let Some(key) = new_idempotency_key() else { return self.client.submit(&self.submission, None).await };
         match self.client.submit(&self.submission, Some(&key)).await {
             Err(ClientError::ConnectionBroken { .. }) => self.client.submit(&self.submission, Some(&key)).await,
@@ -79,16 +81,16 @@ impl DaemonRun {
         &self,
         log: &mut RunEventReader,
         forwarder: &mut EventForwarder,
-        how: How,
+        how: SubmissionOutcome,
         cancel: &CancellationToken,
     ) -> Result<RunEnd, CliError> {
         let id = forwarder.id.clone();
         let ending = async {
             cancel.cancelled().await;
-            if how == How::Joined { Err(left_running_error(&id)) } else { self.cancel_run(&id).await }
+            if how == SubmissionOutcome::Joined { Err(left_running_error(&id)) } else { self.cancel_run(&id).await }
         };
         tokio::pin!(ending);
-        let mut is_asked = false;
+        let mut is_cancel_answered = false;
         loop {
             tokio::select! {
                 event = log.next() => {
@@ -99,9 +101,9 @@ impl DaemonRun {
                     }
                     forwarder.forward(event).await;
                 }
-                asked = &mut ending, if !is_asked => {
-                    asked?;
-                    is_asked = true;
+                cancelled = &mut ending, if !is_cancel_answered => {
+                    cancelled?;
+                    is_cancel_answered = true;
                 }
             }
         }
@@ -122,7 +124,7 @@ impl DaemonRun {
 
     /// Fetches the patch, if one was requested.
     async fn fetch_patch(&self, id: &RunId) -> Option<PatchResult> {
-        if self.submission.changes != ChangesAsked::Patch {
+        if self.submission.changes != ChangeDelivery::Patch {
             return None;
         }
         Some(match self.client.patch(id).await {
@@ -352,9 +354,9 @@ mod tests {
             stream.write_all((head + &problem).as_bytes()).await.expect("an answer");
             count
         };
-        let (asked, count) = tokio::join!(remote.cancel_run(&id), answer);
+        let (cancelled, count) = tokio::join!(remote.cancel_run(&id), answer);
         assert!(count > 0);
-        assert_eq!(asked.expect_err("a problem").to_string(), "heard");
+        assert_eq!(cancelled.expect_err("a problem").to_string(), "heard");
     }
 
     fn daemon_run(socket: PathBuf) -> DaemonRun {
@@ -385,14 +387,14 @@ mod tests {
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let ((events, _), cancel) = (mpsc::channel(1), CancellationToken::new());
-        let asked = async {
+        let connection = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             assert!(stream.read(&mut [0; 4096]).await.expect("a request") > 0);
             stream
         };
         let mut running = pin!(daemon_run(socket).run(events, cancel.clone()));
         let _unanswered = tokio::select! {
-            stream = asked => stream,
+            stream = connection => stream,
             _ = &mut running => panic!("there is no answer"),
         };
         cancel.cancel();

@@ -103,7 +103,7 @@ impl<'a> RunWatcher<'a> {
                     None => open = false,
                 },
                 joined = &mut task, if !open => break joined,
-                asked = self.interrupts.next() => self.handle_signal(asked),
+                effect = self.interrupts.next() => self.handle_signal(effect),
                 _ = self.heartbeat.tick() => self.print_heartbeat(),
                 lines = next_lines(&mut self.last_lines) => self.progress.set_last_lines(&lines),
             }

@@ -36,8 +36,8 @@ enum PendingFiles {
 }
 
 impl PendingFiles {
-    /// Adds changes. A path that is not text, a loss of events, or other ignore rules, by which the tree can have more files,
-    /// make the next run check everything.
+    /// Adds changes. The next run checks everything if a path is not text, if events were lost, or if ignore rules
+    /// changed, because the tree may then have more files.
     fn add(&mut self, changes: &WorktreeChanges) {
         let has_other_rules =
             changes.paths.iter().any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(IGNORE_FILE))
@@ -73,7 +73,7 @@ impl CommandRuns<'_> {
             let (passed, mut changes) = self.run_until_change(&mut watch, &interrupted, screen).await?;
             let mut is_other_spec = false;
             if let Some(spec) = passed {
-                // Files that passed with another spec have not passed with this one.
+                // Files that passed with a different spec have not passed with this one.
                 is_other_spec = pending != PendingFiles::All && passed_spec.as_ref() != Some(&spec);
                 pending = if is_other_spec { PendingFiles::All } else { PendingFiles::Only(BTreeSet::new()) };
                 passed_spec = Some(spec);
@@ -97,9 +97,9 @@ impl CommandRuns<'_> {
         }
     }
 
-    /// Runs the worktree and shows the result. A change ends the run, whose result would not count, and so does a signal,
-    /// which cancels `interrupted`. Returns the spec of the run if it passed, and the changes during the run that it did not
-    /// make itself.
+    /// Verifies the worktree and shows the result. A change cancels the run, because its result would be outdated. A
+    /// signal cancels the run and `interrupted`. Returns the spec of the run if it passed, and the changes during the
+    /// run that it did not make itself.
     async fn run_until_change(
         &mut self,
         watch: &mut WorktreeWatch,
@@ -127,7 +127,7 @@ impl CommandRuns<'_> {
                 }
             }
         };
-        // The changes that a step applied last must not count as those of somebody else.
+        // The latest changes by steps must not count as edits by the user.
         if !applied.is_empty()
             && let Ok(found) = timeout(SETTLE_TIME, watch.next_changes()).await
         {

@@ -201,7 +201,7 @@ fn configured_provider<'a>(
         let known: Vec<String> = settings.providers.keys().map(|name| format!("`{name}`")).collect();
         let message = match (&args.provider, known.as_slice()) {
             (_, []) => "no provider of a language model is configured".to_owned(),
-            (Some(name), known) => format!("there is no provider `{name}`; there is: {}", known.join(", ")),
+            (Some(name), known) => format!("there is no provider `{name}`; these are configured: {}", known.join(", ")),
             (None, known) => format!("several providers are configured: {}", known.join(", ")),
         };
         let hint =

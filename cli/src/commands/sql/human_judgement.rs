@@ -3,7 +3,7 @@
 
 use annotate_snippets::Level;
 use proctor_core::sql::{
-    Dialect, Ground, Judgement, SqlDiagnostic, SqlExecution, SqlSeverity, SqlVerdict, StageName, StageState,
+    Dialect, ExecutionData, Judgement, SqlDiagnostic, SqlExecution, SqlSeverity, SqlVerdict, StageName, StageState,
 };
 use proctor_sql::advice::Advice;
 
@@ -87,13 +87,13 @@ fn last_line(judged: &Judged, name: &str) -> String {
 }
 
 fn execution_text(execution: &SqlExecution) -> String {
-    let on = match execution.ground {
-        Ground::Scratch => "rows made from the schema",
-        Ground::Database => "the database",
+    let on = match execution.data {
+        ExecutionData::Scratch => "rows generated from the schema",
+        ExecutionData::Database => "the database",
     };
-    match execution.touched.first() {
-        Some(touched) => {
-            format!("would touch {} of {} rows of {} ({on})", touched.rows, touched.of, escape_line(&touched.table))
+    match execution.affected.first() {
+        Some(affected) => {
+            format!("would change {} of {} rows of {} ({on})", affected.rows, affected.of, escape_line(&affected.table))
         }
         None => {
             let more = if execution.truncated { " and more" } else { "" };

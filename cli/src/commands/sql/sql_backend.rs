@@ -36,7 +36,7 @@ pub(super) struct SqlBackend<'a> {
 enum Repetition {
     /// The request changes nothing.
     Harmless,
-    /// The request may have kept its effects already.
+    /// The effects of the request may already be permanent.
     Harmful,
 }
 
@@ -158,6 +158,6 @@ impl<'a> SqlBackend<'a> {
 fn check_digest(judgement: &Judgement) -> Result<(), CliError> {
     match judgement.is_intact() {
         true => Ok(()),
-        false => Err(CliError::Internal("the judgement contradicts its digest".to_owned())),
+        false => Err(CliError::Internal("the judgement does not match its digest".to_owned())),
     }
 }

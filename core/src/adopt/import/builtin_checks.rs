@@ -34,7 +34,7 @@ pub(super) enum CheckProgram {
 
 /// The way in which a check finds the faulty files.
 #[derive(Clone, Copy)]
-enum Finder {
+enum FaultSearch {
     /// A command of a shell that prints the faulty lines and succeeds, or exits with 1 if there are none.
     Lines(&'static str),
     /// A Python expression that lists what is faulty in the files of `sys.argv`, and the imported modules.
@@ -51,7 +51,7 @@ enum Finder {
 /// A check of files. `%ARG%` in its text is replaced by the value of the option.
 struct InlineCheck {
     id: &'static str,
-    finder: Finder,
+    search: FaultSearch,
     fix: Option<&'static [&'static str]>,
     types: &'static [&'static str],
     module: Option<&'static str>,
@@ -60,8 +60,8 @@ struct InlineCheck {
     option: Option<(&'static str, &'static str)>,
 }
 
-const fn check(id: &'static str, types: &'static [&'static str], finder: Finder) -> InlineCheck {
-    InlineCheck { id, finder, fix: None, types, module: None, note: None, option: None }
+const fn check(id: &'static str, types: &'static [&'static str], search: FaultSearch) -> InlineCheck {
+    InlineCheck { id, search, fix: None, types, module: None, note: None, option: None }
 }
 
 impl InlineCheck {
@@ -82,8 +82,8 @@ impl InlineCheck {
 const TEXT: &[&str] = &["text"];
 const PYTHON: &[&str] = &["python"];
 const FILE: &[&str] = &["file"];
-const BYTE_ORDER_MARK: Finder =
-    Finder::List(r#"f for f in sys.argv[1:] if open(f, "rb").read(3) == b"\xef\xbb\xbf""#, "sys");
+const BYTE_ORDER_MARK: FaultSearch =
+    FaultSearch::List(r#"f for f in sys.argv[1:] if open(f, "rb").read(3) == b"\xef\xbb\xbf""#, "sys");
 
 const INLINE_CHECKS: &[InlineCheck] = &[
     check(
@@ -91,7 +91,7 @@ const INLINE_CHECKS: &[InlineCheck] = &[
         TEXT,
         // A carriage return before the line break is part of it. At the end of a file without a line break, it is white
         // space, for which the file is searched as one line.
-        Finder::Lines(
+        FaultSearch::Lines(
             r#"LC_ALL=C grep -lazP "\r\z" "$@"; [ $? = 1 ] || exit 1; LC_ALL=C grep -nHaP "[ \t\f\x0b]\r?$|\r\r$""#,
         ),
     )
@@ -110,18 +110,18 @@ const INLINE_CHECKS: &[InlineCheck] = &[
     check(
         "end-of-file-fixer",
         TEXT,
-        Finder::List(
+        FaultSearch::List(
             r#"f for f in sys.argv[1:] if not re.fullmatch(rb"|(?s:.*[^\r\n])(\r\n?|\n)", open(f, "rb").read())"#,
             "re, sys",
         ),
     )
     .fixed_by(&["sed", "-i", "-e", ":a", "-e", r"/^[\r\n]*$/{$d;N;ba", "-e", "}", "-e", r"$a\"]),
-    check("check-merge-conflict", TEXT, Finder::Lines(r#"grep -nHaE "^(<{7}|>{7}) ""#))
+    check("check-merge-conflict", TEXT, FaultSearch::Lines(r#"grep -nHaE "^(<{7}|>{7}) ""#))
         .note("searches every tree for `<<<<<<<` and `>>>>>>>`, not only during a merge, and ignores `=======`"),
     check(
         "check-added-large-files",
         FILE,
-        Finder::Program(
+        FaultSearch::Program(
             r#"import os, subprocess, sys
 def is_large(f):
     if os.stat(f).st_size <= %ARG% * 1024:
@@ -136,7 +136,7 @@ sys.exit("\n".join(filter(is_large, sys.argv[1:])) or 0)"#,
     check(
         "check-case-conflict",
         FILE,
-        Finder::Program(
+        FaultSearch::Program(
             r#"import collections, os, subprocess, sys
 names = collections.defaultdict(set)
 listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], capture_output=True, check=True)
@@ -152,7 +152,7 @@ sys.exit("\n".join(f for f in sys.argv[1:] if conflicts(os.path.normpath(f))) or
     check(
         "check-json",
         &["json"],
-        Finder::Raises(
+        FaultSearch::Raises(
             "def unique(pairs):
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError(\"a key occurs twice\")
@@ -165,13 +165,13 @@ json.load(open(f, \"rb\"), object_pairs_hook=unique)",
     check(
         "check-toml",
         &["toml"],
-        Finder::Raises("tomllib.load(open(f, \"rb\"))", "ValueError, RecursionError", "sys, tomllib"),
+        FaultSearch::Raises("tomllib.load(open(f, \"rb\"))", "ValueError, RecursionError", "sys, tomllib"),
     )
     .module("tomllib"),
     check(
         "check-xml",
         &["xml"],
-        Finder::Raises(
+        FaultSearch::Raises(
             "xml.sax.parse(open(f, \"rb\"), xml.sax.ContentHandler())",
             "xml.sax.SAXException",
             "sys, xml.sax",
@@ -180,12 +180,16 @@ json.load(open(f, \"rb\"), object_pairs_hook=unique)",
     check(
         "check-ast",
         PYTHON,
-        Finder::Raises("ast.parse(open(f, \"rb\").read(), f)", "SyntaxError, ValueError, RecursionError", "ast, sys"),
+        FaultSearch::Raises(
+            "ast.parse(open(f, \"rb\").read(), f)",
+            "SyntaxError, ValueError, RecursionError",
+            "ast, sys",
+        ),
     ),
     check(
         "debug-statements",
         PYTHON,
-        Finder::Program(
+        FaultSearch::Program(
             r#"import ast, sys
 debuggers = "bpdb ipdb pdb pdbr pudb pydevd_pycharm q rdb rpdb wdb".split()
 bad = [f"{f}:{n.lineno}" for f in sys.argv[1:] for n in ast.walk(ast.parse(open(f, "rb").read(), f)) if
@@ -197,27 +201,31 @@ sys.exit("\n".join(bad) or 0)"#,
     check(
         "check-illegal-windows-names",
         FILE,
-        Finder::List(
+        FaultSearch::List(
             r#"f for f in sys.argv[1:] if re.search(r"(?i)(^|/)(con|prn|aux|nul|(com|lpt)[\d\u00b9\u00b2\u00b3])(\.|/|$)|[<>:\x22\\|?*\x00-\x1f]|[.\s](/|$)", f.removeprefix("./"))"#,
             "re, sys",
         ),
     ),
-    check("check-symlinks", &["symlink"], Finder::List("f for f in sys.argv[1:] if not os.path.exists(f)", "os, sys")),
+    check(
+        "check-symlinks",
+        &["symlink"],
+        FaultSearch::List("f for f in sys.argv[1:] if not os.path.exists(f)", "os, sys"),
+    ),
     check(
         "check-executables-have-shebangs",
         &["text", "executable"],
-        Finder::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) != b"#!""##, "sys"),
+        FaultSearch::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) != b"#!""##, "sys"),
     ),
     check(
         "check-shebang-scripts-are-executable",
         &["text", "non-executable"],
-        Finder::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) == b"#!""##, "sys"),
+        FaultSearch::List(r##"f for f in sys.argv[1:] if open(f, "rb").read(2) == b"#!""##, "sys"),
     ),
     check(
         "detect-private-key",
         TEXT,
         // The marks are split so that a spec that contains this program does not match it.
-        Finder::Program(
+        FaultSearch::Program(
             r#"import sys
 kinds = b"|RSA |DSA |EC |OPENSSH |ENCRYPTED |SSH2 ENCRYPTED ".split(b"|")
 marks = [b"BEGIN " + kind + b"PRIVATE " + b"KEY" for kind in kinds]
@@ -226,7 +234,7 @@ bad = [f for f in sys.argv[1:] for data in [open(f, "rb").read()] if any(mark in
 sys.exit("\n".join(bad) or 0)"#,
         ),
     ),
-    check("mixed-line-ending", TEXT, Finder::LineEndings).option("--fix=", "auto"),
+    check("mixed-line-ending", TEXT, FaultSearch::LineEndings).option("--fix=", "auto"),
     check("fix-byte-order-marker", TEXT, BYTE_ORDER_MARK),
     check("check-byte-order-marker", TEXT, BYTE_ORDER_MARK),
 ];
@@ -299,7 +307,7 @@ pub(super) fn files_pattern(id: &str) -> &'static str {
 }
 
 fn inline_equivalent(check: &InlineCheck, args: &[String]) -> Option<BuiltinCheck> {
-    // With this option the hook checks every file, which the program does in any case.
+    // With this option the hook checks every file, which the program always does.
     let ignored = |arg: &&String| check.id == "check-added-large-files" && *arg == "--enforce-all";
     let args: Vec<&String> = args.iter().filter(|arg| !ignored(arg)).collect();
     if check.id == "trailing-whitespace" && !args.is_empty() {
@@ -310,23 +318,23 @@ fn inline_equivalent(check: &InlineCheck, args: &[String]) -> Option<BuiltinChec
         let (name, _) = check.option?;
         value = arg.strip_prefix(name).filter(|value| is_safe_value(check.id, value))?;
     }
-    Some(match check.finder {
-        Finder::Lines(command) => BuiltinCheck {
+    Some(match check.search {
+        FaultSearch::Lines(command) => BuiltinCheck {
             cmd: shell_command(&format!("{command} \"$@\"; [ $? = 1 ]"), true),
             fix: check.fix.map(with_files),
             program: None,
             types: check.types,
             note: check.note,
         },
-        Finder::LineEndings => {
+        FaultSearch::LineEndings => {
             let fix: Option<&[&str]> = if value == "lf" { Some(&["sed", "-i", r"s/\r$//"]) } else { None };
             python_check(check, &line_endings_program(value), fix)
         }
-        Finder::List(list, modules) => python_check(check, &list_program(list, modules), check.fix),
-        Finder::Raises(text, errors, modules) => {
+        FaultSearch::List(list, modules) => python_check(check, &list_program(list, modules), check.fix),
+        FaultSearch::Raises(text, errors, modules) => {
             python_check(check, &exception_program(text, errors, modules), check.fix)
         }
-        Finder::Program(program) => python_check(check, &program.replace("%ARG%", value), check.fix),
+        FaultSearch::Program(program) => python_check(check, &program.replace("%ARG%", value), check.fix),
     })
 }
 

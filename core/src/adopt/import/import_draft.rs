@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::adopt::import::import_result::{Carried, Left, Tool};
+use crate::adopt::import::import_result::{ImportedHook, SkippedHook, Tool};
 use crate::adopt::import::rejection::Rejection;
 use crate::adopt::import::spec_yaml::{
     command_field, comment_text, files_field, flow_list, line_fits, list_field, yaml_scalar,
@@ -35,7 +35,7 @@ pub(super) struct EquivalentCheck {
     pub(super) description: String,
     /// The command.
     pub(super) cmd: Vec<String>,
-    /// The files that the check is for; `None` if it runs in any case.
+    /// The files that the check is for; `None` if it always runs.
     pub(super) files: Option<FileRules>,
     /// The command that fixes what the check reports.
     pub(super) fix: Option<Vec<String>>,
@@ -57,9 +57,9 @@ pub(super) struct EquivalentCheck {
 #[derive(Debug, Default)]
 pub(super) struct ImportDraft {
     /// The imported hooks, in order.
-    pub(super) carried: Vec<Carried>,
+    pub(super) imported: Vec<ImportedHook>,
     /// The hooks that were not imported.
-    pub(super) left: Vec<Left>,
+    pub(super) skipped: Vec<SkippedHook>,
     /// The tools by name, each with its distinct checks.
     pub(super) tools: BTreeMap<String, Vec<Tool>>,
     skills: Vec<ImportedSkill>,
@@ -96,10 +96,10 @@ impl ImportDraft {
     }
 
     fn add(&mut self, item: HookConversion) {
-        let HookConversion { name, group, line, chain, parallel, result: fate } = item;
-        let mut check = match fate.and_then(validate_tool_names) {
+        let HookConversion { name, group, line, chain, parallel, result: conversion } = item;
+        let mut check = match conversion.and_then(validate_tool_names) {
             Ok(check) => check,
-            Err(rejection) => return self.left.push(Left { name, line, reason: rejection.to_string() }),
+            Err(rejection) => return self.skipped.push(SkippedHook { name, line, reason: rejection.to_string() }),
         };
         check.tools.iter().for_each(|tool| self.add_tool(tool));
         let tools: Vec<String> = std::mem::take(&mut check.tools).into_iter().map(|tool| tool.name).collect();
@@ -109,7 +109,7 @@ impl ImportDraft {
         let skill_name = skill.name.clone();
         skill.tools.extend(tools.iter().cloned());
         skill.steps.push(ImportedStep { name: step.clone(), check });
-        self.carried.push(Carried { name, line, skill: skill_name, step, tools, notes });
+        self.imported.push(ImportedHook { name, line, skill: skill_name, step, tools, notes });
     }
 
     fn add_tool(&mut self, tool: &Tool) {
@@ -169,9 +169,9 @@ impl ImportDraft {
         for skill in &self.skills {
             text.push_str(&skill.render());
         }
-        for left in &self.left {
-            let (name, reason) = (comment_text(&left.name), comment_text(&left.reason));
-            text.push_str(&format!("# Not imported: {name} (line {}): {reason}\n", left.line));
+        for skipped in &self.skipped {
+            let (name, reason) = (comment_text(&skipped.name), comment_text(&skipped.reason));
+            text.push_str(&format!("# Not imported: {name} (line {}): {reason}\n", skipped.line));
         }
         Some(text)
     }

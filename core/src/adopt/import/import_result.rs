@@ -1,4 +1,4 @@
-//! Represents what an import carried over, and what it left.
+//! Describes the imported and the skipped hooks of a configuration.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ impl Tool {
 
 /// A hook that was imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Carried {
+pub struct ImportedHook {
     /// The name of the hook in the configuration.
     pub name: String,
     /// The line on which the hook begins.
@@ -82,7 +82,7 @@ pub struct Carried {
 
 /// A hook that was not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Left {
+pub struct SkippedHook {
     /// The name of the hook in the configuration.
     pub name: String,
     /// The line on which the hook begins.

@@ -1,5 +1,5 @@
 //! Adds imported skills to an existing spec as text, so that its comments and its layout stay. The result is parsed to
-//! check that it means the old spec and the imported skills.
+//! check that it contains exactly the old spec and the imported skills.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub enum MergeError {
     /// Lines cannot be added to a part of the spec.
     #[error("the spec has no block of lines for `{0}` to which lines can be added")]
     Layout(&'static str),
-    /// The result would not mean the old spec and the imported skills.
+    /// The result would differ from the old spec with the imported skills.
     #[error("the result would differ from the old spec with the imported skills")]
     Different,
 }

@@ -28,9 +28,9 @@ pub(super) struct PreCommitSettings {
 /// The environment in which the tool of a hook runs as a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToolEnvironment {
-    /// The machine, which lacks the additional dependencies of a hook.
+    /// The programs of the machine, without the additional dependencies of a hook.
     Machine,
-    /// The environment of the project, which has what its code needs.
+    /// The environment of the project, with the dependencies of its code.
     Project,
 }
 

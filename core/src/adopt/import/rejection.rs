@@ -95,7 +95,7 @@ pub(super) enum HookError {
     /// The patterns for all hooks and those of the hook cannot be combined.
     #[error("its patterns are {0}")]
     CombinedPatterns(#[source] UnsupportedPattern),
-    /// A word of the command has another meaning in a spec.
+    /// A word of the command has a different meaning in a spec.
     #[error("its command contains `{FILES_PLACEHOLDER}`, which stands for the files in a spec")]
     FilesWord,
 }

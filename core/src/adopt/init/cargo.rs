@@ -51,7 +51,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
     if !has_lock {
         project.notes.push(missing_lock_note(dir));
     }
-    // The workflows run at the top of the repository.
+    // The commands of workflows run at the top of the repository.
     let ci_commands = if dir.is_empty() { ci_commands(tree) } else { Vec::new() };
     let facts = CargoFacts { tree, dir, manifest: &manifest, is_workspace, has_lock, ci_commands };
     facts.add_format(&mut project);
@@ -129,8 +129,8 @@ impl CargoFacts<'_> {
         project.skills.push(SkillDraft::new(SkillKind::Test, about, steps).with_caches(self.caches()));
     }
 
-    /// Returns whether steps of the CI system check only single packages of a workspace. The workflow then often checks the
-    /// others by a command that is not read, such as one of a matrix.
+    /// Returns whether steps of the CI system check only single packages of a workspace. The workflow then often checks
+    /// the other packages with a command that is not read, such as one of a matrix.
     fn lacks_whole_check(&self, steps: &[StepDraft]) -> bool {
         let names_package = |step: &StepDraft| {
             let own = step.argv.iter().take_while(|word| *word != "--");

@@ -10,7 +10,8 @@ pub(super) struct CheckTool {
     pub package: &'static str,
     /// The purpose of the check.
     pub kind: SkillKind,
-    /// One of these words makes the program check, if there are any; without one, it changes files or does not end.
+    /// Words of which one makes the program check; without it, the program changes files or does not end. Empty if no
+    /// word is necessary.
     required: &'static [&'static str],
 }
 
@@ -28,7 +29,7 @@ impl CheckTool {
         CHECK_TOOLS.iter().find(|known| known.program == program)
     }
 
-    /// Returns whether a command of a script starts the program in such a way that it checks.
+    /// Returns whether a command of a script starts the program as a check.
     pub(super) fn is_started_by(&self, script: &str) -> bool {
         script.split(['&', ';', '|']).any(|command| {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();

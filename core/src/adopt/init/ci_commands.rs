@@ -10,7 +10,7 @@ use crate::spec::{SpecCommand, SpecText};
 /// Maximum number of commands that are read.
 const MAX_COMMANDS: usize = 1_000;
 
-/// Words of commands that need another toolchain or another machine than the caller's.
+/// Words of commands that need a different toolchain, or a machine other than the caller's.
 const FOREIGN_WORDS: [&str; 3] = ["--target", "--git", "--profile"];
 
 /// The comment of steps that a workflow declares.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_checks_by_name() {
+    fn recognizes_checks_by_name() {
         let cases = [
             ("lint", Some(SkillKind::Lint)),
             ("lint:fix", None),

@@ -102,7 +102,7 @@ pub(super) struct StepDraft {
     pub argv: Vec<String>,
     /// The working directory, relative to the project; `""` is the project itself.
     pub dir: String,
-    /// The files that the command is for; `None` if it runs in any case.
+    /// The files that the command is for; `None` if it always runs.
     pub files: Option<FileRules>,
     /// An explanation for readers of the spec, as a comment; empty if the command needs none.
     pub comment: &'static str,

@@ -46,11 +46,11 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, notes: &mut Vec<InitNote>) -> O
         return None;
     }
     let manifest = read_manifest(tree, dir, notes);
-    let asked = read_dependencies(tree, dir, &manifest);
+    let dependencies = read_dependencies(tree, dir, &manifest);
     let mut project = Project::new("python", "Python project", dir);
     files.iter().for_each(|name| project.add_marker(name));
     let interpreter = PythonInterpreter::detect(tree, dir);
-    let facts = PythonFacts { tree, dir, manifest: &manifest, asked, interpreter };
+    let facts = PythonFacts { tree, dir, manifest: &manifest, dependencies, interpreter };
     facts.add_skills(&mut project);
     if project.skills.is_empty() {
         if is_part_of_project(tree, dir) {
@@ -82,7 +82,7 @@ struct PythonFacts<'a> {
     dir: &'a str,
     manifest: &'a Table,
     /// The names of the dependencies.
-    asked: BTreeSet<String>,
+    dependencies: BTreeSet<String>,
     interpreter: PythonInterpreter,
 }
 
@@ -109,7 +109,7 @@ impl PythonFacts<'_> {
         ];
         for (tool, has_file, add) in tools {
             let is_set_up = self.manifest.get("tool").is_some_and(|tools| tools.get(tool).is_some());
-            if has_file || is_set_up || self.asked.contains(tool) {
+            if has_file || is_set_up || self.dependencies.contains(tool) {
                 add(self, project);
             } else if self.dir.is_empty() {
                 // The workflows run at the top of the repository.

@@ -163,7 +163,7 @@ fn render_skill(named: &NamedSkill<'_>) -> String {
     };
     let mut text = format!("  {}:\n    description: {}\n", named.name, quote_yaml(&skill.description));
     let _ = writeln!(text, "    determinism: {class} # {}\n    tier: 1", skill.determinism_reason);
-    // A missing tool of one language must not stop the skills of another, also if the user adds toolchains later.
+    // A missing tool of one language must not stop the skills of another, even if the user adds toolchains later.
     let _ = writeln!(text, "    toolchains: [{}]", project.language);
     if !project.dir.is_empty() {
         let _ = writeln!(text, "    workdir: {}", quote_yaml(&project.dir));

@@ -155,7 +155,7 @@ fn scripts_that_workflows_run_become_steps() {
 }
 
 #[test]
-fn script_of_scripts_is_left_out_only_if_other_steps_run_all_of_them() {
+fn omits_aggregate_script_only_if_other_steps_run_all_its_scripts() {
     let scripts = |more: &str| {
         format!(
             r#"{{ "scripts": {{ "check": "npm run check:type && npm run check:lint && npm run check:format",
@@ -178,7 +178,7 @@ fn script_of_scripts_is_left_out_only_if_other_steps_run_all_of_them() {
 }
 
 #[test]
-fn a_program_that_projects_need_with_and_without_a_version_is_checked_once() {
+fn checks_program_once_for_projects_with_and_without_version() {
     let project = "[tool.pytest.ini_options]\n[project]\nname = \"a\"\n";
     let newer = format!("{project}requires-python = \">=3.10\"\n");
     let text = draft_spec(&scan_with_programs(&[("a/pyproject.toml", newer.as_str()), ("b/pyproject.toml", project)]))
@@ -384,7 +384,7 @@ fn shell_scripts() {
 }
 
 #[test]
-fn templates_and_test_data_are_no_shell_scripts() {
+fn templates_and_test_data_are_not_shell_scripts() {
     let template = "#!/bin/sh\nunset <%= NAMES %>\n";
     let mut tree = scan_with_programs(&[("a.sh", "#!/bin/sh\n"), ("b/[c].sh", template)]);
     tree.add_directory("test/fixtures");

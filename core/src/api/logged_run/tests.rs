@@ -18,9 +18,9 @@ fn view(log: &[LoggedEvent]) -> RunView {
 }
 
 fn queued_event() -> RunEvent {
-    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
+    let request = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
     let run_id = RunId::new("r1").expect("an id");
-    RunEvent::RunQueued { run_id, at: "t".into(), asked, uid: 7, toolchain_env_sha256: None, trace: None }
+    RunEvent::RunQueued { run_id, at: "t".into(), request, uid: 7, toolchain_env_sha256: None, trace: None }
 }
 
 #[test]

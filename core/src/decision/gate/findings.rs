@@ -88,7 +88,7 @@ pub enum GateCode {
     EvidenceUnreadable,
     /// A document's `sha256` field does not match its stable part.
     EvidenceSealBroken,
-    /// Evidence belongs to another run than the one that cites it.
+    /// Evidence belongs to a different run from the one that cites it.
     EvidenceForeign,
     /// There is evidence that the run does not cite.
     EvidenceExtra,

@@ -111,7 +111,7 @@ fn git() -> GitIdentity {
 }
 
 impl GateScenario {
-    /// Returns a world in which the gate passes.
+    /// Returns a scenario in which the gate passes.
     fn new() -> Self {
         let operator = OperatorConfig::default();
         let plan = resolve_plan(SPEC, &operator);
@@ -235,7 +235,7 @@ impl GateScenario {
         Subject { repository: "/r".into(), changeset_id, profile: self.run.profile.clone() }
     }
 
-    /// Returns the codes of the findings for an unmodified record of this world.
+    /// Returns the codes of the findings for an unmodified record of this scenario.
     fn finding_codes(&self) -> Vec<GateCode> {
         self.write_documents().finding_codes()
     }
@@ -319,14 +319,14 @@ fn accepts_matching_run() {
 #[test]
 fn rejects_changed_tree_spec_or_plan() {
     use GateCode::{OtherPlan, OtherSpec, TreeChanged};
-    let world = GateScenario::new();
-    assert_eq!(world.clone().with(|w| w.snapshot = snapshot_id("u")).finding_codes(), [TreeChanged]);
+    let scenario = GateScenario::new();
+    assert_eq!(scenario.clone().with(|w| w.snapshot = snapshot_id("u")).finding_codes(), [TreeChanged]);
     assert_eq!(
-        world.clone().with(|w| w.plan = resolve_plan(&SPEC.replace("D1", "D2"), &w.operator)).finding_codes(),
+        scenario.clone().with(|w| w.plan = resolve_plan(&SPEC.replace("D1", "D2"), &w.operator)).finding_codes(),
         [OtherSpec]
     );
     let stricter = OperatorConfig::parse("[ceiling]\npids = 10\n[defaults.limits]\npids = 10\n").expect("an operator");
-    assert_eq!(world.with(|w| w.plan = resolve_plan(SPEC, &stricter)).finding_codes(), [OtherPlan]);
+    assert_eq!(scenario.with(|w| w.plan = resolve_plan(SPEC, &stricter)).finding_codes(), [OtherPlan]);
 }
 
 #[test]
@@ -410,8 +410,8 @@ fn rejects_stale_and_future_runs() {
 
 #[test]
 fn rejects_missing_edited_and_extra_evidence() {
-    let world = GateScenario::new();
-    let honest = world.write_documents();
+    let scenario = GateScenario::new();
+    let honest = scenario.write_documents();
     let edited = |change: &dyn Fn(&mut WrittenDocuments<'_>)| {
         let mut laid = honest.clone();
         change(&mut laid);
@@ -436,19 +436,20 @@ fn rejects_missing_edited_and_extra_evidence() {
         found.files.insert("verify/a.json".into(), piece);
         found
     };
-    let facts = gate_facts(&world, link(EvidenceFileContent::Unreadable("a link".into())), honest.attestation.clone());
-    assert_eq!(evaluate(&world.requirements, &facts).findings[0].name, GateCode::EvidenceUnreadable);
+    let facts =
+        gate_facts(&scenario, link(EvidenceFileContent::Unreadable("a link".into())), honest.attestation.clone());
+    assert_eq!(evaluate(&scenario.requirements, &facts).findings[0].name, GateCode::EvidenceUnreadable);
 }
 
-fn gate_facts(world: &GateScenario, found: RecordedDocuments, attestation: Option<Vec<u8>>) -> GateFacts<'_> {
+fn gate_facts(scenario: &GateScenario, found: RecordedDocuments, attestation: Option<Vec<u8>>) -> GateFacts<'_> {
     GateFacts {
-        now_ms: world.now_ms,
+        now_ms: scenario.now_ms,
         repository: "/r".into(),
-        snapshot: world.snapshot.clone(),
+        snapshot: scenario.snapshot.clone(),
         ignores: None,
         changed_paths: ChangedPaths { paths: vec!["a".into()], omitted: 2 },
-        plan: &world.plan,
-        operator: &world.operator,
+        plan: &scenario.plan,
+        operator: &scenario.operator,
         documents: found,
         attestation,
     }
@@ -456,10 +457,10 @@ fn gate_facts(world: &GateScenario, found: RecordedDocuments, attestation: Optio
 
 #[test]
 fn reports_missing_and_unreadable_status() {
-    let world = GateScenario::new();
+    let scenario = GateScenario::new();
     let with = |status| {
         let found = RecordedDocuments { status, files: BTreeMap::new(), run_in_progress: false };
-        let answer = evaluate(&world.requirements, &gate_facts(&world, found, None));
+        let answer = evaluate(&scenario.requirements, &gate_facts(&scenario, found, None));
         (answer.findings[0].name, answer.exit_code, answer.run)
     };
     assert_eq!(with(EvidenceFileContent::Absent), (GateCode::NothingRecorded, 2, None));
@@ -469,9 +470,9 @@ fn reports_missing_and_unreadable_status() {
     let known = |attestation: &[u8]| {
         let found =
             RecordedDocuments { status: EvidenceFileContent::Absent, files: BTreeMap::new(), run_in_progress: false };
-        evaluate(&world.requirements, &gate_facts(&world, found, Some(attestation.to_vec()))).findings[0].name
+        evaluate(&scenario.requirements, &gate_facts(&scenario, found, Some(attestation.to_vec()))).findings[0].name
     };
-    let ours = world.write_documents().attestation.expect("one");
+    let ours = scenario.write_documents().attestation.expect("one");
     assert_eq!([known(&ours), known(b"{}")], [GateCode::EvidenceMissing, GateCode::RecordUnreadable]);
     let newer = b"{\"verification\":{\"last_run\":{\"version\":7}}}";
     assert_eq!(with(EvidenceFileContent::Bytes(newer.to_vec())), (GateCode::VersionUnknown, 5, None));
@@ -479,13 +480,13 @@ fn reports_missing_and_unreadable_status() {
 
 #[test]
 fn lists_changed_paths() {
-    let world = GateScenario::new().with(|w| w.snapshot = snapshot_id("u"));
-    let laid = world.write_documents();
+    let scenario = GateScenario::new().with(|w| w.snapshot = snapshot_id("u"));
+    let laid = scenario.write_documents();
     let files =
         laid.files.iter().map(|(file, bytes)| (file.clone(), EvidenceFileContent::Bytes(bytes.clone()))).collect();
     let found =
         RecordedDocuments { status: EvidenceFileContent::Bytes(laid.status.clone()), files, run_in_progress: false };
-    let answer = evaluate(&world.requirements, &gate_facts(&world, found, laid.attestation.clone()));
+    let answer = evaluate(&scenario.requirements, &gate_facts(&scenario, found, laid.attestation.clone()));
     assert_eq!((answer.findings[0].paths.as_slice(), answer.findings[0].omitted), (&["a".to_owned()][..], 2));
     assert!(answer.findings[0].message.contains("3 paths"), "{answer:?}");
 }
@@ -520,10 +521,10 @@ fn rejects_run_without_planned_evidence() {
 
 #[test]
 fn accepts_intact_older_evidence_of_another_profile() {
-    let world = GateScenario::new();
-    let mut laid = world.write_documents();
+    let scenario = GateScenario::new();
+    let mut laid = scenario.write_documents();
     let left = |id: &str, changeset_id: Option<ChangesetId>| {
-        let mut skill = world.skills[0].clone();
+        let mut skill = scenario.skills[0].clone();
         (skill.skill, skill.changeset_id) = (crate::model::names::SkillName::new("old").expect("a name"), changeset_id);
         skill.measured.run_id = run_id(id);
         to_bytes(&seal(skill))
@@ -541,9 +542,9 @@ fn accepts_intact_older_evidence_of_another_profile() {
 
 #[test]
 fn rejects_wrong_document_version_or_seal() {
-    let world = GateScenario::new();
+    let scenario = GateScenario::new();
     let forged = |from: &str, to: &str| {
-        let mut laid = world.write_documents();
+        let mut laid = scenario.write_documents();
         let text = String::from_utf8(laid.files["verify/a.json"].clone()).expect("UTF-8");
         assert!(text.contains(from), "{text}");
         let text = text.replace(from, to);
@@ -557,7 +558,7 @@ fn rejects_wrong_document_version_or_seal() {
     assert_eq!(forged("\"exit_code\":0,", "\"exit_code\":9,"), [GateCode::EvidenceSealBroken]);
     assert_eq!(forged("\"exit_code\":0,", ""), [GateCode::EvidenceUnreadable]);
     assert_eq!(forged("{\"cached_from\"", "{ \"cached_from\""), [GateCode::EvidenceUnreadable]);
-    let mut swapped = world.write_documents();
+    let mut swapped = scenario.write_documents();
     let (mut run, other) = (swapped.last_run(), swapped.files["verify/b.json"].clone());
     run.evidence.insert("verify/a.json".into(), Sha256Hex::digest(&other));
     swapped.files.insert("verify/a.json".into(), other);
@@ -567,8 +568,8 @@ fn rejects_wrong_document_version_or_seal() {
 
 #[test]
 fn limits_number_of_findings() {
-    let world = GateScenario::new();
-    let mut laid = world.write_documents();
+    let scenario = GateScenario::new();
+    let mut laid = scenario.write_documents();
     for number in 0..60 {
         laid.files.insert(format!("verify/x{number}.json"), Vec::new());
     }

@@ -69,7 +69,7 @@ impl AccessTrace {
         }
         let rest = content.strip_prefix(MAGIC).ok_or(DamagedTrace("it is not a trace"))?;
         let rest = rest.strip_prefix(&[VERSION]).ok_or(DamagedTrace("its version is unknown"))?;
-        Decoder { rest }.take_trace()
+        Decoder { rest }.read_trace()
     }
 }
 
@@ -150,14 +150,14 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn take_trace(mut self) -> Result<AccessTrace, DamagedTrace> {
-        let count = self.take_length(MAX_TRACE_ENTRIES)?;
+    fn read_trace(mut self) -> Result<AccessTrace, DamagedTrace> {
+        let count = self.read_length(MAX_TRACE_ENTRIES)?;
         // Entries have different lengths, so the count alone must not reserve memory.
         let mut entries: Vec<AccessedPath> = Vec::with_capacity(count.min(self.rest.len() / 4));
         let mut text_bytes = 0;
         for _ in 0..count {
             let previous = entries.last().map_or(&b""[..], |entry| &entry.path);
-            let entry = self.take_entry(previous)?;
+            let entry = self.read_entry(previous)?;
             text_bytes += entry.text_bytes();
             if text_bytes > MAX_TRACE_TEXT_BYTES {
                 return Err(DamagedTrace("its paths are too long"));
@@ -170,21 +170,21 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn take_entry(&mut self, previous: &[u8]) -> Result<AccessedPath, DamagedTrace> {
-        let path = self.take_path(previous)?;
-        let [flags] = self.take_array()?;
+    fn read_entry(&mut self, previous: &[u8]) -> Result<AccessedPath, DamagedTrace> {
+        let path = self.read_path(previous)?;
+        let [flags] = self.read_array()?;
         if flags & !(KIND_BITS | READ_BIT | LISTING_BIT) != 0 {
             return Err(DamagedTrace("an entry has unknown flags"));
         }
-        let state = self.take_state(flags & KIND_BITS)?;
-        let stamp = (state != PathState::Absent).then(|| self.take_stamp()).transpose()?;
-        let listing = (flags & LISTING_BIT != 0).then(|| self.take_array()).transpose()?.map(ListingDigest);
+        let state = self.read_state(flags & KIND_BITS)?;
+        let stamp = (state != PathState::Absent).then(|| self.read_stamp()).transpose()?;
+        let listing = (flags & LISTING_BIT != 0).then(|| self.read_array()).transpose()?.map(ListingDigest);
         Ok(AccessedPath { path, state, stamp, read: flags & READ_BIT != 0, listing })
     }
 
-    fn take_path(&mut self, previous: &[u8]) -> Result<Vec<u8>, DamagedTrace> {
-        let shared = self.take_length(previous.len())?;
-        let suffix = self.take_text()?;
+    fn read_path(&mut self, previous: &[u8]) -> Result<Vec<u8>, DamagedTrace> {
+        let shared = self.read_length(previous.len())?;
+        let suffix = self.read_text()?;
         // Otherwise the same path would have several encodings.
         if suffix.first().is_some_and(|first| previous.get(shared) == Some(first)) {
             return Err(DamagedTrace("a path is not in its shortest form"));
@@ -192,55 +192,55 @@ impl<'a> Decoder<'a> {
         Ok([&previous[..shared], suffix].concat())
     }
 
-    fn take_state(&mut self, kind: u8) -> Result<PathState, DamagedTrace> {
+    fn read_state(&mut self, kind: u8) -> Result<PathState, DamagedTrace> {
         Ok(match kind {
             0 => PathState::Absent,
             1 => PathState::File {
-                mode: self.take_u32()?,
-                size: self.take_number()?,
-                uid: self.take_u32()?,
-                gid: self.take_u32()?,
+                mode: self.read_u32()?,
+                size: self.read_number()?,
+                uid: self.read_u32()?,
+                gid: self.read_u32()?,
             },
-            2 => PathState::Directory { mode: self.take_u32()?, uid: self.take_u32()?, gid: self.take_u32()? },
+            2 => PathState::Directory { mode: self.read_u32()?, uid: self.read_u32()?, gid: self.read_u32()? },
             3 => {
-                let (uid, gid) = (self.take_u32()?, self.take_u32()?);
-                PathState::Link { target: self.take_text()?.to_vec(), uid, gid }
+                let (uid, gid) = (self.read_u32()?, self.read_u32()?);
+                PathState::Link { target: self.read_text()?.to_vec(), uid, gid }
             }
-            4 => PathState::Other { mode: self.take_u32()?, uid: self.take_u32()?, gid: self.take_u32()? },
+            4 => PathState::Other { mode: self.read_u32()?, uid: self.read_u32()?, gid: self.read_u32()? },
             _ => return Err(DamagedTrace("an entry has an unknown kind")),
         })
     }
 
-    fn take_stamp(&mut self) -> Result<FileStamp, DamagedTrace> {
+    fn read_stamp(&mut self) -> Result<FileStamp, DamagedTrace> {
         Ok(FileStamp {
-            dev: self.take_number()?,
-            ino: self.take_number()?,
-            size: self.take_number()?,
-            mtime_ns: unzigzag(self.take_number()?),
-            ctime_ns: unzigzag(self.take_number()?),
+            dev: self.read_number()?,
+            ino: self.read_number()?,
+            size: self.read_number()?,
+            mtime_ns: unzigzag(self.read_number()?),
+            ctime_ns: unzigzag(self.read_number()?),
         })
     }
 
-    fn take_text(&mut self) -> Result<&'a [u8], DamagedTrace> {
-        let length = self.take_length(MAX_TRACE_PATH_BYTES)?;
+    fn read_text(&mut self) -> Result<&'a [u8], DamagedTrace> {
+        let length = self.read_length(MAX_TRACE_PATH_BYTES)?;
         let (text, rest) = self.rest.split_at_checked(length).ok_or(TRUNCATED)?;
         self.rest = rest;
         Ok(text)
     }
 
-    fn take_length(&mut self, max: usize) -> Result<usize, DamagedTrace> {
-        let number = usize::try_from(self.take_number()?).unwrap_or(usize::MAX);
+    fn read_length(&mut self, max: usize) -> Result<usize, DamagedTrace> {
+        let number = usize::try_from(self.read_number()?).unwrap_or(usize::MAX);
         if number <= max { Ok(number) } else { Err(DamagedTrace("a length is too large")) }
     }
 
-    fn take_u32(&mut self) -> Result<u32, DamagedTrace> {
-        u32::try_from(self.take_number()?).map_err(|_| DamagedTrace("a number is too large"))
+    fn read_u32(&mut self) -> Result<u32, DamagedTrace> {
+        u32::try_from(self.read_number()?).map_err(|_| DamagedTrace("a number is too large"))
     }
 
-    fn take_number(&mut self) -> Result<u64, DamagedTrace> {
+    fn read_number(&mut self) -> Result<u64, DamagedTrace> {
         let mut number = 0_u64;
         for shift in (0..u64::BITS).step_by(7) {
-            let [byte] = self.take_array()?;
+            let [byte] = self.read_array()?;
             let bits = u64::from(byte & 0x7f);
             // The last byte of ten holds one bit, and no number ends with an empty byte.
             if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
@@ -254,7 +254,7 @@ impl<'a> Decoder<'a> {
         Err(DamagedTrace("a number is too large"))
     }
 
-    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], DamagedTrace> {
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], DamagedTrace> {
         let (array, rest) = self.rest.split_first_chunk::<N>().ok_or(TRUNCATED)?;
         self.rest = rest;
         Ok(*array)

@@ -1,14 +1,14 @@
-//! Names another machine whose result a step has.
+//! Names another machine whose result a step reuses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::digest::Sha256Hex;
 
-/// Number of digits of a key's id that people see.
+/// Number of digits of a key's id that are displayed.
 const SHORT_KEY: usize = 16;
 
-/// Another machine whose result a step has.
+/// Another machine whose result a step reuses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultOrigin {
@@ -24,7 +24,7 @@ impl ResultOrigin {
         format!("`{}` (key {})", self.host, self.short_key())
     }
 
-    /// Returns the first digits of the key's id, for people.
+    /// Returns the first digits of the key's id, for display.
     pub fn short_key(&self) -> &str {
         &self.key_id.as_str()[..SHORT_KEY]
     }

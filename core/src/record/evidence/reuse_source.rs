@@ -1,4 +1,4 @@
-//! Names the execution whose result a step has.
+//! Names the execution whose result a step reuses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,13 +23,13 @@ pub fn cached_skill_note(cached: usize, steps: usize) -> Option<String> {
     if cached > 0 && cached == steps { Some(CACHED.to_owned()) } else { cached_of_steps(cached, steps) }
 }
 
-/// The earlier execution whose result a step has, and the basis for that.
+/// The earlier execution whose result a step reuses, and the inputs that make the result valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseSource {
     /// The run that executed the step.
     pub run_id: RunId,
-    /// The end of that execution, in UTC, RFC 3339. For a step with `per_file`, the end of the oldest execution that the
+    /// The end of the execution, in UTC, RFC 3339. For a step with `per_file`, the end of the oldest execution that the
     /// passes of its files can come from.
     pub executed_at: String,
     /// The sha256 of the inputs that the execution read. All of them are the same now.

@@ -1,4 +1,4 @@
-//! Determines what a run covers that was restricted to some files.
+//! Determines which part of a profile a run covers that was restricted to some files.
 
 use crate::model::outcome::Outcome;
 use crate::model::run_scope::RunScope;

@@ -85,7 +85,7 @@ impl RemoteExecution {
 }
 
 impl WorkerEvidence {
-    /// Returns the first program that has another content in one of `others` at the same path; `None` if no difference is
+    /// Returns the first program whose content differs in one of `others` at the same path; `None` if no difference is
     /// known.
     pub fn first_changed_program<'a>(&'a self, others: &[WorkerProgram]) -> Option<&'a str> {
         let differs = |one: &WorkerProgram, other: &WorkerProgram| {
@@ -147,10 +147,11 @@ mod tests {
         let without = RemoteExecution { no_git_objects: Some("too many".to_owned()), ..remote() };
         let note = StepExecutor::Remote(Box::new(without)).note();
         assert!(note.ends_with(" (debian 12, aarch64); it got no git objects: too many"), "{note}");
-        let fallback = StepExecutor::LocalFallback { endpoint: "grpc://e".to_owned(), reason: "it is away".to_owned() };
+        let fallback =
+            StepExecutor::LocalFallback { endpoint: "grpc://e".to_owned(), reason: "it is unavailable".to_owned() };
         assert_eq!(
             fallback.note(),
-            "executed on this machine, because the cluster `grpc://e` did not execute it: it is away"
+            "executed on this machine, because the cluster `grpc://e` did not execute it: it is unavailable"
         );
     }
 

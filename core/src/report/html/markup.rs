@@ -91,7 +91,7 @@ impl Html {
         self.markup.push_str(text);
     }
 
-    /// Returns whether the page has reached its size limit, so that optional content should be left out.
+    /// Returns whether the page has reached its size limit, so optional content should be left out.
     pub(super) fn is_full(&self) -> bool {
         self.markup.len() >= self.size_limit
     }

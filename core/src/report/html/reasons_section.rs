@@ -30,11 +30,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
             });
         }
         if record.doubts.len() > MAX_INCONCLUSIVE_REASONS {
-            html.leaf(
-                "p",
-                "note",
-                &format!("And {} more reasons for doubt.", record.doubts.len() - MAX_INCONCLUSIVE_REASONS),
-            );
+            html.leaf("p", "note", &format!("And {} more reasons.", record.doubts.len() - MAX_INCONCLUSIVE_REASONS));
         }
         unsatisfied.iter().take(OPEN_STEPS).for_each(|check| write_unsatisfied_check(html, check));
         for (at, shown) in steps.iter().enumerate() {

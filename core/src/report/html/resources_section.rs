@@ -22,7 +22,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
     ran.sort_by_key(|shown| std::cmp::Reverse((shown.step.duration_ms, peak_memory_kib(shown))));
     write_section(html, view, "figures", "Resources", |html| {
         let (user, system) = (duration(user), duration(system));
-        html.leaf("p", "note", &format!("All steps together: {} of wall-clock time, CPU {user} user and {system} system. These are measurements, so another run differs.", duration(spent)));
+        html.leaf("p", "note", &format!("All steps together: {} of wall-clock time, CPU {user} user and {system} system. These are measurements and vary between runs.", duration(spent)));
         write_table(html, "The slowest steps", &["Step", "Time", "CPU", "Memory"], |html| {
             for shown in ran.iter().take(MAX_LISTED_STEPS) {
                 html.plain("tr", |html| write_step_row(html, shown));

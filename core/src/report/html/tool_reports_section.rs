@@ -89,8 +89,8 @@ fn write_case(html: &mut Html, case: &junit_reader::JunitCase, end: &junit_reade
             self::write_location(html, case.location.as_ref());
         });
         let message = end.message.as_deref().map(str::trim).filter(|text| !text.is_empty());
-        if let Some(said) = message {
-            html.leaf("p", "note", &page_text::truncated_sentence(said));
+        if let Some(text) = message {
+            html.leaf("p", "note", &page_text::truncated_sentence(text));
         }
         let details = end.text.trim_matches('\n');
         if !details.trim().is_empty() {

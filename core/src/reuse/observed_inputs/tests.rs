@@ -119,16 +119,16 @@ fn same_inputs_have_no_change() {
 #[test]
 fn finds_changed_content_of_the_tree() {
     let edited = |now: &mut FakeInputs| drop(now.covered.insert(b"a".to_vec(), entry(b"c")));
-    assert_eq!(change_after(edited).as_deref(), Some("`a` has other content"));
+    assert_eq!(change_after(edited).as_deref(), Some("`a` has different content"));
     assert_eq!(change_after(|now| drop(now.covered.remove(&b"a"[..]))).as_deref(), Some("`a` no longer exists"));
     let executable = |now: &mut FakeInputs| {
         now.covered.insert(b"a".to_vec(), Entry { executable: true, ..entry(b"a") });
     };
-    assert_eq!(change_after(executable).as_deref(), Some("`a` has another kind or mode"));
+    assert_eq!(change_after(executable).as_deref(), Some("`a` has a different kind or mode"));
     let link = |now: &mut FakeInputs| {
         now.covered.insert(b"a".to_vec(), Entry { kind: EntryKind::Symlink, ..entry(b"a") });
     };
-    assert_eq!(change_after(link).as_deref(), Some("`a` has another kind or mode"));
+    assert_eq!(change_after(link).as_deref(), Some("`a` has a different kind or mode"));
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn content_matters_for_a_file_that_was_only_looked_up() {
         }
     };
     // `git diff` reads no file whose time and size are those of the index.
-    assert_eq!(change_after(edit(b"c", 1)).as_deref(), Some("`b` has other content"));
-    assert_eq!(change_after(edit(b"cc", 2)).as_deref(), Some("`b` has other content"));
+    assert_eq!(change_after(edit(b"c", 1)).as_deref(), Some("`b` has different content"));
+    assert_eq!(change_after(edit(b"cc", 2)).as_deref(), Some("`b` has different content"));
     assert_eq!(change_after(edit(b"b", 1)), None, "only the time");
 }
 
@@ -199,7 +199,7 @@ fn finds_changed_ignored_files_and_git_files() {
     let head = |now: &mut FakeInputs| {
         now.git.insert(b".git/HEAD".to_vec(), [8; 32]);
     };
-    assert_eq!(change_after(head).as_deref(), Some("`.git/HEAD` has other content"));
+    assert_eq!(change_after(head).as_deref(), Some("`.git/HEAD` has different content"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn digest_contains_only_stamps_of_files_without_recorded_content() {
     for same in [&b"/a"[..], b"/b", b"/.git/HEAD", b"/", b"/usr/lib"] {
         assert_eq!(digest_after_change_of(same), inputs.digest(), "{same:?}");
     }
-    // Later steps see files that this step has made of them.
+    // Files of the step that later steps see may depend on these.
     for other in [&b"/ignored"[..], b"/looked_up", b"/usr/bin/tool", b"/usr/bin/stat_only"] {
         assert_ne!(digest_after_change_of(other), inputs.digest(), "{other:?}");
     }

@@ -61,7 +61,7 @@ pub struct ExpectedRecord<'a> {
     pub now_ms: u64,
     /// The maximum age, in milliseconds.
     pub max_age_ms: u64,
-    /// True if the pass of each file counts by itself.
+    /// True if the pass of each file is valid independently of the other files.
     pub is_per_file: bool,
 }
 
@@ -133,7 +133,7 @@ impl SharedRecord {
     /// Reads a statement whose signature was verified.
     ///
     /// # Errors
-    /// It is not the expected record, or must not be used.
+    /// The statement is not the expected record, or must not be used.
     pub fn from_statement(bytes: &[u8], expected: &ExpectedRecord<'_>) -> Result<Self, RecordRefusal> {
         if bytes.len() > MAX_RECORD_BYTES {
             return Err(RecordRefusal::NotReadable);

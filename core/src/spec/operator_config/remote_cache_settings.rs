@@ -42,8 +42,8 @@ pub(super) struct RemoteCacheFile {
     signing_key: Option<PathBuf>,
     /// Files of the public Ed25519 keys (PEM) whose results are used.
     trusted_keys: Option<Vec<PathBuf>>,
-    /// Facts of the machine that do not change results: a result of a machine with other ones is used, too. Default:
-    /// none.
+    /// Facts of the machine that do not change results: results of machines that differ only in these facts are used,
+    /// too. Default: none.
     ignore_machine: Option<Vec<MachineFact>>,
     /// File that contains a bearer token.
     token_file: Option<PathBuf>,

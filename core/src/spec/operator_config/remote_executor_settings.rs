@@ -34,7 +34,7 @@ pub struct RemoteExecutorSettings {
     pub path: String,
     /// The agent program for workers; the installed `proctor-sandbox` if `None`.
     pub agent: Option<PathBuf>,
-    /// True if the operator trusts the reports of workers, so that a step can pass on one.
+    /// True if the operator trusts the reports of workers, so a step can pass on one.
     pub trust_workers: bool,
     /// Sandbox controls that may be missing on workers.
     pub may_miss: Tolerated,
@@ -76,8 +76,8 @@ pub(super) struct RemoteExecutorFile {
     container_property: Option<String>,
     /// `PATH` of steps on workers.
     path: Option<String>,
-    /// Program that runs a step on a worker, for workers with another architecture than this machine. Default: the
-    /// installed `proctor-sandbox`.
+    /// Program that runs a step on a worker, for workers whose architecture differs from that of this machine. Default:
+    /// the installed `proctor-sandbox`.
     agent: Option<PathBuf>,
     /// If true, the reports of workers are trusted, and a step can pass on one. Default: false.
     trust_workers: Option<bool>,

@@ -18,7 +18,7 @@ pub struct RemoteServer {
     pub token_file: Option<PathBuf>,
     /// The program that provides credentials.
     pub credential_helper: Option<PathBuf>,
-    /// The file of the certificates that the server's one is verified with; those of the system if `None`.
+    /// The file with the trusted root certificates; `None` stands for those of the system.
     pub tls_roots: Option<PathBuf>,
     /// The files of the client certificate and its key.
     pub tls_client: Option<(PathBuf, PathBuf)>,

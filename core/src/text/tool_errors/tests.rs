@@ -139,7 +139,7 @@ fn ignores_output_without_errors() {
 }
 
 #[test]
-fn line_that_counts_errors_is_no_error() {
+fn line_that_counts_errors_is_not_an_error() {
     for text in [
         "Found 15 errors.",
         "Found 6 errors in 2 files.",

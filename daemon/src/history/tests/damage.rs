@@ -139,7 +139,7 @@ fn bytes_after_end_are_ignored() {
 }
 
 #[test]
-fn log_without_first_event_is_no_run() {
+fn log_without_first_event_is_not_a_run() {
     let (_, bytes) = passed_log();
     let second = bytes.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
     let foreign = String::from_utf8(bytes.clone()).expect("text").replacen("\"run_id\":\"r1\"", "\"run_id\":\"r2\"", 1);

@@ -6,7 +6,7 @@ use super::*;
 #[derive(Clone)]
 pub(super) struct FakeBackend {
     pub(super) run: RunView,
-    pub(super) how: How,
+    pub(super) how: SubmissionOutcome,
     pub(super) log: Vec<LoggedEvent>,
     pub(super) output: Arc<Vec<u8>>,
     /// Signal that ends the run.
@@ -20,7 +20,7 @@ impl FakeBackend {
     pub(super) fn new(run: RunView, output: &[u8]) -> Self {
         Self {
             run,
-            how: How::Queued,
+            how: SubmissionOutcome::Queued,
             log: Vec::new(),
             output: Arc::new(output.to_vec()),
             end: Arc::default(),
@@ -36,15 +36,15 @@ fn not_found<T>() -> Result<T, Problem> {
 }
 
 impl Backend for FakeBackend {
-    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<Submitted, Problem> {
+    async fn submit(&self, submission: RunSubmission, trace: Option<TraceContext>) -> Result<SubmittedRun, Problem> {
         self.submitted.lock().expect("a lock").push(submission);
         self.traces.lock().expect("a lock").push(trace);
         let run =
             if self.log.is_empty() { self.run.clone() } else { RunView { state: RunState::Running, ..started_run() } };
-        Ok(Submitted { how: self.how, run })
+        Ok(SubmittedRun { how: self.how, run })
     }
 
-    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<Watched, Problem> {
+    async fn watch(&self, id: &RunId, after: Option<u64>, wait: Duration) -> Result<RunWithEvents, Problem> {
         if *id != self.run.id {
             return not_found();
         }
@@ -55,7 +55,7 @@ impl Backend for FakeBackend {
         }
         let is_last = behind.last().is_none_or(|event| event.seq == self.log.len() as u64);
         let run = if is_last { self.run.clone() } else { started_run() };
-        Ok(Watched { run, events: after.map(|_| behind), more_events: !is_last })
+        Ok(RunWithEvents { run, events: after.map(|_| behind), more_events: !is_last })
     }
 
     async fn list(&self, _: RunFilter) -> Result<RunPage, Problem> {
@@ -88,7 +88,7 @@ impl Backend for FakeBackend {
         Ok(Bytes::from(self.output.as_ref().clone()))
     }
 
-    async fn plan(&self, _: PlanAsked) -> Result<PlanAnswer, Problem> {
+    async fn plan(&self, _: PlanRequest) -> Result<PlanAnswer, Problem> {
         not_found()
     }
 
@@ -125,7 +125,7 @@ impl Backend for FakeBackend {
         not_found()
     }
 
-    async fn gate(&self, _: GateAsked) -> Result<GateAnswer, Problem> {
+    async fn gate(&self, _: GateQuery) -> Result<GateAnswer, Problem> {
         not_found()
     }
 }

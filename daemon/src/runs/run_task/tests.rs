@@ -12,10 +12,10 @@ use tempfile::TempDir;
 async fn begin_record() -> (TempDir, History, Arc<LiveRun>, RunRecorder) {
     let state = tempfile::tempdir().expect("a directory");
     let (history, _) = History::open(state.path(), Clock::system()).expect("a history");
-    let asked = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
+    let request = RunSubmission::new("/r".into(), ProfileName::new("pr").expect("a name")).to_recorded("/r".into());
     let id = RunId::new("20260102T030405Z-00000001").expect("an id");
-    let live = Arc::new(LiveRun::new(LoggedRun::new_queued(id.clone(), String::new(), asked.clone(), 7)));
-    let new = NewRun { id, request: asked, uid: 7, key: None, toolchain_env: Sha256Hex::digest(b"PATH"), trace: None };
+    let live = Arc::new(LiveRun::new(LoggedRun::new_queued(id.clone(), String::new(), request.clone(), 7)));
+    let new = NewRun { id, request, uid: 7, key: None, toolchain_env: Sha256Hex::digest(b"PATH"), trace: None };
     let record = RunRecorder::begin(&history, &live, new).await.expect("it is recorded");
     (state, history, live, record)
 }
@@ -90,7 +90,7 @@ async fn panic_of_started_run_records_max_tier() {
         &live,
     );
     let view = live.current().view.clone();
-    assert_eq!((view.verdict, view.tier), (Some(Verdict::Inconclusive), Some(view.asked.max_tier)));
+    assert_eq!((view.verdict, view.tier), (Some(Verdict::Inconclusive), Some(view.request.max_tier)));
     assert_ne!(view.tier, Some(Tier::ONE), "the case says nothing otherwise");
     logged_events(&history, &live);
 }
@@ -140,8 +140,8 @@ async fn records_who_cancelled_once() {
     let record = record.log_batch(&mut events, &mut end, &live).await;
     let how = Ok(Err(EngineError::Interrupted.problem()));
     record.conclude(RunExecution::Ran { how: Box::new(how), end, took: Duration::ZERO, pass: None }, &history, &live);
-    let told = logged_events(&history, &live);
-    let named: Vec<_> = told.iter().filter(|event| matches!(event, RunEvent::Cancelling { .. })).collect();
+    let events = logged_events(&history, &live);
+    let named: Vec<_> = events.iter().filter(|event| matches!(event, RunEvent::Cancelling { .. })).collect();
     assert_eq!(named, [&RunEvent::Cancelling { by: "DELETE".into() }]);
     assert_eq!(live.current().view.exit_code, Some(EXIT_INTERRUPTED));
 }

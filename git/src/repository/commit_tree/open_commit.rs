@@ -55,7 +55,7 @@ impl<'a> OpenCommit<'a> {
         let read = self.objects.read(leaf.id);
         match read.map_err(|problem| self.unreadable(&leaf.path, &problem.to_string()))? {
             Some((ObjectKind::Blob, bytes)) => Ok(bytes),
-            _ => Err(self.tree_error(&leaf.path, "is another object than its header declares")),
+            _ => Err(self.tree_error(&leaf.path, "differs from the object that its header declares")),
         }
     }
 

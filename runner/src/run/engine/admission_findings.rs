@@ -1,4 +1,5 @@
-//! Keeps what a daemon found on the host when it accepted a run. The run does not search again if it starts at once.
+//! Keeps the findings of a daemon about the host when it accepted a run, so that a run that starts at once need not
+//! search again.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::run::run_context::HostView;
 
-/// How long a run may use what was found when it was accepted. A run that waits longer searches again.
+/// Maximum age of findings that a run may use. A run that waits longer searches again.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// What was found when a run was accepted. It belongs to the engine of one caller and request.
+/// The findings when a run was accepted. They belong to the engine of one caller and request.
 #[derive(Debug, Default)]
 pub(super) struct AdmissionFindings(Mutex<Option<Findings>>);
 
@@ -40,11 +41,11 @@ pub(super) struct AcceptedTools {
 pub(super) struct ToolsOfRequest {
     pub(super) digest: Sha256Hex,
     pub(super) is_any_in_tree: bool,
-    /// True if they were found a moment ago.
+    /// True if the search took place a moment ago.
     pub(super) is_current: bool,
 }
 
-/// A search for what steps see.
+/// The search that led to the findings.
 #[derive(Debug, Clone)]
 struct Search {
     at: Instant,
@@ -54,14 +55,14 @@ struct Search {
 }
 
 impl Search {
-    /// Returns whether the same search would hardly find anything else now.
+    /// Returns whether this search is for the same repository and user, and recent enough.
     fn is_current(&self, repo: &Path, reader: Option<FsCredentials>) -> bool {
         self.at.elapsed() <= MAX_AGE && self.repo == repo && self.reader == reader
     }
 }
 
 impl AdmissionFindings {
-    /// Keeps what was found for a repository.
+    /// Keeps the findings for a repository.
     pub(super) fn keep(&self, repo: &Path, host_view: HostView, tools: AcceptedTools) {
         let search = Search { at: Instant::now(), repo: repo.to_owned(), reader: host_view.reader };
         let findings = Findings { search, host_view, tools };
@@ -90,7 +91,7 @@ impl AdmissionFindings {
         (plan == *plan_sha256 && !is_any_in_tree).then_some(digest)
     }
 
-    /// Returns what was found a moment ago.
+    /// Returns recent findings for a repository and a user.
     pub(super) fn get(&self, repo: &Path, reader: Option<FsCredentials>) -> Option<Findings> {
         let findings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         findings.as_ref().filter(|found| found.search.is_current(repo, reader)).cloned()
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_search_holds_for_the_same_repository_and_reader_and_for_a_second() {
+    async fn findings_expire_and_belong_to_one_repository_and_user() {
         let (repo, reader) = (Path::new("/srv/r"), Some(FsCredentials { uid: 1, gid: 1 }));
         let search = Search { at: Instant::now(), repo: repo.to_owned(), reader };
         assert!(search.is_current(repo, reader));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use rustix::fs::Mode;
 
 use super::Engine;
@@ -34,7 +34,7 @@ impl Engine {
                 mark_cleaned(&root)?;
                 return garbage_collection::collect_as_of(&state, &kept, extent, now).map(drop);
             }
-            let freed = &mut Freed::default();
+            let freed = &mut FreedItems::default();
             if has_copy {
                 garbage_collection::evict_copies(&state, &kept, (now, extent), freed)?;
             }

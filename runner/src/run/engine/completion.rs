@@ -55,7 +55,7 @@ pub(super) async fn withdraw_earlier_pass(
     Ok(())
 }
 
-/// Emits an event for a doubt, and returns the doubt.
+/// Emits an event for the reason of an inconclusive run, and returns the reason.
 pub(super) async fn emit_inconclusive(
     context: &RunContext,
     doubt: Option<InconclusiveDetail>,

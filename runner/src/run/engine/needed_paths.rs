@@ -356,7 +356,8 @@ fn hidden_part(path: &RelPath, hidden: &[u8]) -> String {
     format!("`{path}` of `needs_paths` would hide `{}`, a part of the tree", display_path(hidden))
 }
 
-/// Whether a path is copied without key files. A run of the worktree verifies the files that are next to the path.
+/// The requirement that key files determine the content of a path. A run of the worktree does not need them, because
+/// the path and the verified files come from the same worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyFilesRule {
     Required,

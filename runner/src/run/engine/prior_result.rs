@@ -82,7 +82,8 @@ impl Engine {
         let spec = RepoPath(repository.spec_path().into_bytes());
         let CommitTreeContent { tree, mut texts, .. } =
             self.helper.content(repository.path(), &request.commit, vec![spec], false)?;
-        // The identity of a tree takes its whole content; mostly no record can be about this tree.
+        // Computing the identity of a tree reads its whole content, so first check whether any record can be about this
+        // tree.
         let GateRequirements { changeset, profile, .. } = &request.demands;
         let (repository_name, changeset_id) = (repository.record_name(), changeset.clone());
         let subject = Subject { repository: repository_name, changeset_id, profile: profile.clone() };
@@ -119,7 +120,7 @@ impl Engine {
         } else {
             let now = self.snapshots.take_without_storing(repository.path())?.now;
             if !self.shows_same_inputs((&repository, &now), &plan, recorded_inputs(&last_run))? {
-                return Ok(no_prior_run("the earlier run showed other ignored files to its steps"));
+                return Ok(no_prior_run("the earlier run showed different ignored files to its steps"));
             }
         }
         let now = self.commit_tools_digest(&repository, &request.commit, &plan)?;
@@ -202,7 +203,8 @@ impl Engine {
         Ok(run.map(|(run, known)| (run.run_id, run.timestamp, known)))
     }
 
-    /// Returns why the steps of an earlier run could have another result now, although the tree is the same.
+    /// Returns the reason why the steps of an earlier run could have a different result now, although the tree is the
+    /// same.
     fn change_since(&self, run: &Attestation) -> Option<String> {
         if run.observed_results.is_empty() {
             return None;
@@ -233,10 +235,11 @@ impl Engine {
         commit: &CommitRef,
         plan: &Plan,
     ) -> Result<Sha256Hex, EngineError> {
-        let (sight, user) = self.host_view_over(repository)?;
+        let (host_view, user) = self.host_view_over(repository)?;
         let repo = repository.path();
         let (host, reader) = (self.launcher.host(), self.reader(user));
-        let search = ToolSearch { host_view: &sight, repo, tree: repo, committed: None, covered: None, host, reader };
+        let search =
+            ToolSearch { host_view: &host_view, repo, tree: repo, committed: None, covered: None, host, reader };
         let wanted = search.tree_candidates(plan).map_err(|error| tool_search_error(&error))?;
         let committed =
             if wanted.is_empty() { CommittedFiles::new() } else { self.read_committed_files(repo, commit, wanted)? };

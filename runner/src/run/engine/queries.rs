@@ -222,9 +222,9 @@ impl Engine {
         let snapshot = self.snapshots.take(&facts.path)?;
         let trust = TrustScopes::new(&TreeSource::SHARED, &snapshot.git, &snapshot.git.common_dir);
         let caches = self.preview_caches(&repository, skill, user, trust)?;
-        let sight = self.host_view(&facts.path, user, self.config.operator.may_miss.clone())?;
+        let host_view = self.host_view(&facts.path, user, self.config.operator.may_miss.clone())?;
         let place = TreePaths { repo: facts.path, checkout: None, git: worktree_git_dirs(&snapshot.git) };
-        let (policy, environment) = sight.policy(place, step, caches);
+        let (policy, environment) = host_view.policy(place, step, caches);
         let ops = setup_ops(&policy, self.launcher.host(), user);
         Ok(SandboxPreview { environment, policy, ops })
     }

@@ -30,7 +30,7 @@ pub(super) struct RunSpaceNeeds {
     pub(super) disk: Limit,
     /// Number of commands that one sandbox serves.
     pub(super) sandboxes: SandboxReuse,
-    /// A run space that was made earlier with these settings, if there is one.
+    /// A run space that was created earlier with these settings, if there is one.
     pub(super) space: Option<RunSpace>,
     /// Directory of the stored caches, if the plan has caches.
     pub(super) caches: Option<PathBuf>,

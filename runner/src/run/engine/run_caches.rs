@@ -119,7 +119,7 @@ impl Engine {
 }
 
 /// Commits or discards the writes of all skills, and adds the evidence of each skill's caches to its run. A skill's
-/// writes are committed if it passed and nothing is in doubt.
+/// writes are committed if it passed and there is no reason for an inconclusive result.
 fn commit_or_discard_caches(context: &RunContext, plan: &[PlannedSkill], runs: &mut [SkillRun], is_inconclusive: bool) {
     for (planned, run) in plan.iter().zip(runs) {
         // Workers of a cluster see no caches of this machine.

@@ -30,8 +30,8 @@ pub(super) struct WorktreeTools {
 }
 
 impl Engine {
-    /// Returns the tools that a run finds when it starts; `None` if the search fails, or if the run was accepted with other
-    /// tools.
+    /// Returns the tools that a run finds when it starts; `None` if the search fails, or if the run was accepted with
+    /// different tools.
     pub(super) fn tools_at_start(
         &self,
         context: &RunContext,
@@ -46,7 +46,7 @@ impl Engine {
         let is_same = accepted.is_none_or(|accepted| match accepted.is_any_in_tree {
             false => accepted.digest == digest,
             true if accepted.is_current => true,
-            // A program in the private copy of the tree has another identity.
+            // A program in the private copy of the tree has a different identity.
             true => self.worktree_tools(repo, plan).is_ok_and(|found| found.tools.digest == accepted.digest),
         });
         is_same.then_some(RunTools { digest })
@@ -57,9 +57,9 @@ impl Engine {
         self.toolchain_env(&self.with_cluster(tools.digest.clone()))
     }
 
-    /// Decides after the last step whether the run answers later requests. It does not if the tools at its end are others:
-    /// the steps can have used them. It does not either if a step looked at the commits, the branches or the index, which
-    /// are no part of the tree, or if a file of the host changed while a step ran, or shortly before.
+    /// Decides after the last step whether the run answers later requests. It does not if the tools have changed by its
+    /// end, since the steps may have used the changed ones; nor if a step looked at the commits, the branches or the
+    /// index, which are not part of the tree; nor if a file of the host changed while a step ran, or shortly before.
     pub(super) fn confirm_tools(
         &self,
         context: &RunContext,
@@ -74,7 +74,7 @@ impl Engine {
             tracing::debug!(has_young_inputs, "the run answers no later request, because of what its steps read");
             documents.forget_toolchain_env();
         } else if self.known_tools(context, plan) != Some(digest) {
-            tracing::debug!("the tools changed during the run, so that it answers no later request");
+            tracing::debug!("the tools changed during the run, so it answers no later request");
             documents.forget_toolchain_env();
         }
     }

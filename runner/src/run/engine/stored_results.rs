@@ -22,7 +22,7 @@ impl Engine {
     /// them, every step is executed.
     ///
     /// # Errors
-    /// The reason why there are none.
+    /// The reason why stored results are neither used nor created.
     pub(super) fn open_reuse(
         &self,
         request: Option<ReuseRequest>,

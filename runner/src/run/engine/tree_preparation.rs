@@ -76,9 +76,10 @@ impl Engine {
         source: &RunSource,
         plan: Option<&Plan>,
     ) -> Result<PreparedTree, EngineError> {
-        let (repository, asked, trees) = (repository.clone(), source.clone(), self.tree_resources(repository, plan)?);
+        let (repository, requested, trees) =
+            (repository.clone(), source.clone(), self.tree_resources(repository, plan)?);
         let work =
-            tokio::task::spawn_blocking(move || PreparedTree::prepare(&repository, &asked, &trees.as_resources()));
+            tokio::task::spawn_blocking(move || PreparedTree::prepare(&repository, &requested, &trees.as_resources()));
         work.await.map_err(|error| EngineError::Internal(format!("preparing the tree failed unexpectedly: {error}")))?
     }
 
@@ -146,7 +147,7 @@ struct OwnedTreeResources {
     rights: Option<StepRights>,
 }
 
-/// Replaces the path of a missing spec in a private copy, which means nothing to the user.
+/// Replaces the path of a missing spec in a private copy: that path means nothing to the user.
 fn missing_in_commit(error: EngineError, source: &RunSource, tree: &PreparedTree) -> EngineError {
     let name = match (&error, source) {
         (EngineError::NoSpec(_), RunSource::Commit { id, .. }) => format!("commit {}", id.get(..12).unwrap_or(id)),

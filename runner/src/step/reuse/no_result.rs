@@ -13,7 +13,7 @@ use crate::store::results::MAX_AGE;
 pub(crate) enum NoResult {
     /// The step is never reused.
     Obstacle(ReuseObstacle),
-    /// There is no result for the step as it is now.
+    /// No result is stored for the current key of the step.
     NotStored,
     /// The request disables stored results.
     NotWanted,
@@ -29,15 +29,15 @@ pub(crate) enum NoResult {
     TooOldOfWorkers,
     /// The inputs that a worker would get differ from the inputs of the newest result.
     ChangedForWorkers(WorkerChange),
-    /// In this run, a worker has reported another content of this program.
+    /// In this run, a worker has reported different content of this program.
     ChangedProgram(String),
     /// This report of the execution has been removed.
     ReportRemoved(String),
     /// A check found a wrong result.
     Distrusted(String),
-    /// A result holds, and the step is executed to check it.
+    /// A result is valid, and the step is executed to check it.
     Recheck,
-    /// A result of a worker holds, and the step is executed on a worker to check it.
+    /// A result of a worker is valid, and the step is executed on a worker to check it.
     RecheckOnWorker,
     /// The results cannot be read.
     Unreadable(StoreError),
@@ -68,7 +68,7 @@ impl fmt::Display for NoResult {
                 MAX_AGE.as_secs() / SECONDS_PER_DAY
             ),
             Self::ChangedForWorkers(change) => change.fmt(f),
-            Self::ChangedProgram(name) => write!(f, "the workers have another program `{name}`"),
+            Self::ChangedProgram(name) => write!(f, "the workers have a different program `{name}`"),
             Self::ReportRemoved(path) => write!(f, "its report `{path}` is no longer stored"),
             Self::Distrusted(reason) => write!(f, "it is excluded from reuse: {reason}"),
             Self::Recheck | Self::RecheckOnWorker => {

@@ -1,4 +1,4 @@
-//! Uses and stores the passes of single files, for steps with `per_file`.
+//! Uses and stores the passes of individual files, for steps with `per_file`.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -17,17 +17,17 @@ use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 pub(crate) struct PassedFiles {
     /// The positions of these files in the list of files.
     pub(crate) passed: Vec<usize>,
-    /// The results that hold, newest first; at least one.
+    /// The valid results, newest first; at least one.
     pub(crate) holding: Vec<StoredResult>,
-    /// The end of the oldest execution that the passes can come from.
+    /// The end of the oldest execution from which the passes can come.
     pub(crate) executed_at: String,
 }
 
 /// The stored result of a step with `per_file`.
 #[derive(Debug)]
 pub(crate) struct RecordedFiles {
-    /// The digest that stands for the files that the step leaves if it checks all of its files; `None` if one of them is
-    /// not a regular file.
+    /// The digest that identifies the files that the step leaves when it checks all of its files; `None` if one of them
+    /// is not a regular file.
     pub(crate) stored_as: Option<Sha256Hex>,
     /// The inputs of the checks of all files.
     pub(crate) inputs: ObservedInputs,
@@ -47,12 +47,12 @@ pub(crate) enum FilesNotStored {
 }
 
 impl StepReuse {
-    /// Searches the files of a step with `per_file` that have passed, and need not be checked again. `files` are the paths
-    /// in the tree; the positions of those that have passed are returned. `of_others` are results of other machines that
-    /// hold. Those that confirm a file are stored here.
+    /// Finds the files of a step with `per_file` that have passed and need not be checked again. `files` are the paths
+    /// in the tree; the result contains the positions of the files that have passed. `of_others` are valid results of
+    /// other machines. Those that confirm a file are stored on this machine.
     ///
     /// # Errors
-    /// No result is used, and the reason for it.
+    /// The reason why no result is used.
     pub(crate) fn find_files(
         &self,
         key: &Sha256Hex,
@@ -61,7 +61,7 @@ impl StepReuse {
         of_others: &[AdoptedResult],
     ) -> Result<PassedFiles, NoResult> {
         let inputs = TreeInputs(tree);
-        // The positions of the files that no result confirms yet, and how each file looks now.
+        // The positions of the files that no result confirms yet, with the current state of each file.
         let mut open: Vec<(usize, Option<PassedFile>)> =
             files.iter().map(|path| inputs.file(path)).enumerate().collect();
         let refusal = |result: &StoredResult| self.refusal(result, &inputs);
@@ -79,7 +79,7 @@ impl StepReuse {
             are_enough
         });
         let mut holding = match found {
-            // The caller has searched stored results before.
+            // Results of other machines can be valid even if no stored result is.
             Err(NoResult::NotStored | NoResult::Changed(_) | NoResult::TooOld) if !of_others.is_empty() => Vec::new(),
             found => found?,
         };
@@ -103,11 +103,11 @@ impl StepReuse {
     }
 
     /// Stores the result of an execution of a step with `per_file` over the files `checked`, together with the earlier
-    /// results that hold.
+    /// valid results.
     ///
     /// # Errors
-    /// The reason why it is not stored. [`FilesNotStored::Dependence`] if the result of a file depends on another one
-    /// of `all`.
+    /// The reason why the result is not stored: [`FilesNotStored::Dependence`] if the result for a file depends on
+    /// another file of `all`.
     pub(crate) fn record_files(
         &self,
         key: &Sha256Hex,
@@ -152,14 +152,14 @@ impl StepReuse {
         let of_execution =
             ((inputs.clone(), images.clone()), files.iter().cloned().collect(), transparent_caches.clone());
         let execution = self.new_result(key, evidence, has_files, of_execution);
-        // The earlier results held before the execution, which can have seen a later change.
+        // The earlier results were valid before the execution, which may have seen a later change.
         let of_all = all_inputs(&inputs, earlier).map_err(invalid)?;
         self.require_unchanged(&of_all, tree).map_err(not_observed)?;
         if let Some(replaced) = earlier.iter().find_map(|result| replaced_image(&result.images, &result.inputs)) {
             return Err(not_observed(replaced.to_string()));
         }
         let stored_as = passed_files(&source, all).map(|files| chain_digest(key, &of_all.digest(), &files));
-        // Results of other machines stay apart, so that they count only while their keys are trusted.
+        // Results of other machines are stored separately, because they are valid only while their keys are trusted.
         let earlier: Vec<&StoredResult> = earlier.iter().filter(|result| result.origin.is_none()).collect();
         for result in &earlier {
             inputs = inputs.union(&result.inputs).map_err(invalid)?;
@@ -167,19 +167,19 @@ impl StepReuse {
             has_files |= result.has_files;
             merge_transparent_caches(&mut transparent_caches, &result.transparent_caches);
         }
-        // Only files of the tree as it is now are of use.
+        // Passes of files that the current tree does not contain are dropped.
         files.retain(|file| source.file(file.path.as_bytes()).as_ref() == Some(file));
         let files = files.into_iter().collect();
         let mut result = self.new_result(key, evidence, has_files, ((inputs, images), files, transparent_caches));
         earlier.iter().for_each(|earlier| result.add_images(&earlier.images));
-        // The passes of other files do not become younger.
+        // The passes of the other files keep their age.
         earlier.iter().for_each(|earlier| result.keep_older_age(earlier));
         self.store(&result).map_err(FilesNotStored::Obstacle)?;
         Ok(RecordedFiles { stored_as, inputs: of_all, stored: result, execution })
     }
 
-    /// Returns the result that represents those of a step with `per_file`, which together confirm all of its `files`: the
-    /// first one of another machine, or the newest one; with the caches of all of them. If one of them left files, it has
+    /// Returns the result that represents all results of a step with `per_file`, which together confirm all of its
+    /// `files`: the first one of another machine, or else the newest one. It has the caches of all of them. If one of them left files, it has
     /// the inputs and the files of all, since these determine what the step leaves.
     ///
     /// # Errors

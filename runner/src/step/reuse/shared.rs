@@ -1,4 +1,4 @@
-//! Uses the results of other machines, and prepares results of this one for them.
+//! Uses the results of other machines, and prepares the results of this machine for them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,7 +19,7 @@ use super::{
 use crate::shared_results::{SharedDraft, SharedRun};
 use crate::step::tree_inputs::{ObservedTree, SharedInputs, TreeInputs};
 
-/// Stands for the state directory in the identity of a step, because other machines have other ones.
+/// Replaces the path of the state directory in the identity of a step, because the path differs between machines.
 const STATE_DIR: &str = "<state>";
 
 /// The identity of a step on all machines.
@@ -27,8 +27,9 @@ const STATE_DIR: &str = "<state>";
 pub(crate) struct SharedKey {
     /// The weak fingerprint.
     pub(crate) weak: Sha256Hex,
-    /// The files that the step sees as empty on this machine, because they contain secrets. Other machines have other
-    /// secrets, so they are not part of the fingerprint. A result of a step that looks for one of them is not shared.
+    /// The files that the step sees as empty on this machine, because they contain secrets. The secrets differ between
+    /// machines, so these files are not part of the fingerprint. A result of a step that looks up such a file is not
+    /// shared.
     masked: Vec<PathBuf>,
 }
 
@@ -48,11 +49,11 @@ pub(crate) struct SharedCandidate {
     /// The strong fingerprint.
     pub(crate) strong: Sha256Hex,
     inputs: ObservedInputs,
-    /// True if the stamps of the inputs show every later change, so that a result can be stored here.
+    /// True if the stamps of the inputs show every later change, so a result can be stored here.
     is_storable: bool,
 }
 
-/// A result of another machine that holds.
+/// A valid result of another machine.
 #[derive(Debug, Clone)]
 pub(crate) struct AdoptedResult {
     pub(crate) result: StoredResult,
@@ -138,7 +139,7 @@ impl StepReuse {
         tree: ObservedTree<'_>,
     ) -> Option<SharedCandidate> {
         if key.has_masked_path(set) {
-            tracing::debug!("an input of another machine is a file that steps of this one see as empty");
+            tracing::debug!("an input of another machine is a file that steps on this machine see as empty");
             return None;
         }
         let looked_up = self.look_up(set, tree).inspect_err(|path| {
@@ -226,7 +227,7 @@ impl StepReuse {
         }
     }
 
-    /// Returns whether the step is executed although a result of another machine holds, to check it.
+    /// Returns whether the step is executed to check a valid result of another machine.
     ///
     /// # Errors
     /// There are no random numbers.
@@ -234,8 +235,8 @@ impl StepReuse {
         self.is_chosen_for_recheck()
     }
 
-    /// Returns an execution of this machine for others; `None` if an input has changed since or cannot be hashed. Blocks the
-    /// thread.
+    /// Returns an execution on this machine in the form that other machines can use; `None` if an input has changed
+    /// since or cannot be hashed. Blocks the thread.
     pub(crate) fn shared_draft(
         &self,
         result: &StoredResult,
@@ -243,7 +244,7 @@ impl StepReuse {
         (skill, redactor): (&PlannedSkill, &Redactor),
         tree: ObservedTree<'_>,
     ) -> Option<SharedDraft> {
-        // Later steps on other machines would miss the files.
+        // The files that the step left are not shared, so later steps on other machines would lack them.
         if result.has_files || !self.shared.as_ref()?.writes() {
             return None;
         }

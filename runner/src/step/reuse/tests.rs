@@ -68,7 +68,7 @@ fn passed_evidence() -> StepEvidence {
 }
 
 #[test]
-fn passes_of_files_do_not_become_younger_when_they_are_stored_again() {
+fn passes_of_files_keep_their_age_when_stored_again() {
     let store = TestStore::new();
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
@@ -91,7 +91,7 @@ fn passes_of_files_do_not_become_younger_when_they_are_stored_again() {
 }
 
 #[test]
-fn files_that_an_earlier_check_left_are_made_again() {
+fn recreates_files_of_an_earlier_check() {
     let store = TestStore::new();
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
@@ -176,7 +176,7 @@ fn result_holds_while_the_image_with_an_input_is_mounted() {
     let key = Sha256Hex::digest(b"key");
     let mut result = reuse.record(&key, &passed_evidence(), execution, store.observed()).expect("stores");
     assert!(matches!(reuse.find(&key, store.observed()), ReuseSearch::Found(_)));
-    // The file is in no image, so that it has no such mount.
+    // The file is not in an image, so it has no such mount.
     result.add_images(&[proctor_core::reuse::ImageMount { device, mount: "earlier".to_owned() }]);
     reuse.store(&result).expect("stores");
     let later = reuse.find(&key, store.observed());
@@ -242,13 +242,13 @@ fn result_of_a_worker_holds_for_what_the_worker_got() {
     assert!(matches!(old, Err(NoResult::TooOldOfWorkers)), "{old:?}");
     let old = found(&store.at(ninth_day), &key);
     assert!(matches!(old, Err(NoResult::TooOldOfWorkers)), "{old:?}");
-    // The worker got something else than the search for a result assumed.
+    // The worker got inputs that differ from those of the search for a result.
     let sent = reuse.record_of_worker(&key, &passed_on_worker(&[]), false, (skill, &other));
     assert!(matches!(sent, Err(ReuseObstacle::NotObserved { .. })), "{sent:?}");
 }
 
 #[test]
-fn results_of_workers_and_of_this_machine_never_answer_for_each_other() {
+fn results_of_workers_and_of_this_machine_never_replace_each_other() {
     let (store, key) = (TestStore::new(), worker_key());
     let plan = crate::test_support::plan(&[("a", &[])]);
     let reuse = store.at(first_day);

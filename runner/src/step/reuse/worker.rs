@@ -75,7 +75,7 @@ impl StepReuse {
         Sha256Hex::digest(&[self.results.secret(), request.as_slice()].concat())
     }
 
-    /// Searches a stored result of a worker that got the same.
+    /// Searches for a stored result of a worker that got the same inputs.
     pub(crate) fn find_of_worker(&self, worker: &WorkerKey) -> ReuseSearch {
         match self.search_of_worker(worker) {
             Ok(result) => ReuseSearch::Found(Box::new(result)),
@@ -101,7 +101,7 @@ impl StepReuse {
         if self.is_chosen_for_recheck()? { Err(NoResult::RecheckOnWorker) } else { Ok(newest) }
     }
 
-    /// Adds the first path that differs, if the caller wants to know it.
+    /// Adds the first path that differs, if the request is a preview.
     fn with_difference(&self, change: WorkerChange, stored: &WorkerInputs, now: &WorkerKey) -> WorkerChange {
         if !self.request.is_preview {
             return change;
@@ -118,7 +118,8 @@ impl StepReuse {
                 let earlier = stored.git.as_ref().and_then(|git| self.results.tree(git));
                 let current = now.trees.git.as_ref().map(|git| &git.listing);
                 WorkerChange::Git(earlier.zip(current).and_then(|(earlier, current)| {
-                    // The names of packs say less than those of the other files.
+                    // The names of packs tell the user less than the names of other files, so the other files come
+                    // first.
                     let of_others = earlier.first_difference(current, Some(GIT_OBJECTS));
                     of_others.or_else(|| earlier.first_difference(current, None))
                 }))
@@ -127,7 +128,7 @@ impl StepReuse {
         }
     }
 
-    /// Stores the lists of the trees that a worker got, which only serve to name a later difference.
+    /// Stores the lists of the trees that a worker got. They are only used to name a later difference.
     fn keep_trees(&self, WorkerKey { inputs, trees, .. }: &WorkerKey) {
         let of_git = inputs.git.as_ref().zip(trees.git.as_ref());
         let kept = self.results.keep_tree(&inputs.tree, || list_tree(&trees.tree));

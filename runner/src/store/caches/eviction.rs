@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::spec::CacheRetention;
 use rustix::fs::{self, FlockOperation};
 
@@ -51,7 +51,7 @@ pub(crate) fn evict(
     state: &Path,
     (bounds, extent): (&CacheRetention, GcExtent),
     now: SystemTime,
-    freed: &mut Freed,
+    freed: &mut FreedItems,
 ) -> Result<(), StoreError> {
     let state_directory = Directory::open(state)?;
     match state_directory.descend(SKILL_CACHES_DIR) {
@@ -95,14 +95,14 @@ fn layer_exists(store: &CacheStore, id: &str) -> bool {
 }
 
 /// Removes a directory of the store, and counts its bytes.
-fn remove_measured(parent: (&Directory, &Path), name: &str, freed: &mut Freed) {
-    let mut removed = Freed::default();
+fn remove_measured(parent: (&Directory, &Path), name: &str, freed: &mut FreedItems) {
+    let mut removed = FreedItems::default();
     remove_and_count(&mut removed, &parent.1.join(name), || remove_directory(parent.0, name));
     freed.add_bytes(removed.bytes);
 }
 
 /// Removes the directories of killed runs, whose locks the kernel has released.
-fn remove_abandoned_runs(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
+fn remove_abandoned_runs(store: &CacheStore, freed: &mut FreedItems) -> Result<(), StoreError> {
     for name in store.runs.names()? {
         if store.runs.descend(&name).and_then(|run| run.try_lock()).unwrap_or(false) {
             remove_measured((&store.runs, &store.path.join(CACHE_RUNS_DIR)), &name, freed);
@@ -173,7 +173,7 @@ fn excess_keys(mut kept: Vec<StoredCache>, bounds: &CacheRetention, now: SystemT
 }
 
 /// Removes the base of a scope, unless a run is committing to it.
-fn remove_cache(store: &CacheStore, key: &str, freed: &mut Freed) {
+fn remove_cache(store: &CacheStore, key: &str, freed: &mut FreedItems) {
     let Ok(directory) = store.scopes.descend(key) else { return };
     if !directory.try_lock().unwrap_or(false) {
         freed.in_use += 1;
@@ -191,7 +191,7 @@ fn remove_cache(store: &CacheStore, key: &str, freed: &mut Freed) {
 }
 
 /// Removes a prepared path, unless a run uses it.
-fn remove_prepared(store: &CacheStore, name: &str, freed: &mut Freed) {
+fn remove_prepared(store: &CacheStore, name: &str, freed: &mut FreedItems) {
     let removed = prepared::remove_path(store, name, |parent, at, name| remove_measured((parent, &at), name, freed));
     match removed {
         Ok(true) => freed.number += 1,
@@ -212,7 +212,7 @@ impl From<StoredPath> for StoredCache {
 /// Removes the layers that no manifest names. A run locks the layers of a base before it uses them, and its own
 /// layer before it commits it. If this function holds a layer's lock and no manifest names the layer afterwards, no
 /// run uses it.
-fn remove_unnamed_layers(store: &CacheStore, freed: &mut Freed) -> Result<(), StoreError> {
+fn remove_unnamed_layers(store: &CacheStore, freed: &mut FreedItems) -> Result<(), StoreError> {
     let named = named_layers(store)?;
     let unnamed = store.layers.names()?.into_iter().filter(|id| !named.contains(id));
     let held: Vec<(String, OwnedFd)> =

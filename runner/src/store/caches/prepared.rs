@@ -183,8 +183,8 @@ impl CacheStore {
         }
     }
 
-    /// Returns whether a stored path of this caller, repository and path fulfils `is_wanted`. The files of the entry may
-    /// have any owner. The content is not verified.
+    /// Returns whether the store has an entry for this caller, repository and path that satisfies `is_wanted`. The
+    /// files of the entry may have any owner. The content is not verified.
     pub(crate) fn has_path(
         &self,
         (caller, repository, path): (u32, &str, &str),
@@ -270,7 +270,7 @@ impl CacheStore {
     }
 }
 
-/// Prepares the writes of steps to a stored path, as `upper` directory of an overlay, for use below a new layer.
+/// Prepares the upper directory with the writes of steps to a stored path for use as a lower layer.
 ///
 /// # Errors
 /// The directory cannot be read or changed.
@@ -278,7 +278,7 @@ pub(crate) fn seal_writes(upper: &Directory, owner: Option<(u32, u32)>) -> Resul
     cache_layer::sanitize(upper.as_fd(), LayerRules { is_overlay: true, owner }).map(drop)
 }
 
-/// Gives a directory to the user who owns its content, if one is given.
+/// Sets the owner of a directory, if one is given.
 ///
 /// # Errors
 /// The owner cannot be changed.
@@ -300,7 +300,8 @@ pub(crate) fn source_state(
     content::seal(directory, rights)
 }
 
-/// Gives the staged entry its name; `false` if there is one already that cannot be replaced.
+/// Renames the staged entry to its final name. Returns `false` if an entry with this name exists and cannot be
+/// replaced.
 fn publish(prepared: &Directory, room: &Directory, name: &str) -> Result<bool, StoreError> {
     for _ in 0..2 {
         match fs::renameat_with(room, STAGED_DIR, prepared, name, RenameFlags::NOREPLACE) {
@@ -356,7 +357,7 @@ fn verify_content(entry: &Directory, record: PathRecord) -> Result<Option<PathRe
     if digest.sha256 != record.content.sha256 {
         return Ok(None);
     }
-    // The times of the files can be others, for example after a restoration.
+    // The times of the files may have changed, for example after a restoration.
     let record = PathRecord { seal, content: digest, ..record };
     entry.write(ENTRY_FILE, &canonical::to_vec(&record))?;
     Ok(Some(record))

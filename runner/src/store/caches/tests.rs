@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::spec::{CacheRetention, DaemonSettings};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -69,13 +69,13 @@ impl CacheFixture {
     }
 
     fn evict(&self, bounds: &CacheRetention, now: SystemTime) {
-        let (kept, mut freed) = ((bounds, GcExtent::Excess), Freed::default());
+        let (kept, mut freed) = ((bounds, GcExtent::Excess), FreedItems::default());
         eviction::evict(self.temp.path(), kept, now, &mut freed).expect("evicts");
     }
 
     /// Removes everything that no run uses.
-    fn evict_all(&self) -> Freed {
-        let mut freed = Freed::default();
+    fn evict_all(&self) -> FreedItems {
+        let mut freed = FreedItems::default();
         eviction::evict(self.temp.path(), (&retention(), GcExtent::All), now(), &mut freed).expect("evicts");
         freed
     }
@@ -567,5 +567,5 @@ fn evict_all_keeps_cache_in_use() {
     drop(used);
     assert_eq!(state.evict_all().number, 1);
     assert_eq!(state.layers(), [] as [PathBuf; 0]);
-    assert_eq!(state.evict_all(), Freed::default());
+    assert_eq!(state.evict_all(), FreedItems::default());
 }

@@ -39,7 +39,7 @@ pub(super) struct DiscardedCopy {
 
 impl DiscardedCopy {
     /// Removes the copy. A later clean-up repeats a removal that fails.
-    pub(super) fn remove(self, freed: &mut Freed) {
+    pub(super) fn remove(self, freed: &mut FreedItems) {
         remove_dir_counted(freed, &self.path);
     }
 }
@@ -60,7 +60,7 @@ impl CopyDirectory {
     }
 
     /// Removes discarded copies whose removal was interrupted.
-    pub(super) fn remove_discarded(&self, freed: &mut Freed) {
+    pub(super) fn remove_discarded(&self, freed: &mut FreedItems) {
         let names = self.root.names().unwrap_or_default();
         for name in names.iter().filter(|name| name.starts_with(DISCARDED_PREFIX)) {
             let path = self.path.join(name);
@@ -71,7 +71,7 @@ impl CopyDirectory {
     }
 
     /// Removes the copies that `keep` does not include and no run holds.
-    fn remove_excess(&self, keep: CopiesToKeep, freed: &mut Freed) -> Result<(), StoreError> {
+    fn remove_excess(&self, keep: CopiesToKeep, freed: &mut FreedItems) -> Result<(), StoreError> {
         self.remove_discarded(freed);
         if keep.excess(self.numbers()?).is_empty() {
             return Ok(());
@@ -94,7 +94,7 @@ impl CopyDirectory {
     }
 
     /// Removes the copies that `keep` does not include and no run holds, and the directory if it is then empty.
-    fn sweep(&self, keep: CopiesToKeep, freed: &mut Freed) -> Result<(), StoreError> {
+    fn sweep(&self, keep: CopiesToKeep, freed: &mut FreedItems) -> Result<(), StoreError> {
         self.remove_excess(keep, freed)?;
         if keep == CopiesToKeep::Nothing { self.remove_if_empty() } else { Ok(()) }
     }
@@ -125,7 +125,7 @@ impl CopyDirectory {
         let discarded = self.discard(number)?;
         drop(lock);
         let removed = discarded.is_some();
-        discarded.into_iter().for_each(|copy| copy.remove(&mut Freed::default()));
+        discarded.into_iter().for_each(|copy| copy.remove(&mut FreedItems::default()));
         Ok(Some(CopyReport { removed, ..self.copy_report(number, CopyState::Damaged, Some(problem)) }))
     }
 
@@ -319,7 +319,7 @@ pub(crate) fn evict(
     mirrors: &Path,
     now: SystemTime,
     (max_bytes, extent): (u64, GcExtent),
-    freed: &mut Freed,
+    freed: &mut FreedItems,
 ) -> io::Result<()> {
     let entries = match fs::read_dir(mirrors) {
         Ok(entries) => entries,
@@ -376,12 +376,12 @@ mod tests {
             copies
         }
 
-        fn evict(&self, now: SystemTime, extent: GcExtent) -> Freed {
+        fn evict(&self, now: SystemTime, extent: GcExtent) -> FreedItems {
             self.evict_beyond(u64::MAX, now, extent)
         }
 
-        fn evict_beyond(&self, max_bytes: u64, now: SystemTime, extent: GcExtent) -> Freed {
-            let mut freed = Freed::default();
+        fn evict_beyond(&self, max_bytes: u64, now: SystemTime, extent: GcExtent) -> FreedItems {
+            let mut freed = FreedItems::default();
             evict(self.0.path(), now, (max_bytes, extent), &mut freed).expect("evicts");
             freed
         }
@@ -411,7 +411,7 @@ mod tests {
         let copies = fixture.copies("a", &[1, 2, 10]);
         assert_eq!(fixture.evict(now(), GcExtent::Excess).number, 2);
         assert_eq!(copies.numbers().expect("lists"), [10]);
-        assert_eq!(fixture.evict(now(), GcExtent::Excess), Freed::default());
+        assert_eq!(fixture.evict(now(), GcExtent::Excess), FreedItems::default());
         assert_eq!(fixture.evict(now() + MAX_UNUSED * 2, GcExtent::Excess).number, 1);
         assert!(!copies.path.exists(), "nothing is left of the repository");
     }
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(copies.numbers().expect("lists"), [1]);
         drop(held);
         let lock = copies.lock().expect("locks");
-        assert_eq!(fixture.evict(now(), GcExtent::All), Freed { in_use: 1, ..Freed::default() });
+        assert_eq!(fixture.evict(now(), GcExtent::All), FreedItems { in_use: 1, ..FreedItems::default() });
         drop(lock);
         assert_eq!(fixture.evict(now(), GcExtent::All).number, 1);
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use proctor_core::decision::gc::Freed;
+use proctor_core::decision::gc::FreedItems;
 use proctor_core::reuse::{
     DamagedResult, DistrustedStep, MAX_STORED_BYTES, ResultStats, ResultVerification, StoredResult,
 };
@@ -76,8 +76,8 @@ pub fn verify_results(state: &Path) -> Result<ResultVerification, StoreError> {
 ///
 /// # Errors
 /// The directory is not a state directory, or cannot be read or written.
-pub fn prune_results(state: &Path, max_bytes: u64, extent: GcExtent) -> Result<Freed, StoreError> {
-    let mut freed = Freed::default();
+pub fn prune_results(state: &Path, max_bytes: u64, extent: GcExtent) -> Result<FreedItems, StoreError> {
+    let mut freed = FreedItems::default();
     let Some(root) = open_results(state)? else { return Ok(freed) };
     let now = Clock::system().system_time();
     if extent == GcExtent::Excess {

@@ -1,5 +1,5 @@
-//! Stores lists of the trees that workers got, in `results/worker-trees/` of the state directory. They only serve to name the
-//! first difference, so that any of them may be missing.
+//! Stores lists of the trees that workers got, in `results/worker-trees/` of the state directory. They are only used to
+//! name the first difference, so any of them may be missing.
 
 use proctor_core::reuse::{MAX_LISTING_BYTES, TreeListing};
 use proctor_core::text::digest::Sha256Hex;

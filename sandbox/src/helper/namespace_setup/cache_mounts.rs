@@ -32,7 +32,7 @@ impl NamespaceSetup<'_> {
     pub(super) fn clone_original(&self, source: &Path, mapped: bool) -> Result<OwnedFd, SetupFailure> {
         let clone = mounts::clone_mount(source)
             .map_err(internal(format_args!("clone the mount of the directory `{}`", source.display())))?;
-        // Before the flags are set: only a new clone can be mapped.
+        // Must come before the flags are set: only a new clone can be mapped.
         if mapped {
             self.map_owners(&clone, source)?;
         }

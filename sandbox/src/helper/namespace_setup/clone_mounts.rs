@@ -51,7 +51,7 @@ impl NamespaceSetup<'_> {
             ),
             _ => refuse(control, format_args!("clone the mount of {}", source.display()))(error),
         })?;
-        // Before the flags are set: only a new clone can be mapped.
+        // Must come before the flags are set: only a new clone can be mapped.
         if mapped {
             self.map_or_copy(&clone, source)?;
         }

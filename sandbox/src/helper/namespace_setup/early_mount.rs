@@ -1,5 +1,5 @@
 //! Mounts the tree before the command is known, while PID 1 still executes its own operations. If the command arrives
-//! with other layers than expected, all of this is undone.
+//! with layers other than the expected ones, all of this is undone.
 
 use std::io;
 use std::mem;
@@ -70,7 +70,7 @@ impl NamespaceSetup<'_> {
     /// Returns the message about the mounted tree if its layers are `layers`. Unmounts a tree of other layers.
     pub(super) fn early_tree_for(&mut self, layers: &LayerIds) -> Result<Option<MountedTree>, SetupFailure> {
         match self.early_tree.take() {
-            Some(EarlyTree { made, message: Some(told), .. }) if made.layers == *layers => Ok(Some(told)),
+            Some(EarlyTree { made, message: Some(message), .. }) if made.layers == *layers => Ok(Some(message)),
             Some(EarlyTree { made, attached, .. }) => self.unmount_tree(&made.mount, attached).map(|()| None),
             None => Ok(None),
         }

@@ -114,7 +114,7 @@ impl AttemptDirs {
     /// attempt.
     pub(super) fn finalize(self, message: HelperMessage) -> HelperMessage {
         let message = self.copied.finalize(message);
-        // A directory that cannot be removed is removed with the run.
+        // If a directory cannot be removed now, the end of the run removes it.
         for name in [TREE_COPY, GIT, HOME, TMP] {
             let _ = remove_dir(self.dir.as_fd(), name);
         }

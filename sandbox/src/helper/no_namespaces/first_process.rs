@@ -168,7 +168,7 @@ fn serve_command(
 fn watch_command(
     prepared: &InitState<'_>,
     command: Pid,
-    mut warden: LimitMonitor,
+    mut limit_monitor: LimitMonitor,
     leaks: Leaks,
 ) -> io::Result<SupervisedResult> {
     // The streams belong to the step: this process's copies would keep them open.
@@ -181,7 +181,7 @@ fn watch_command(
     let signals = SignalFd::with_flags(&pid_one::handled_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&prepared.helper_socket, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, warden.max_wait()))?;
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit_monitor.max_wait()))?;
         // The helper sends nothing after the command, so this means that the helper has ended, and cannot end the
         // step any more.
         if !fds[1].revents().is_empty() {
@@ -198,7 +198,7 @@ fn watch_command(
             let is_looked_for = leaks != Leaks::Ignore && !leftover_processes::has_no_descendants(&mut used);
             let watch = leftover_processes::CommandWatch {
                 signals: &signals,
-                limit_monitor: Some(&mut warden),
+                limit_monitor: Some(&mut limit_monitor),
                 used: &mut used,
                 terminated,
             };
@@ -207,7 +207,7 @@ fn watch_command(
                 .flatten();
             return Ok(SupervisedResult { status, limit: None, leaked });
         }
-        if let Some(limit) = warden.check() {
+        if let Some(limit) = limit_monitor.check() {
             // The helper kills all processes after this one has ended.
             return Ok(SupervisedResult {
                 status: WaitStatus::Signal(pid_one::SIGKILL),

@@ -86,24 +86,24 @@ impl IgnoredFixture {
 
 #[test]
 fn shows_ignored_files_with_their_modes_and_times() {
-    let ground = IgnoredFixture::new(&[".env", "node_modules"]);
-    ground.write("src/a.js", "covered");
-    ground.write(".env", "KEY=1");
-    ground.write("node_modules/b/run", "#!/bin/sh");
+    let fixture = IgnoredFixture::new(&[".env", "node_modules"]);
+    fixture.write("src/a.js", "covered");
+    fixture.write(".env", "KEY=1");
+    fixture.write("node_modules/b/run", "#!/bin/sh");
     let mode = |mode| fs::Permissions::from_mode(mode);
-    fs::set_permissions(ground.source.path().join(".env"), mode(0o600)).expect("sets the mode");
-    fs::set_permissions(ground.source.path().join("node_modules/b/run"), mode(0o755)).expect("sets the mode");
-    symlink("b/run", ground.source.path().join("node_modules/link")).expect("links");
-    fs::create_dir(ground.source.path().join("node_modules/empty")).expect("makes");
-    let mut mirror = ground.mirror();
-    let inputs = ground.update(&mut mirror);
-    assert_eq!(ground.read_mirrored(".env").as_deref(), Some("KEY=1"));
-    assert_eq!(ground.read_mirrored("node_modules/link").as_deref(), Some("#!/bin/sh"));
-    let found = |path: &str| ground.state.path().join(TREE).join(path).symlink_metadata().expect("path exists");
+    fs::set_permissions(fixture.source.path().join(".env"), mode(0o600)).expect("sets the mode");
+    fs::set_permissions(fixture.source.path().join("node_modules/b/run"), mode(0o755)).expect("sets the mode");
+    symlink("b/run", fixture.source.path().join("node_modules/link")).expect("links");
+    fs::create_dir(fixture.source.path().join("node_modules/empty")).expect("makes");
+    let mut mirror = fixture.mirror();
+    let inputs = fixture.update(&mut mirror);
+    assert_eq!(fixture.read_mirrored(".env").as_deref(), Some("KEY=1"));
+    assert_eq!(fixture.read_mirrored("node_modules/link").as_deref(), Some("#!/bin/sh"));
+    let found = |path: &str| fixture.state.path().join(TREE).join(path).symlink_metadata().expect("path exists");
     assert_eq!((found(".env").mode() & 0o777, found("node_modules/b/run").mode() & 0o777), (0o600, 0o755));
     assert_eq!((found(".env").mtime(), found("node_modules/empty").is_dir()), (1_000, true));
     // The identity contains only the covered files.
-    assert_eq!(mirror.id(), ground.covered().id());
+    assert_eq!(mirror.id(), fixture.covered().id());
     mirror.verify_all().expect("ignored files do not count as damage");
     let summary: Vec<_> = inputs.iter().map(|input| (input.path.as_slice(), input.kind, input.files)).collect();
     assert_eq!(summary, [(&b".env"[..], IgnoredInputKind::File, 1), (b"node_modules", IgnoredInputKind::Directory, 3)]);
@@ -113,12 +113,12 @@ fn shows_ignored_files_with_their_modes_and_times() {
 
 #[test]
 fn empty_directories_are_inputs() {
-    let ground = IgnoredFixture::new(&["d/x", "out"]);
+    let fixture = IgnoredFixture::new(&["d/x", "out"]);
     for path in ["src/a", "d/x", "out/y"] {
-        ground.write(path, "1");
+        fixture.write(path, "1");
     }
     for path in ["bare/inner", "src/bare", "d/bare", "out/bare", "submodule", "changes/009_x", "changes/.x"] {
-        fs::create_dir_all(ground.source.path().join(path)).expect("makes");
+        fs::create_dir_all(fixture.source.path().join(path)).expect("makes");
     }
     // The directories that a snapshot searches without finding a covered file.
     let state = DirectoryScanState {
@@ -130,11 +130,11 @@ fn empty_directories_are_inputs() {
         ["bare", "bare/inner", "changes", "changes/.x", "changes/009_x", "d", "d/bare", "src/bare", "submodule"];
     let searched = searched.map(|path| (path.as_bytes().to_vec(), state));
     let covered =
-        ground.covered().with_leaves(vec![(b"submodule".to_vec(), true, ScannedEntry::MISSING)], searched.into());
-    let mut mirror = ground.mirror();
+        fixture.covered().with_leaves(vec![(b"submodule".to_vec(), true, ScannedEntry::MISSING)], searched.into());
+    let mut mirror = fixture.mirror();
     let update = mirror.update_from(
-        open_directory(ground.source.path()).as_fd(),
-        (&covered, &ground.ignored),
+        open_directory(fixture.source.path()).as_fd(),
+        (&covered, &fixture.ignored),
         Some(&all_ignored()),
     );
     let MirrorUpdate::Equal { ignored, .. } = update.expect("updates") else { panic!("the tree changed") };
@@ -147,14 +147,14 @@ fn empty_directories_are_inputs() {
 
 #[test]
 fn permissions_of_files_count() {
-    let ground = IgnoredFixture::new(&[".env", "out"]);
+    let fixture = IgnoredFixture::new(&[".env", "out"]);
     for path in ["a", ".env", "out/x"] {
-        ground.write(path, "1");
+        fixture.write(path, "1");
     }
-    let mut mirror = ground.mirror();
+    let mut mirror = fixture.mirror();
     let mut of = |path: &str, mode| {
-        fs::set_permissions(ground.source.path().join(path), fs::Permissions::from_mode(mode)).expect("sets the mode");
-        let inputs = ground.update(&mut mirror);
+        fs::set_permissions(fixture.source.path().join(path), fs::Permissions::from_mode(mode)).expect("sets the mode");
+        let inputs = fixture.update(&mut mirror);
         inputs.into_iter().map(|input| (input.sha256, input.permissions)).collect::<Vec<_>>()
     };
     let usual = of(".env", 0o644);
@@ -168,45 +168,48 @@ fn permissions_of_files_count() {
 
 #[test]
 fn updates_changed_added_and_removed_files() {
-    let ground = IgnoredFixture::new(&["out"]);
-    ground.write("a", "covered");
-    ground.write("out/one", "1");
-    ground.write("out/two", "2");
-    let mut mirror = ground.mirror();
-    let first = ground.update(&mut mirror);
-    assert_eq!(ground.update(&mut mirror), first);
-    ground.write("out/one", "other");
-    ground.write("out/three/deep", "3");
-    fs::remove_file(ground.source.path().join("out/two")).expect("removes");
+    let fixture = IgnoredFixture::new(&["out"]);
+    fixture.write("a", "covered");
+    fixture.write("out/one", "1");
+    fixture.write("out/two", "2");
+    let mut mirror = fixture.mirror();
+    let first = fixture.update(&mut mirror);
+    assert_eq!(fixture.update(&mut mirror), first);
+    fixture.write("out/one", "other");
+    fixture.write("out/three/deep", "3");
+    fs::remove_file(fixture.source.path().join("out/two")).expect("removes");
     // A new `Mirror` reads the record from its files, as another process would.
-    let second = ground.update(&mut ground.mirror());
+    let second = fixture.update(&mut fixture.mirror());
     assert_ne!(second[0].sha256, first[0].sha256);
-    assert_eq!(ground.read_mirrored("out/one").as_deref(), Some("other"));
-    assert_eq!((ground.read_mirrored("out/two"), ground.read_mirrored("out/three/deep").as_deref()), (None, Some("3")));
+    assert_eq!(fixture.read_mirrored("out/one").as_deref(), Some("other"));
+    assert_eq!(
+        (fixture.read_mirrored("out/two"), fixture.read_mirrored("out/three/deep").as_deref()),
+        (None, Some("3"))
+    );
     // A file replaces a directory, and a directory replaces the file.
-    fs::remove_dir_all(ground.source.path().join("out")).expect("removes");
-    ground.write("out", "a file");
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
-    assert_eq!(ground.read_mirrored("out").as_deref(), Some("a file"));
-    fs::remove_file(ground.source.path().join("out")).expect("removes");
-    fs::create_dir(ground.source.path().join("out")).expect("makes");
-    ground.update(&mut mirror);
-    ground.write("out/in", "4");
-    ground.update(&mut mirror);
-    assert_eq!(ground.read_mirrored("out/in").as_deref(), Some("4"));
+    fs::remove_dir_all(fixture.source.path().join("out")).expect("removes");
+    fixture.write("out", "a file");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
+    assert_eq!(fixture.read_mirrored("out").as_deref(), Some("a file"));
+    fs::remove_file(fixture.source.path().join("out")).expect("removes");
+    fs::create_dir(fixture.source.path().join("out")).expect("makes");
+    fixture.update(&mut mirror);
+    fixture.write("out/in", "4");
+    fixture.update(&mut mirror);
+    assert_eq!(fixture.read_mirrored("out/in").as_deref(), Some("4"));
     mirror.verify_all().expect("whole");
 }
 
 #[test]
 fn finds_damage_of_ignored_files() {
-    let ground = IgnoredFixture::new(&["out"]);
-    ground.write("out/one", "1");
-    fs::create_dir_all(ground.source.path().join("out/empty")).expect("makes");
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
+    let fixture = IgnoredFixture::new(&["out"]);
+    fixture.write("out/one", "1");
+    fs::create_dir_all(fixture.source.path().join("out/empty")).expect("makes");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
     mirror.verify_all().expect("whole");
-    let shown = |path: &str| ground.state.path().join(TREE).join(path);
+    let shown = |path: &str| fixture.state.path().join(TREE).join(path);
     let damaged = |mirror: &Mirror| match mirror.verify_all() {
         Err(MirrorError::Damaged { path, .. }) => path,
         other => panic!("{other:?}"),
@@ -222,47 +225,47 @@ fn finds_damage_of_ignored_files() {
 
 #[test]
 fn moves_files_between_covered_and_ignored() {
-    let mut ground = IgnoredFixture::new(&["x"]);
-    ground.write("x", "text");
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
-    ground.ignored.clear();
-    assert!(ground.update(&mut mirror).is_empty());
-    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
-    ground.ignored.push(b"x".to_vec());
-    assert_eq!(ground.update(&mut mirror).len(), 1);
-    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
+    let mut fixture = IgnoredFixture::new(&["x"]);
+    fixture.write("x", "text");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
+    fixture.ignored.clear();
+    assert!(fixture.update(&mut mirror).is_empty());
+    assert_eq!((mirror.id(), fixture.read_mirrored("x").as_deref()), (fixture.covered().id(), Some("text")));
+    fixture.ignored.push(b"x".to_vec());
+    assert_eq!(fixture.update(&mut mirror).len(), 1);
+    assert_eq!((mirror.id(), fixture.read_mirrored("x").as_deref()), (fixture.covered().id(), Some("text")));
     mirror.verify_all().expect("whole");
 }
 
 #[test]
 fn nested_ignored_paths_form_one_input() {
-    let ground = IgnoredFixture::new(&[".venv", ".venv/.gitignore", ".venv-x"]);
-    ground.write("a", "covered");
-    ground.write(".venv/.gitignore", "*");
-    ground.write(".venv-x", "another");
-    let inputs = ground.update(&mut ground.mirror());
+    let fixture = IgnoredFixture::new(&[".venv", ".venv/.gitignore", ".venv-x"]);
+    fixture.write("a", "covered");
+    fixture.write(".venv/.gitignore", "*");
+    fixture.write(".venv-x", "another");
+    let inputs = fixture.update(&mut fixture.mirror());
     assert_eq!(inputs.iter().map(|input| input.path.as_slice()).collect::<Vec<_>>(), [&b".venv"[..], b".venv-x"]);
-    assert_eq!(ground.read_mirrored(".venv/.gitignore").as_deref(), Some("*"));
+    assert_eq!(fixture.read_mirrored(".venv/.gitignore").as_deref(), Some("*"));
 }
 
 #[test]
 fn omits_excepted_and_unselected_files() {
-    let ground = IgnoredFixture::new(&["out", "target"]);
-    ground.write("a", "covered");
-    ground.write("out/kept.tracked", "covered too");
-    ground.write("out/x", "1");
-    ground.write("target/y", "2");
-    let mut mirror = ground.mirror();
+    let fixture = IgnoredFixture::new(&["out", "target"]);
+    fixture.write("a", "covered");
+    fixture.write("out/kept.tracked", "covered too");
+    fixture.write("out/x", "1");
+    fixture.write("target/y", "2");
+    let mut mirror = fixture.mirror();
     let except = [RelPath::new("target").expect("a path")];
     let wanted = IgnoredSelection { except: &except, ..all_ignored() };
     assert!(
-        matches!(ground.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored.len() == 1)
+        matches!(fixture.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored.len() == 1)
     );
-    assert_eq!((ground.read_mirrored("out/x").as_deref(), ground.read_mirrored("target/y")), (Some("1"), None));
-    assert!(matches!(ground.try_update(&mut mirror, None), MirrorUpdate::Equal { ignored, .. } if ignored.is_empty()));
+    assert_eq!((fixture.read_mirrored("out/x").as_deref(), fixture.read_mirrored("target/y")), (Some("1"), None));
+    assert!(matches!(fixture.try_update(&mut mirror, None), MirrorUpdate::Equal { ignored, .. } if ignored.is_empty()));
     assert_eq!(
-        (ground.read_mirrored("out/x"), ground.read_mirrored("out/kept.tracked").as_deref()),
+        (fixture.read_mirrored("out/x"), fixture.read_mirrored("out/kept.tracked").as_deref()),
         (None, Some("covered too"))
     );
     mirror.verify_all().expect("whole");
@@ -270,116 +273,116 @@ fn omits_excepted_and_unselected_files() {
 
 #[test]
 fn leaves_out_inputs_beyond_bounds() {
-    let ground = IgnoredFixture::new(&["out", "small", "zero"]);
-    ground.write("a", "covered");
-    (0..10).for_each(|number| ground.write(&format!("out/{number}"), "0123456789"));
-    ground.write("small", "1");
-    ground.write("zero", "");
-    let mut mirror = ground.mirror();
+    let fixture = IgnoredFixture::new(&["out", "small", "zero"]);
+    fixture.write("a", "covered");
+    (0..10).for_each(|number| fixture.write(&format!("out/{number}"), "0123456789"));
+    fixture.write("small", "1");
+    fixture.write("zero", "");
+    let mut mirror = fixture.mirror();
     for wanted in
         [IgnoredSelection { max_entries: 10, ..all_ignored() }, IgnoredSelection { max_bytes: 99, ..all_ignored() }]
     {
-        let update = ground.try_update(&mut mirror, Some(&wanted));
+        let update = fixture.try_update(&mut mirror, Some(&wanted));
         let MirrorUpdate::Equal { ignored, .. } = update else { panic!("{update:?}") };
         assert!(
             ignored[0].left_out.is_some_and(|omitted| omitted.count == 0) && ignored[0].sha256.is_none(),
             "{ignored:?}"
         );
-        assert_eq!((ground.read_mirrored("out/1"), ground.read_mirrored("small").as_deref()), (None, Some("1")));
+        assert_eq!((fixture.read_mirrored("out/1"), fixture.read_mirrored("small").as_deref()), (None, Some("1")));
     }
     let wanted = IgnoredSelection { max_entries: 13, max_bytes: 101, ..all_ignored() };
     assert!(
-        matches!(ground.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored[0].files == 10)
+        matches!(fixture.try_update(&mut mirror, Some(&wanted)), MirrorUpdate::Equal { ignored, .. } if ignored[0].files == 10)
     );
-    assert_eq!(ground.read_mirrored("out/1").as_deref(), Some("0123456789"));
+    assert_eq!(fixture.read_mirrored("out/1").as_deref(), Some("0123456789"));
 }
 
 #[test]
 fn leaves_out_files_that_steps_may_not_read() {
-    let ground = IgnoredFixture::new(&["out"]);
-    ground.write("a", "covered");
-    ground.write("out/open", "1");
-    ground.write("out/closed", "2");
+    let fixture = IgnoredFixture::new(&["out"]);
+    fixture.write("a", "covered");
+    fixture.write("out/open", "1");
+    fixture.write("out/closed", "2");
     // Without root's rights, the test itself cannot read the file afterwards.
-    let covered = ground.covered();
-    fs::set_permissions(ground.source.path().join("out/closed"), fs::Permissions::from_mode(0o000)).expect("closes");
+    let covered = fixture.covered();
+    fs::set_permissions(fixture.source.path().join("out/closed"), fs::Permissions::from_mode(0o000)).expect("closes");
     rustix::fs::mknodat(
-        open_directory(&ground.source.path().join("out")),
+        open_directory(&fixture.source.path().join("out")),
         "fifo",
         FileType::Fifo,
         Mode::from_raw_mode(0o600),
         0,
     )
     .expect("makes a fifo");
-    let found = ground.source.path().metadata().expect("path exists");
+    let found = fixture.source.path().metadata().expect("path exists");
     let rights = Some(StepRights { uid: found.uid(), gid: found.gid() });
     let wanted = IgnoredSelection { rights, ..all_ignored() };
-    let mut mirror = ground.mirror();
-    let MirrorUpdate::Equal { ignored, .. } = ground.try_update_to(&covered, &mut mirror, Some(&wanted)) else {
+    let mut mirror = fixture.mirror();
+    let MirrorUpdate::Equal { ignored, .. } = fixture.try_update_to(&covered, &mut mirror, Some(&wanted)) else {
         panic!("not equal")
     };
     assert_eq!(ignored[0].left_out.map(|omitted| omitted.count), Some(2));
-    assert_eq!((ground.read_mirrored("out/open").as_deref(), ground.read_mirrored("out/closed")), (Some("1"), None));
+    assert_eq!((fixture.read_mirrored("out/open").as_deref(), fixture.read_mirrored("out/closed")), (Some("1"), None));
 }
 
 #[test]
 fn removes_files_of_interrupted_update() {
-    let ground = IgnoredFixture::new(&["out"]);
-    ground.write("a", "covered");
-    ground.write("out/x", "1");
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
+    let fixture = IgnoredFixture::new(&["out"]);
+    fixture.write("a", "covered");
+    fixture.write("out/x", "1");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
     // The state after the process ended between the copy and the update of the record.
     mirror.ignored.begin(&[b"out/stray".to_vec(), b"out/x".to_vec()]).expect("notes");
-    fs::write(ground.state.path().join(TREE).join("out/stray"), "half").expect("writes");
+    fs::write(fixture.state.path().join(TREE).join("out/stray"), "half").expect("writes");
     drop(mirror);
-    let mut mirror = ground.mirror();
-    assert_eq!(ground.read_mirrored("out/stray"), None);
-    ground.update(&mut mirror);
-    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"));
+    let mut mirror = fixture.mirror();
+    assert_eq!(fixture.read_mirrored("out/stray"), None);
+    fixture.update(&mut mirror);
+    assert_eq!(fixture.read_mirrored("out/x").as_deref(), Some("1"));
     mirror.verify_all().expect("whole");
 }
 
 #[test]
 fn interrupted_update_keeps_covered_file() {
-    let mut ground = IgnoredFixture::new(&["x"]);
-    ground.write("x", "text");
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
-    ground.ignored.clear();
-    ground.update(&mut mirror);
+    let mut fixture = IgnoredFixture::new(&["x"]);
+    fixture.write("x", "text");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
+    fixture.ignored.clear();
+    fixture.update(&mut mirror);
     // The state after the process ended when the covered file was copied, but the ignored one was still recorded.
     mirror.ignored.begin(&[b"x".to_vec()]).expect("notes");
     drop(mirror);
-    let mirror = ground.mirror();
-    assert_eq!((mirror.id(), ground.read_mirrored("x").as_deref()), (ground.covered().id(), Some("text")));
+    let mirror = fixture.mirror();
+    assert_eq!((mirror.id(), fixture.read_mirrored("x").as_deref()), (fixture.covered().id(), Some("text")));
     mirror.verify_all().expect("whole");
 }
 
 #[test]
 fn linked_mirror_contains_same_ignored_files() {
-    let ground = IgnoredFixture::new(&["out"]);
-    ground.write("a", "covered");
-    ground.write("out/x", "1");
-    let mut first = ground.mirror();
-    ground.update(&mut first);
+    let fixture = IgnoredFixture::new(&["out"]);
+    fixture.write("a", "covered");
+    fixture.write("out/x", "1");
+    let mut first = fixture.mirror();
+    fixture.update(&mut first);
     let other = TempDir::new().expect("a directory");
     let mut second = first.link_into(open_directory(other.path())).expect("links");
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "1");
-    ground.write("out/x", "2");
-    ground.update(&mut second);
-    assert_eq!(ground.read_mirrored("out/x").as_deref(), Some("1"), "a run still uses the first directory");
+    fixture.write("out/x", "2");
+    fixture.update(&mut second);
+    assert_eq!(fixture.read_mirrored("out/x").as_deref(), Some("1"), "a run still uses the first directory");
     assert_eq!(fs::read_to_string(other.path().join(TREE).join("out/x")).expect("reads"), "2");
 }
 
 /// Updates a mirror, and runs `act` on the worktree between the survey of the ignored files and their copy.
 fn update_with_concurrent_change(
-    ground: &IgnoredFixture,
+    fixture: &IgnoredFixture,
     wanted: &IgnoredSelection<'_>,
     act: impl FnOnce(),
 ) -> Vec<IgnoredInput> {
-    let (source, covered, mut mirror) = (open_directory(ground.source.path()), ground.covered(), ground.mirror());
-    let survey = IgnoredSurvey::examine(source.as_fd(), (&covered, &ground.ignored), wanted, mirror.ignored.entries());
+    let (source, covered, mut mirror) = (open_directory(fixture.source.path()), fixture.covered(), fixture.mirror());
+    let survey = IgnoredSurvey::examine(source.as_fd(), (&covered, &fixture.ignored), wanted, mirror.ignored.entries());
     let survey = survey.expect("looks");
     mirror.remove_ignored(&survey).expect("removes");
     assert!(mirror.update_covered(source.as_fd(), &covered).expect("copies").is_ok());
@@ -389,13 +392,13 @@ fn update_with_concurrent_change(
 
 #[test]
 fn reports_file_removed_during_copy() {
-    let ground = IgnoredFixture::new(&["out", "single"]);
+    let fixture = IgnoredFixture::new(&["out", "single"]);
     for path in ["a", "out/x", "out/y", "single"] {
-        ground.write(path, "1");
+        fixture.write(path, "1");
     }
-    let inputs = update_with_concurrent_change(&ground, &all_ignored(), || {
-        fs::remove_file(ground.source.path().join("out/x")).expect("removes");
-        fs::remove_file(ground.source.path().join("single")).expect("removes");
+    let inputs = update_with_concurrent_change(&fixture, &all_ignored(), || {
+        fs::remove_file(fixture.source.path().join("out/x")).expect("removes");
+        fs::remove_file(fixture.source.path().join("single")).expect("removes");
     });
     assert_eq!((inputs[0].files, inputs[0].left_out.map(|omitted| omitted.count)), (1, Some(1)), "{inputs:?}");
     assert_eq!((&inputs[1].sha256, inputs[1].left_out.map(|omitted| omitted.count)), (&None, Some(0)), "{inputs:?}");
@@ -403,78 +406,78 @@ fn reports_file_removed_during_copy() {
 
 #[test]
 fn growing_files_share_remaining_bytes() {
-    let ground = IgnoredFixture::new(&["first", "second"]);
+    let fixture = IgnoredFixture::new(&["first", "second"]);
     for path in ["a", "first", "second"] {
-        ground.write(path, "0123456789");
+        fixture.write(path, "0123456789");
     }
     let wanted = IgnoredSelection { max_bytes: 25, ..all_ignored() };
-    let inputs = update_with_concurrent_change(&ground, &wanted, || {
-        ground.write("first", "0123456789+++++");
-        ground.write("second", "0123456789+");
+    let inputs = update_with_concurrent_change(&fixture, &wanted, || {
+        fixture.write("first", "0123456789+++++");
+        fixture.write("second", "0123456789+");
     });
-    let lengths = ["first", "second"].map(|path| ground.read_mirrored(path).map(|content| content.len()));
+    let lengths = ["first", "second"].map(|path| fixture.read_mirrored(path).map(|content| content.len()));
     assert_eq!(lengths, [Some(15), None], "{inputs:?}");
     assert!(inputs[1].left_out.is_some_and(|omitted| omitted.reason == OmissionReason::GrewDuringCopy), "{inputs:?}");
     // The next update examines the sizes again, so it also copies the second file.
-    let mut mirror = ground.mirror();
-    let update = ground.try_update(&mut mirror, Some(&IgnoredSelection { max_bytes: 26, ..all_ignored() }));
+    let mut mirror = fixture.mirror();
+    let update = fixture.try_update(&mut mirror, Some(&IgnoredSelection { max_bytes: 26, ..all_ignored() }));
     assert!(
         matches!(update, MirrorUpdate::Equal { ignored, .. } if ignored.iter().all(|input| input.left_out.is_none()))
     );
-    assert_eq!(ground.read_mirrored("second").as_deref(), Some("0123456789+"));
+    assert_eq!(fixture.read_mirrored("second").as_deref(), Some("0123456789+"));
 }
 
 #[test]
 fn keeps_empty_repository_directory() {
-    let ground = IgnoredFixture::new(&["sub/x"]);
-    ground.write("a", "covered");
-    ground.write("sub/x", "1");
+    let fixture = IgnoredFixture::new(&["sub/x"]);
+    fixture.write("a", "covered");
+    fixture.write("sub/x", "1");
     let gitlink = ScannedEntry { kind: ScannedKind::Gitlink, sha256: [7; 32], ..ScannedEntry::MISSING };
     let covered =
-        ground.covered().with_leaves(vec![(b"sub".to_vec(), true, gitlink)], std::collections::HashMap::new());
-    let mut mirror = ground.mirror();
+        fixture.covered().with_leaves(vec![(b"sub".to_vec(), true, gitlink)], std::collections::HashMap::new());
+    let mut mirror = fixture.mirror();
     let mut update = || {
-        let source = open_directory(ground.source.path());
-        mirror.update_from(source.as_fd(), (&covered, &ground.ignored), Some(&all_ignored())).expect("updates")
+        let source = open_directory(fixture.source.path());
+        mirror.update_from(source.as_fd(), (&covered, &fixture.ignored), Some(&all_ignored())).expect("updates")
     };
     update();
-    assert_eq!(ground.read_mirrored("sub/x").as_deref(), Some("1"));
-    fs::remove_file(ground.source.path().join("sub/x")).expect("removes");
+    assert_eq!(fixture.read_mirrored("sub/x").as_deref(), Some("1"));
+    fs::remove_file(fixture.source.path().join("sub/x")).expect("removes");
     update();
-    assert!(ground.state.path().join(TREE).join("sub").is_dir());
+    assert!(fixture.state.path().join(TREE).join("sub").is_dir());
     mirror.verify_all().expect("whole");
 }
 
 #[test]
 fn reports_current_inputs_without_changes() {
-    let ground = IgnoredFixture::new(&["out", ".env"]);
+    let fixture = IgnoredFixture::new(&["out", ".env"]);
     for path in ["a", "out/x", ".env"] {
-        ground.write(path, "1");
+        fixture.write(path, "1");
     }
-    let mut mirror = ground.mirror();
-    ground.update(&mut mirror);
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
     drop(mirror);
     let now = || {
-        let (source, covered) = (open_directory(ground.source.path()), ground.covered());
+        let (source, covered) = (open_directory(fixture.source.path()), fixture.covered());
         let inputs = Mirror::current_inputs_of(
-            Some(open_directory(ground.state.path()).as_fd()),
+            Some(open_directory(fixture.state.path()).as_fd()),
             source.as_fd(),
-            (&covered, &ground.ignored),
+            (&covered, &fixture.ignored),
             &all_ignored(),
         );
         inputs.expect("looks").expect("few")
     };
     let before = now();
     assert_eq!(before.len(), 2);
-    ground.write(".env", "1");
+    fixture.write(".env", "1");
     assert_eq!(now(), before, "the content is the same");
-    ground.write(".env", "2");
+    fixture.write(".env", "2");
     assert_ne!(now(), before);
-    ground.write("out/new", "");
+    fixture.write("out/new", "");
     assert_eq!(now()[0].files, 2);
-    assert_eq!((ground.read_mirrored(".env").as_deref(), ground.read_mirrored("out/new")), (Some("1"), None));
+    assert_eq!((fixture.read_mirrored(".env").as_deref(), fixture.read_mirrored("out/new")), (Some("1"), None));
     // The result is the same without a copy.
-    let (source, covered) = (open_directory(ground.source.path()), ground.covered());
-    let inputs = Mirror::current_inputs_of(None, source.as_fd(), (&covered, &ground.ignored), &all_ignored());
+    let (source, covered) = (open_directory(fixture.source.path()), fixture.covered());
+    let inputs = Mirror::current_inputs_of(None, source.as_fd(), (&covered, &fixture.ignored), &all_ignored());
     assert_eq!(inputs.expect("looks"), Some(now()));
 }

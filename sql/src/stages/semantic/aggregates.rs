@@ -72,9 +72,9 @@ fn opposite_extreme(shape: &QueryShape, aggregate: &Aggregate, question: &Parsed
 fn check_average(shape: &QueryShape, question: &ParsedQuestion) -> Vec<SemanticFinding> {
     let averages: Vec<&Aggregate> =
         shape.aggregates().filter(|aggregate| aggregate.kind == AggregateKind::Average).collect();
-    let is_asked = question.find_word(&AVERAGE_WORDS);
+    let average_word = question.find_word(&AVERAGE_WORDS);
     let total = question.find_word(&TOTAL_WORDS);
-    match (averages.first(), is_asked) {
+    match (averages.first(), average_word) {
         (Some(average), None) => {
             let is_share = question.has_word(&SHARE_WORDS);
             let is_of_column = average

@@ -315,7 +315,7 @@ impl<'a> ConditionVisitor<'a> {
             (!is_joined_otherwise).then(|| (key, self.expr_range(condition), format!("{condition}")))
         });
         let Some((key, place, written)) = suspicious else { return };
-        let message = format!("`{written}` joins on other columns than the foreign key `{key}`");
+        let message = format!("`{written}` joins on columns other than the foreign key `{key}`");
         let found = SemanticFinding::new(SqlCode::JoinAgainstForeignKey, 80, message).at(&place);
         self.found.push(found.advice(format!("Join by `{key}`.")));
     }

@@ -121,13 +121,13 @@ fn unmentioned_table(input: &SemanticInput<'_>, question: &ParsedQuestion) -> Op
     let has_related_column = read.columns.iter().any(stands_for);
     // The question may ask for columns of the table that the query reads.
     let top = shape.top();
-    let is_asked = |item: &super::query_shape::ResultColumn| item.is_column && item.words.iter().any(is_mentioned);
+    let is_requested = |item: &super::query_shape::ResultColumn| item.is_column && item.words.iter().any(is_mentioned);
     let is_used = |column: &crate::catalog::CatalogColumn| {
         shape.names.contains(&column.name.to_lowercase())
             && other.column(&column.name).is_none()
             && name_words(&column.name).iter().any(is_mentioned)
     };
-    let is_of_its_own = top.items.iter().any(is_asked) || read.columns.iter().any(is_used);
+    let is_of_its_own = top.items.iter().any(is_requested) || read.columns.iter().any(is_used);
     // Words that are not near the beginning may describe rows of another table: `prices for all events`.
     let lead = (0..question.words.len().min(4)).find(|at| LEAD_WORDS.contains(&question.word_at(*at)));
     let is_head =

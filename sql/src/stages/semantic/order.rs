@@ -29,8 +29,10 @@ fn reversed_limits(shape: &QueryShape, block: &SelectBlock, question: &ParsedQue
 fn reversed_limit_key(shape: &QueryShape, key: &SortKey, question: &ParsedQuestion) -> Option<SemanticFinding> {
     let extreme = Extreme::from_sort_key(key);
     let (cue, way, is_named) = extreme.matching_superlative(question)?;
-    let other =
-        question.requested_order.as_ref().is_some_and(|sorting| sorting.direction.is_some_and(|asked| asked != way));
+    let other = question
+        .requested_order
+        .as_ref()
+        .is_some_and(|sorting| sorting.direction.is_some_and(|direction| direction != way));
     if way == extreme.end || other {
         return None;
     }

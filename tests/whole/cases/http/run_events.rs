@@ -10,7 +10,7 @@ use crate::test_spec::TestSpec;
 pub(super) fn event_stream_resumes(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([waiting_step(env, "wait")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let step = wait_for_step(env, &mut daemon.process);
     // One reader follows the run from the start.
     let path = format!("/v1/runs/{id}/events");
@@ -54,15 +54,15 @@ fn parse_event_stream(body: &str) -> Vec<(u64, Value)> {
 pub(super) fn long_poll_returns_new_events(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([waiting_step(env, "wait")]));
     let mut daemon = env.start_ready_daemon();
-    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("Submitted"));
+    let id = submitted_run_id(&submit_run(env, &repo, &json!({})).assert_status(202).json_of_schema("SubmittedRun"));
     let step = wait_for_step(env, &mut daemon.process);
     let path = format!("/v1/runs/{id}");
     // The wait times out while the run continues.
-    let run = curl(env, &[&format!("{path}?wait=50ms")]).assert_status(200).json_of_schema("Watched");
+    let run = curl(env, &[&format!("{path}?wait=50ms")]).assert_status(200).json_of_schema("RunWithEvents");
     assert_eq!((&run["state"], run.get("events")), (&json!("running"), None));
     let known = run["seq"].as_u64().expect("a number");
     // Earlier events are returned at once, without duplicates.
-    let run = curl(env, &[&format!("{path}?wait=55s&after=1")]).assert_status(200).json_of_schema("Watched");
+    let run = curl(env, &[&format!("{path}?wait=55s&after=1")]).assert_status(200).json_of_schema("RunWithEvents");
     let numbers: Vec<u64> = event_numbers(&run);
     assert_eq!(numbers, (2..=known).collect::<Vec<_>>());
     let waiting: Vec<RunningProcess> =
@@ -72,7 +72,7 @@ pub(super) fn long_poll_returns_new_events(env: &TestEnvironment) {
     for waiting in waiting {
         let output = waiting.wait().exits(0).stdout;
         let run: Value = serde_json::from_str(output.split_once("\r\n\r\n").expect("a head").1).expect("JSON");
-        assert_matches_schema("Watched", &run);
+        assert_matches_schema("RunWithEvents", &run);
         assert_eq!(event_numbers(&run)[0], known + 1, "{run:#}");
     }
     for end in end_waiters {

@@ -56,7 +56,7 @@ pub(super) fn whole_tree_reuse() -> RunReuse {
         stored: 1,
         refused: 1,
         refusal: Some("it is not signed".into()),
-        problem: Some("it is away".into()),
+        problem: Some("it is unavailable".into()),
     };
     RunReuse {
         mode: ReuseMode::WholeTree,

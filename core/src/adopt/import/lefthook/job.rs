@@ -122,7 +122,7 @@ impl<'t> JobScope<'t> {
     /// Checks the conditions (`only`, `skip`) under which the jobs run.
     ///
     /// # Errors
-    /// They depend on something other than the tree.
+    /// The conditions depend on something other than the tree.
     fn check_conditions(&mut self, map: &ConfigMap<'t, '_>) -> Result<(), JobError> {
         match map.get("only").map(|only| (only, map.flag("only"))) {
             None | Some((_, Ok(Some(true)))) => {}
@@ -202,8 +202,8 @@ pub(super) fn import_list(jobs: &[Node<'_>], scope: &JobScope<'_>, chain: usize,
             Ok(None) => {
                 let name = ["name", "run", "script"].iter().find_map(|key| map.text(key).ok().flatten());
                 let name = name.unwrap_or("(unnamed)");
-                let fate = convert_job(name, &map, None, scope);
-                items.push(new_conversion(name, job, scope, chain, fate));
+                let conversion = convert_job(name, &map, None, scope);
+                items.push(new_conversion(name, job, scope, chain, conversion));
             }
             Err(problem) => items.push(new_conversion("(group)", job, scope, chain, Err(problem.into()))),
         }
@@ -270,8 +270,8 @@ pub(super) fn import_named(
     let script = key == "scripts";
     for (_, name, node) in jobs {
         let map = ConfigMap::from_node(node).ok_or_else(|| JobError::NamedJobNotMap { name: name.to_owned() });
-        let fate = map.and_then(|map| convert_job(name, &map, script.then_some(name), scope));
-        items.push(new_conversion(name, node, scope, chain, fate));
+        let conversion = map.and_then(|map| convert_job(name, &map, script.then_some(name), scope));
+        items.push(new_conversion(name, node, scope, chain, conversion));
     }
     Ok(())
 }

@@ -22,17 +22,17 @@ fn attestation_reveals_consistent_forgery() {
 
 #[test]
 fn accepts_unattested_run_only_if_caller_allows_it() {
-    let mut world = GateScenario::new();
-    let unknown = |world: &GateScenario| {
-        let mut laid = world.write_documents();
+    let mut scenario = GateScenario::new();
+    let unknown = |scenario: &GateScenario| {
+        let mut laid = scenario.write_documents();
         laid.attestation = None;
         laid.evaluate()
     };
-    let refused = unknown(&world);
+    let refused = unknown(&scenario);
     assert_eq!((refused.findings[0].name, refused.exit_code), (GateCode::Unattested, 1));
-    world.requirements.unattested = UnattestedPolicy::Accept;
-    let accepted = unknown(&world);
+    scenario.requirements.unattested = UnattestedPolicy::Accept;
+    let accepted = unknown(&scenario);
     assert!(accepted.pass && accepted.findings[0].accepted && !accepted.run.expect("one").attested);
-    world.requirements.max_tier = Tier::ONE;
-    assert_eq!(unknown(&world).exit_code, 1, "nothing else is accepted with it");
+    scenario.requirements.max_tier = Tier::ONE;
+    assert_eq!(unknown(&scenario).exit_code, 1, "nothing else is accepted with it");
 }

@@ -17,9 +17,9 @@ proptest! {
 
     #[test]
     fn rejects_flipped_bit_in_evidence(which in 0usize..3, bit in any::<usize>(), attested in any::<bool>()) {
-        let mut world = GateScenario::new();
-        world.requirements.unattested = UnattestedPolicy::Accept;
-        let mut laid = world.write_documents();
+        let mut scenario = GateScenario::new();
+        scenario.requirements.unattested = UnattestedPolicy::Accept;
+        let mut laid = scenario.write_documents();
         if !attested {
             laid.attestation = None;
         }
@@ -31,8 +31,8 @@ proptest! {
 
     #[test]
     fn rejects_flipped_bit_in_status_or_attestation(bit in any::<usize>(), status in any::<bool>()) {
-        let world = GateScenario::new();
-        let mut laid = world.write_documents();
+        let scenario = GateScenario::new();
+        let mut laid = scenario.write_documents();
         if status { flip_bit(&mut laid.status, bit) } else { flip_bit(laid.attestation.as_mut().expect("one"), bit) }
         let answer = laid.evaluate();
         prop_assert!(!answer.pass, "{:?}", answer);
@@ -40,19 +40,19 @@ proptest! {
 
     #[test]
     fn rejects_flipped_bit_in_current_tree_or_spec(bit in 0usize..256, tree in any::<bool>()) {
-        let mut world = GateScenario::new();
+        let mut scenario = GateScenario::new();
         let turned = |sha256: &Sha256Hex| {
             let mut raw = sha256.to_raw();
             flip_bit(&mut raw, bit);
             Sha256Hex::from_raw(raw)
         };
         if tree {
-            world.snapshot = SnapshotId::from_root(&turned(&Sha256Hex::digest(b"t")));
+            scenario.snapshot = SnapshotId::from_root(&turned(&Sha256Hex::digest(b"t")));
         } else {
-            world.plan.spec_sha256 = turned(&world.plan.spec_sha256);
+            scenario.plan.spec_sha256 = turned(&scenario.plan.spec_sha256);
         }
         let honest = GateScenario::new();
-        let laid = WrittenDocuments { scenario: &world, ..honest.write_documents() };
+        let laid = WrittenDocuments { scenario: &scenario, ..honest.write_documents() };
         prop_assert!(!laid.evaluate().pass);
     }
 }

@@ -20,8 +20,8 @@ fn rejects_caches_of_wider_scope_than_accepted() {
     };
     let (none, branch, default) = (CacheTrust::None, CacheTrust::Branch, CacheTrust::Default);
     let codes = |trust, most| {
-        let world = GateScenario::new().with(|w| w.skills[1].measured.caches = vec![cache(none), cache(trust)]);
-        world.with(|w| w.requirements.max_cache_trust = most).finding_codes()
+        let scenario = GateScenario::new().with(|w| w.skills[1].measured.caches = vec![cache(none), cache(trust)]);
+        scenario.with(|w| w.requirements.max_cache_trust = most).finding_codes()
     };
     for (trust, most) in [(none, none), (none, branch), (branch, branch), (branch, default), (default, default)] {
         assert!(codes(trust, most).is_empty(), "{trust} {most}");
@@ -43,8 +43,8 @@ fn rejects_caches_of_the_execution_of_a_cached_step() {
         origin: None,
     };
     let codes = |trust, most| {
-        let world = GateScenario::new().with(|w| w.skills[1].steps[0].reused = Some(source(trust)));
-        world.with(|w| w.requirements.max_cache_trust = most).finding_codes()
+        let scenario = GateScenario::new().with(|w| w.skills[1].steps[0].reused = Some(source(trust)));
+        scenario.with(|w| w.requirements.max_cache_trust = most).finding_codes()
     };
     assert!(codes(CacheTrust::Branch, CacheTrust::Branch).is_empty());
     assert_eq!(codes(CacheTrust::Default, CacheTrust::Branch), [GateCode::CacheTooWide]);

@@ -8,9 +8,9 @@ use crate::text::digest::Sha256Hex;
 #[test]
 fn counts_cached_steps_of_the_run() {
     let at = "2026-01-02T03:04:00.000Z";
-    let world = GateScenario::new().with(|w| w.skills[0].steps[0].reused = Some(executed_at(at)));
-    let steps: usize = world.skills.iter().map(|skill| skill.steps.len()).sum();
-    let answer = world.write_documents().evaluate();
+    let scenario = GateScenario::new().with(|w| w.skills[0].steps[0].reused = Some(executed_at(at)));
+    let steps: usize = scenario.skills.iter().map(|skill| skill.steps.len()).sum();
+    let answer = scenario.write_documents().evaluate();
     assert!(answer.pass, "{answer:#?}");
     let run = answer.run.expect("a run");
     assert_eq!((run.steps, run.cached_steps), (steps as u64, 1));
@@ -76,11 +76,11 @@ fn a_requested_age_applies_to_the_passes_of_files() {
 fn answer_names_the_machines_that_executed_steps() {
     let origin = ResultOrigin { key_id: Sha256Hex::digest(b"key"), host: "builder".to_owned() };
     let source = ReuseSource { origin: Some(origin.clone()), ..executed_at("2026-01-02T03:04:05.000Z") };
-    let world = GateScenario::new().with(|w| {
+    let scenario = GateScenario::new().with(|w| {
         w.skills[0].steps[0].reused = Some(source.clone());
         w.skills[1].steps[0].reused = Some(source);
     });
-    assert_eq!(world.write_documents().evaluate().run.expect("a run").origins, [origin]);
-    let strict = world.with(|w| w.requirements.machines = MachineRequirement::ThisMachine);
+    assert_eq!(scenario.write_documents().evaluate().run.expect("a run").origins, [origin]);
+    let strict = scenario.with(|w| w.requirements.machines = MachineRequirement::ThisMachine);
     assert_eq!(strict.finding_codes(), [GateCode::OtherMachine]);
 }

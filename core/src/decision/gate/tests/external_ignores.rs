@@ -9,11 +9,11 @@ fn rejects_run_with_other_external_ignore_rules() {
     let now = |names: &[&str]| Some(names.iter().map(|name| ((*name).to_owned(), rules(name))).collect());
     let then = |names: &[&str]| Some(names.iter().map(|name| ((*name).to_owned(), rules(name).rules_sha256)).collect());
     let answered = |recorded, ignores| {
-        let world = GateScenario::new().with(|world| {
-            world.run.external_ignores = recorded;
-            world.ignores = ignores;
+        let scenario = GateScenario::new().with(|scenario| {
+            scenario.run.external_ignores = recorded;
+            scenario.ignores = ignores;
         });
-        let found = world.write_documents().evaluate().findings;
+        let found = scenario.write_documents().evaluate().findings;
         found.into_iter().map(|finding| (finding.name, finding.paths)).collect::<Vec<_>>()
     };
     let some = |code, path: &str| vec![(code, vec![path.to_owned()])];

@@ -36,16 +36,16 @@ fn operator(rest: &str) -> OperatorConfig {
 
 #[test]
 fn only_trusted_workers_count() {
-    let remote = GateScenario::new().with(|world| world.skills[0].steps[0].executor = Some(on_worker()));
+    let remote = GateScenario::new().with(|scenario| scenario.skills[0].steps[0].executor = Some(on_worker()));
     assert_eq!(remote.finding_codes(), [GateCode::OtherMachine], "there is no config");
-    let untrusted = remote.with(|world| world.operator = operator(""));
+    let untrusted = remote.with(|scenario| scenario.operator = operator(""));
     assert_eq!(untrusted.finding_codes(), [GateCode::OtherMachine]);
-    let trusted = untrusted.with(|world| world.operator = operator("trust_workers = true"));
+    let trusted = untrusted.with(|scenario| scenario.operator = operator("trust_workers = true"));
     assert!(trusted.finding_codes().is_empty());
     let other = "[remote_executor]\nendpoint = 'grpcs://other:1'\ntrust_workers = true";
-    let other = trusted.with(|world| world.operator = OperatorConfig::parse(other).expect("a config"));
+    let other = trusted.with(|scenario| scenario.operator = OperatorConfig::parse(other).expect("a config"));
     assert_eq!(other.finding_codes(), [GateCode::OtherMachine], "the trust is in one cluster");
-    let instance = other.with(|world| world.operator = operator("trust_workers = true\ninstance = 'other'"));
+    let instance = other.with(|scenario| scenario.operator = operator("trust_workers = true\ninstance = 'other'"));
     assert_eq!(instance.finding_codes(), [GateCode::OtherMachine], "the trust is in one instance");
     let of_instance = |name: &str| match on_worker() {
         StepExecutor::Remote(remote) => {
@@ -53,37 +53,38 @@ fn only_trusted_workers_count() {
         }
         other => other,
     };
-    let same = instance.with(|world| world.skills[0].steps[0].executor = Some(of_instance("other")));
+    let same = instance.with(|scenario| scenario.skills[0].steps[0].executor = Some(of_instance("other")));
     assert!(same.finding_codes().is_empty());
-    let third = same.with(|world| world.skills[0].steps[0].executor = Some(of_instance("third")));
+    let third = same.with(|scenario| scenario.skills[0].steps[0].executor = Some(of_instance("third")));
     let message = &third.write_documents().evaluate().findings[0].message;
     assert!(message.contains("`grpcs://cluster:1` (instance `third`)"), "{message}");
 }
 
 #[test]
 fn controls_that_may_be_missing_on_workers_are_their_own() {
-    let missing = |world: &mut GateScenario| {
-        let step = &mut world.skills[0].steps[0];
+    let missing = |scenario: &mut GateScenario| {
+        let step = &mut scenario.skills[0].steps[0];
         step.executor = Some(on_worker());
         step.enforcement.record_not_enforced(Control::PrivateProc, "it is masked");
     };
-    let world = GateScenario::new().with(missing).with(|world| world.operator = operator("trust_workers = true"));
-    assert!(world.finding_codes().contains(&GateCode::ControlMissing), "{:?}", world.finding_codes());
+    let scenario =
+        GateScenario::new().with(missing).with(|scenario| scenario.operator = operator("trust_workers = true"));
+    assert!(scenario.finding_codes().contains(&GateCode::ControlMissing), "{:?}", scenario.finding_codes());
     let permitted = "trust_workers = true\nmay_miss = ['private_proc']";
-    let world = world.with(|world| world.operator = operator(permitted));
-    assert!(!world.finding_codes().contains(&GateCode::ControlMissing), "{:?}", world.finding_codes());
+    let scenario = scenario.with(|scenario| scenario.operator = operator(permitted));
+    assert!(!scenario.finding_codes().contains(&GateCode::ControlMissing), "{:?}", scenario.finding_codes());
 }
 
 #[test]
 fn only_the_machine_of_the_run_counts_on_request() {
-    let remote = GateScenario::new().with(|world| {
-        world.skills[0].steps[0].executor = Some(on_worker());
-        world.operator = operator("trust_workers = true");
+    let remote = GateScenario::new().with(|scenario| {
+        scenario.skills[0].steps[0].executor = Some(on_worker());
+        scenario.operator = operator("trust_workers = true");
     });
     let answer = remote.write_documents().evaluate();
     assert!(answer.pass, "{answer:#?}");
     assert_eq!(answer.run.expect("a run").clusters, ["grpcs://cluster:1"]);
-    let strict = |world: GateScenario| world.with(|w| w.requirements.machines = MachineRequirement::ThisMachine);
+    let strict = |scenario: GateScenario| scenario.with(|w| w.requirements.machines = MachineRequirement::ThisMachine);
     let refused = strict(remote);
     assert_eq!(refused.finding_codes(), [GateCode::OtherMachine]);
     let message = &refused.write_documents().evaluate().findings[0].message;
@@ -93,8 +94,8 @@ fn only_the_machine_of_the_run_counts_on_request() {
 
 #[test]
 fn cached_result_of_a_worker_counts_as_its_execution() {
-    let cached = GateScenario::new().with(|world| {
-        let step = &mut world.skills[0].steps[0];
+    let cached = GateScenario::new().with(|scenario| {
+        let step = &mut scenario.skills[0].steps[0];
         step.executor = Some(on_worker());
         step.reused = Some(ReuseSource {
             run_id: "r0".parse().expect("an id"),
@@ -107,21 +108,21 @@ fn cached_result_of_a_worker_counts_as_its_execution() {
         });
     });
     assert_eq!(cached.finding_codes(), [GateCode::OtherMachine], "there is no config");
-    let trusted = cached.with(|world| world.operator = operator("trust_workers = true"));
+    let trusted = cached.with(|scenario| scenario.operator = operator("trust_workers = true"));
     let answer = trusted.write_documents().evaluate();
     assert!(answer.pass, "{answer:#?}");
     let run = answer.run.expect("a run");
     assert_eq!((run.cached_steps, run.clusters), (1, vec!["grpcs://cluster:1".to_owned()]));
-    let strict = trusted.with(|world| world.requirements.machines = MachineRequirement::ThisMachine);
+    let strict = trusted.with(|scenario| scenario.requirements.machines = MachineRequirement::ThisMachine);
     assert_eq!(strict.finding_codes(), [GateCode::OtherMachine]);
 }
 
 #[test]
 fn step_that_fell_back_to_this_machine_counts() {
     let fallback = StepExecutor::LocalFallback { endpoint: "grpcs://cluster:1".to_owned(), reason: "away".to_owned() };
-    let world = GateScenario::new().with(|world| {
-        world.skills[0].steps[0].executor = Some(fallback);
-        world.requirements.machines = MachineRequirement::ThisMachine;
+    let scenario = GateScenario::new().with(|scenario| {
+        scenario.skills[0].steps[0].executor = Some(fallback);
+        scenario.requirements.machines = MachineRequirement::ThisMachine;
     });
-    assert!(world.finding_codes().is_empty());
+    assert!(scenario.finding_codes().is_empty());
 }

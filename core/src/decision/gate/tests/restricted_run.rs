@@ -19,7 +19,7 @@ fn refuses_restricted_run() {
     ];
     for (scope, phrase) in scopes {
         let answer =
-            GateScenario::new().with(|world| world.run.scope = Some(scope.clone())).write_documents().evaluate();
+            GateScenario::new().with(|scenario| scenario.run.scope = Some(scope.clone())).write_documents().evaluate();
         assert!(!answer.pass, "{scope:?}");
         let named =
             answer.findings.iter().any(|found| found.name == GateCode::RunPartial && found.message.contains(phrase));
@@ -31,16 +31,16 @@ fn refuses_restricted_run() {
 fn scenario_of_files(covers_all: bool) -> GateScenario {
     let files = FileScope { origin: FileScopeOrigin::Named, count: 1, sha256: Sha256Hex::digest(b"a\0") };
     let scope = RunScope { files: Some(files), ..RunScope::default() };
-    GateScenario::new().with(|world| {
-        world.plan.skills[0].steps[0].files = Some(FileRules::default());
-        let plan_sha256 = Plan { scope: Some(scope.clone()), ..world.plan.clone() }.digest();
-        for skill in &mut world.skills {
+    GateScenario::new().with(|scenario| {
+        scenario.plan.skills[0].steps[0].files = Some(FileRules::default());
+        let plan_sha256 = Plan { scope: Some(scope.clone()), ..scenario.plan.clone() }.digest();
+        for skill in &mut scenario.skills {
             skill.scope = Some(scope.clone());
             skill.plan_sha256 = plan_sha256.clone();
         }
-        world.toolchain.scope = Some(scope.clone());
-        world.toolchain.plan_sha256 = plan_sha256.clone();
-        let step = &mut world.skills[0].steps[0];
+        scenario.toolchain.scope = Some(scope.clone());
+        scenario.toolchain.plan_sha256 = plan_sha256.clone();
+        let step = &mut scenario.skills[0].steps[0];
         step.planned.files = Some(FileRules::default());
         step.checked_files = Some(CheckedFiles {
             count: 3,

@@ -20,7 +20,7 @@ fn input(path: &str, shown: InputShown) -> UnverifiedInput {
     }
 }
 
-/// Returns the world of an unmodified run with this source and these recorded inputs.
+/// Returns the scenario of an unmodified run with this source and these recorded inputs.
 fn scenario(source: &TreeSource, inputs: Option<Vec<UnverifiedInput>>, required: InputRequirement) -> GateScenario {
     GateScenario::new().with(|w| {
         w.run.source = source.clone();

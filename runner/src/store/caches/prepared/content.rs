@@ -23,7 +23,7 @@ pub(crate) struct ContentDigest {
     /// The digest of everything in the directory that a program can observe, without owners and times: the paths, kinds,
     /// modes, contents, numbers of hard links and extended attributes of all entries.
     pub(crate) sha256: Sha256Hex,
-    /// The digest of the paths of all files with their times of modification.
+    /// The digest of the paths of all files with their modification times.
     pub(crate) modified_sha256: Sha256Hex,
     /// Number of files and symbolic links.
     pub(crate) files: u64,
@@ -68,7 +68,7 @@ pub(super) fn digest(root: BorrowedFd<'_>) -> Result<ContentDigest, SkillCacheEr
     digest_with(root, &mut |_, _| Ok(()))
 }
 
-/// Does the same as [`digest`], and calls `visit` with each entry, directories before their content.
+/// Like [`digest`], and calls `visit` with each entry, each directory before its content.
 pub(super) fn digest_with(
     root: BorrowedFd<'_>,
     visit: &mut dyn FnMut(&WalkedEntry<'_>, &EntryDigests) -> Result<(), SkillCacheError>,

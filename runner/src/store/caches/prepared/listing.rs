@@ -1,8 +1,8 @@
 //! Lists the entries of a stored path with the digests of its files, for the workers of a cluster. The list is stored next to
 //! the content, so that the files of an unchanged path are hashed once.
 //!
-//! The list belongs to the digest of the content, which is verified before each use of the path. A damaged list is made
-//! again.
+//! A list is valid for one digest of the content, which is verified before each use of the path. A damaged list is
+//! replaced.
 
 use std::os::fd::AsFd as _;
 
@@ -26,11 +26,11 @@ const MAX_LISTING_FILE: u64 = 256 << 20;
 /// The permission that makes a file executable for workers.
 const EXECUTABLE: u32 = 0o100;
 
-/// Maximum number of entries of a path that workers get.
+/// Maximum number of entries of a path for workers.
 const MAX_ENTRIES: usize = 200_000;
-/// Maximum size of a file that workers get, in bytes: it is read into memory when it is sent.
+/// Maximum size of a file for workers, in bytes. A file is read into memory when it is sent.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Maximum size of all files of a path that workers get, in bytes.
+/// Maximum size of all files of a path for workers, in bytes.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// The entries of a stored path, or the reason why workers cannot get it.
@@ -39,7 +39,7 @@ const MAX_BYTES: u64 = 4 << 30;
 pub(crate) enum PathListing {
     /// All entries, directories before their content.
     Entries(Vec<ListedEntry>),
-    /// The reason, as the rest of a sentence about the path.
+    /// The reason, as a phrase that follows the path.
     Refused(String),
 }
 
@@ -83,7 +83,7 @@ impl HeldPath {
     /// Returns the entries of the path. Hashes the files unless their digests are stored. Blocks the thread.
     ///
     /// # Errors
-    /// The content cannot be read, or is not the verified one.
+    /// The content cannot be read, or has changed since it was verified.
     pub(crate) fn listing(&self) -> Result<PathListing, ListingError> {
         let ContentDigest { sha256, files, bytes, .. } = &self.record.content;
         if let Some(reason) = bound_exceeded(*files, *bytes) {
@@ -113,12 +113,12 @@ impl HeldPath {
 
 fn bound_exceeded(files: u64, bytes: u64) -> Option<String> {
     if files > MAX_ENTRIES as u64 {
-        return Some(format!("has {files} files, and workers get at most {MAX_ENTRIES}"));
+        return Some(format!("has {files} files; the maximum for workers is {MAX_ENTRIES}"));
     }
-    (bytes > MAX_BYTES).then(|| format!("has {bytes} bytes, and workers get at most {MAX_BYTES}"))
+    (bytes > MAX_BYTES).then(|| format!("has {bytes} bytes; the maximum for workers is {MAX_BYTES}"))
 }
 
-/// A list that is being made.
+/// A list under construction.
 #[derive(Default)]
 struct Lister {
     entries: Vec<ListedEntry>,
@@ -127,13 +127,13 @@ struct Lister {
 
 impl Lister {
     fn add(&mut self, entry: &WalkedEntry<'_>, digests: &EntryDigests) -> Result<(), SkillCacheError> {
-        // Nothing is below the stored content, so that a deletion in it shows nothing.
+        // The stored content is not on top of another layer, so a whiteout in it has no meaning.
         if self.refused.is_some() || is_whiteout(&entry.stat) {
             return Ok(());
         }
         let shown = || proctor_core::model::drift::display_path(entry.path);
         if self.entries.len() >= MAX_ENTRIES {
-            self.refused = Some(format!("has more than {MAX_ENTRIES} entries, which is the maximum for workers"));
+            self.refused = Some(format!("has more than {MAX_ENTRIES} entries, the maximum for workers"));
             return Ok(());
         }
         match problem(entry, digests) {
@@ -148,7 +148,7 @@ impl Lister {
     }
 }
 
-/// Returns why workers cannot get an entry, as the rest of a sentence.
+/// Returns why workers cannot get an entry, as a phrase that follows its path.
 fn problem(entry: &WalkedEntry<'_>, digests: &EntryDigests) -> Option<String> {
     let kind = entry.kind();
     if std::str::from_utf8(entry.path).is_err() {
@@ -158,13 +158,13 @@ fn problem(entry: &WalkedEntry<'_>, digests: &EntryDigests) -> Option<String> {
         return Some("is neither a file, a directory nor a link".to_owned());
     }
     if kind.is_file() && entry.stat.st_nlink > 1 {
-        return Some("is a hard link to another file of it".to_owned());
+        return Some("has more than one hard link".to_owned());
     }
     if digests.attributes != <[u8; DIGEST_BYTES]>::from(Sha256::digest([])) {
         return Some("has extended attributes".to_owned());
     }
     let is_large = kind.is_file() && digests.bytes > MAX_FILE_BYTES;
-    is_large.then(|| format!("has {} bytes, and workers get files of at most {MAX_FILE_BYTES}", digests.bytes))
+    is_large.then(|| format!("has {} bytes; the maximum for workers is {MAX_FILE_BYTES}", digests.bytes))
 }
 
 fn listed(entry: &WalkedEntry<'_>, digests: &EntryDigests) -> Result<ListedEntry, SkillCacheError> {
@@ -183,7 +183,7 @@ fn listed(entry: &WalkedEntry<'_>, digests: &EntryDigests) -> Result<ListedEntry
     Ok(ListedEntry { path: String::from_utf8_lossy(entry.path).into_owned(), kind })
 }
 
-/// The list as it is stored.
+/// The stored form of the list.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredListing<L> {
@@ -312,13 +312,13 @@ mod tests {
         let name = refusal(|top| std::fs::write(top.join(OsStr::from_bytes(b"a\xff")), "").expect("written"));
         assert!(name.contains("not UTF-8"), "{name}");
         let link = refusal(|top| std::fs::hard_link(top.join("bin/tool"), top.join("bin/same")).expect("linked"));
-        assert_eq!(link, "contains `bin/same`, which is a hard link to another file of it");
+        assert_eq!(link, "contains `bin/same`, which has more than one hard link");
         let fifo = refusal(|top| {
             fs::mknodat(fs::CWD, top.join("fifo"), FileType::Fifo, fs::Mode::RUSR, 0).expect("made");
         });
         assert_eq!(fifo, "contains `fifo`, which is neither a file, a directory nor a link");
         let large = bound_exceeded(1, MAX_BYTES + 1).expect("exceeded");
-        assert_eq!(large, "has 4294967297 bytes, and workers get at most 4294967296");
+        assert_eq!(large, "has 4294967297 bytes; the maximum for workers is 4294967296");
         assert!(bound_exceeded(MAX_ENTRIES as u64 + 1, 0).is_some() && bound_exceeded(1, 1).is_none());
     }
 }
