@@ -394,7 +394,7 @@ impl PythonInterpreter {
             return true;
         }
         match &self.locked {
-            Some(locked) => locked.contains(tool) || facts.asked.contains(tool),
+            Some(locked) => locked.contains(tool) || facts.dependencies.contains(tool),
             None => !facts.tree.has_program(tool),
         }
     }
