@@ -324,7 +324,7 @@ impl StepReuse {
     /// Returns the trace of an execution.
     fn require_trace(&self, trace: ViewTrace) -> Result<AccessTrace, String> {
         trace.map_err(|reason| match reason {
-            NoTrace::Changed { .. } => self.note_young(reason.to_string()),
+            NoTrace::Changed { .. } | NoTrace::Failed { .. } => self.note_young(reason.to_string()),
             _ => reason.to_string(),
         })
     }

@@ -202,6 +202,9 @@ pub(crate) async fn execute_with_files(
         let fixed =
             shown_fixes(context, stack, skill, step, judged.layer.as_ref().filter(|_| !applied.is_empty())).await;
         let flaky = judged.outcome == Outcome::Passed && !earlier.is_empty();
+        if failed_view.is_some() || (flaky && state.is_some()) {
+            context.run_reads.note_unobserved();
+        }
         let mut evidence = StepEvidence {
             found_reports,
             checked_files: files.evidence(used_policy.as_ref()),
