@@ -69,6 +69,7 @@ pub(crate) fn step(planned: PlannedStep, termination: Termination) -> StepEviden
             found: StepDrift::default(),
             applied: Vec::new(),
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         flaky: false,
         earlier_attempts: Vec::new(),

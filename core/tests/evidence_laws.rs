@@ -86,6 +86,7 @@ fn step() -> StepEvidence {
             found: StepDrift { changes: vec![change], omitted: 0 },
             applied: vec![],
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         flaky: false,
         earlier_attempts: vec![AttemptEvidence {

@@ -255,6 +255,8 @@ pub struct StagedCommit {
     pub name: NamedCommit,
     /// Its objects.
     pub objects: StagedObjects,
+    /// The directory that contains HEAD and the index of the work tree.
+    pub git_dir: PathBuf,
 }
 
 impl From<&StagedCommit> for CommitRef {
@@ -336,6 +338,8 @@ pub struct Push {
     pub former: Vec<Option<String>>,
     /// The full ids that the remote has; they may be missing in this repository.
     pub known: Vec<String>,
+    /// The name of the remote. Its remote-tracking branches show which other commits it has.
+    pub remote: Option<String>,
     /// If true, all commits that no remote is known to have are verified, and not only the tips.
     pub each: bool,
     /// Maximum number of commits.

@@ -30,6 +30,7 @@ InconclusiveReason = Literal[
     "tier_above_limit",
     "layer_conflict",
     "apply_failed",
+    "changed_commit",
     "needed_path",
     "remote_execution",
     "internal",

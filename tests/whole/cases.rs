@@ -28,6 +28,7 @@ mod gate;
 mod generated_clients;
 mod harness;
 mod hidden_changes;
+mod hook_repositories;
 mod hooks;
 mod hostile_clients;
 mod hostile_mcp_clients;
@@ -144,6 +145,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         generated_clients::CASES,
         harness::CASES,
         hidden_changes::CASES,
+        hook_repositories::CASES,
         hooks::CASES,
         local_attacks::CASES,
         http::CASES,

@@ -39,6 +39,11 @@ codes! { InconclusiveReason;
         "The tree does not match the tree that the step produced.",
         "Make sure that the files are writable and are not edited during a run.",
         "$ git status";
+    ChangedCommit, 411, "run::changed_commit",
+        "A `read_only: off` step changed files of a commit.",
+        "Proctor does not change commits, so the steps after it saw other files than those of the commit.",
+        "Run the step on the worktree, and commit its changes; or let it only check the files.",
+        "$ proctor run\n$ git commit --all --amend --no-edit";
     NeededPath, 409, "run::needed_path",
         "A path that a skill needs, and that no commit contains, is not available.",
         "Without it, the result of the skill would say nothing about the tree, so the skill was not started.",

@@ -58,6 +58,8 @@ pub enum InconclusiveReason {
     LayerConflict,
     /// A change of a `read_only: off` step could not be applied to the worktree.
     ApplyFailed,
+    /// A `read_only: off` step changed files of a commit, and the run does not apply changes to commits.
+    ChangedCommit,
     /// A path that a skill needs, and that no commit contains, is not available.
     NeededPath,
     /// A step passed on a worker whose reports the operator does not trust.
@@ -91,6 +93,7 @@ impl InconclusiveReason {
             Self::TierAboveLimit => "tier_above_limit",
             Self::LayerConflict => "layer_conflict",
             Self::ApplyFailed => "apply_failed",
+            Self::ChangedCommit => "changed_commit",
             Self::NeededPath => "needed_path",
             Self::RemoteExecution => "remote_execution",
             Self::Internal => "internal",

@@ -219,6 +219,10 @@ pub struct DriftEvidence {
     /// The changes of a `fix` command that were applied to the worktree; absent for other steps.
     #[serde(default, skip_serializing_if = "StepDrift::is_empty")]
     pub fixed: StepDrift,
+    /// True if a passed `read_only: off` step changed or removed files of the recorded tree, so that later steps saw other
+    /// files; absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed_tree: bool,
 }
 
 /// An attempt that was retried.

@@ -79,6 +79,7 @@ pub(super) fn describe_doubt(doubt: InconclusiveReason) -> &'static str {
         InconclusiveReason::TierAboveLimit => "the tier of a skill is above the accepted maximum",
         InconclusiveReason::LayerConflict => "two skills that a third skill needs changed the same path",
         InconclusiveReason::ApplyFailed => "a step's changes could not be applied to the work tree",
+        InconclusiveReason::ChangedCommit => "a step changed files of the commit, so later steps saw other files",
         InconclusiveReason::NeededPath => "a path that a skill needs and that no commit contains is not available",
         InconclusiveReason::RemoteExecution => "a step passed on a worker whose reports the operator does not trust",
         InconclusiveReason::Internal => "an internal operation failed",

@@ -1,16 +1,19 @@
 //! Defines when two requests for a run are equal, so that they share one run.
 
+use std::sync::Arc;
+
 use proctor_core::api::{ChangeDelivery, RunView, SkillFilter};
 use proctor_core::decision::verdict::Verdict;
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::names::{ChangesetId, ProfileName};
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::model::tier::Tier;
+use proctor_core::spec::OperatorConfig;
 use proctor_core::text::digest::Sha256Hex;
 
 /// Identity of a request for a run. A run reads the worktree when it starts, so two waiting requests with the same
 /// key verify the same tree.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunKey {
     /// User that sends the request.
     pub uid: u32,
@@ -43,6 +46,8 @@ pub struct RunKey {
     pub env: Sha256Hex,
     /// SHA-256 of the toolchains that the run finds, and of the inputs that select them. It is stored in the record.
     pub toolchain_env: Sha256Hex,
+    /// Operator settings at the time of the request. A run keeps its settings until it ends.
+    pub operator: Arc<OperatorConfig>,
 }
 
 impl RunKey {
@@ -106,6 +111,7 @@ mod tests {
             no_cache: submission.no_cache,
             env: Sha256Hex::digest(b"all"),
             toolchain_env: toolchain_env.clone(),
+            operator: Arc::default(),
         }
     }
 

@@ -387,6 +387,7 @@ impl SubmissionCheck {
             no_cache: self.submission.no_cache,
             env: Sha256Hex::digest(&canonical::to_vec(&caller_variables(plan, &self.account))),
             toolchain_env: toolchain_env(&self.account, tools),
+            operator: Arc::new(self.engine.operator().clone()),
         }
     }
 

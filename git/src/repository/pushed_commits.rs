@@ -89,16 +89,16 @@ fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Resu
         let mut walk = repository.revwalk()?;
         walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
         tips.iter().try_for_each(|id| walk.push(*id))?;
-        hide_known_commits(repository, push, &mut walk)?;
+        hide_known_commits(repository, push, RemoteRefs::All, &mut walk)?;
         walk.take(push.limit + 1).collect()
     };
     walk()?.into_iter().map(from_oid).collect()
 }
 
-/// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that no
-/// remote is known to have. `former` are the ids that the refs of the commit have on the remote.
+/// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that the
+/// remote is not known to have. Another remote does not count: its commits can be new to this one. `former` are the ids that the refs of the commit have on the remote.
 ///
-/// Returns `None` if there is no such parent, if a remote has the commit already, if libgit2 cannot read the
+/// Returns `None` if there is no such parent, if the remote has the commit already, if libgit2 cannot read the
 /// repository, or if the push removes several commits from refs, or commits that this repository lacks.
 fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId, former: &[&str]) -> Option<RangeBase> {
     let HistoryBackend::Libgit2(opened) = &history.backend else { return None };
@@ -106,7 +106,7 @@ fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId, forme
     let mut walk = repository.revwalk().ok()?;
     walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE).ok()?;
     walk.push(to_oid(tip).ok()?).ok()?;
-    hide_known_commits(repository, push, &mut walk).ok()?;
+    hide_known_commits(repository, push, RemoteRefs::OfPush, &mut walk).ok()?;
     let oldest = walk.next()?.ok()?;
     let since = repository.find_commit(oldest).ok()?.parent_id(0).ok()?.to_string();
     let tip = to_oid(tip).ok()?;
@@ -125,7 +125,21 @@ fn range_base(history: &RepositoryHistory<'_>, push: &Push, tip: ObjectId, forme
     Some(RangeBase { since, replaced })
 }
 
-fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'_>) -> Result<(), git2::Error> {
+/// The remotes whose remote-tracking branches count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RemoteRefs {
+    /// Those of all remotes.
+    All,
+    /// Those of the remote of the push.
+    OfPush,
+}
+
+fn hide_known_commits(
+    repository: &Repository,
+    push: &Push,
+    counted: RemoteRefs,
+    walk: &mut Revwalk<'_>,
+) -> Result<(), git2::Error> {
     for id in &push.known {
         // Commits that the remote has may be missing here, since another user may have pushed them.
         let commit = Oid::from_str(id).and_then(|id| repository.find_object(id, None));
@@ -133,8 +147,13 @@ fn hide_known_commits(repository: &Repository, push: &Push, walk: &mut Revwalk<'
             walk.hide(commit.id())?;
         }
     }
+    let prefix = push.remote.as_ref().map(|remote| format!("refs/remotes/{remote}/"));
     for found in repository.references_glob(REMOTE_REFS)? {
-        if let Ok(commit) = found.and_then(|reference| reference.peel_to_commit()) {
+        let Ok(reference) = found else { continue };
+        let is_of_push = prefix.as_ref().is_some_and(|prefix| reference.name_bytes().starts_with(prefix.as_bytes()));
+        if (counted == RemoteRefs::All || is_of_push)
+            && let Ok(commit) = reference.peel_to_commit()
+        {
             walk.hide(commit.id())?;
         }
     }

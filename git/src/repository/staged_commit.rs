@@ -30,7 +30,7 @@ pub(crate) fn staged_commit(top: &OpenRepository, wanted: &StagedIndex) -> Resul
     let commit = write_commit(top, wanted)?;
     let name = NamedCommit { id: commit.to_string(), subject: MESSAGE.to_owned() };
     let objects = new_objects(top, commit).map_err(|error| libgit2_error(&top.worktree, &error))?;
-    Ok(StagedCommit { name, objects })
+    Ok(StagedCommit { name, objects, git_dir: top.git_dir.clone() })
 }
 
 /// Returns the objects of a new commit that the repository lacks.

@@ -199,6 +199,11 @@ impl Engine {
         &self.launcher
     }
 
+    /// Returns the operator's configuration.
+    pub fn operator(&self) -> &OperatorConfig {
+        &self.config.operator
+    }
+
     /// Returns this engine for one caller of many, with the caller's home and environment and the operator's
     /// current configuration. Processes, snapshots and state are shared.
     pub fn for_caller(&self, caller: EngineCaller) -> Self {
@@ -588,7 +593,8 @@ impl Engine {
 /// Changes are applied only to a worktree, and not if the request has `changes: patch`.
 fn change_mode(request: &RunRequest) -> ChangeMode {
     match (&request.source, request.changes) {
+        (_, ChangeHandling::AsPatch) => ChangeMode::AsPatch,
         (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
-        _ => ChangeMode::KeepInLayers,
+        (RunSource::Commit { .. } | RunSource::Staged(_), ChangeHandling::Apply) => ChangeMode::Discard,
     }
 }

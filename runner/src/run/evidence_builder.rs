@@ -87,6 +87,7 @@ pub(crate) fn not_run_evidence(redactor: &Redactor, step: &PlannedStep, terminat
             found: StepDrift::default(),
             applied: vec![],
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         flaky: false,
         earlier_attempts: vec![],

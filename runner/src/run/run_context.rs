@@ -139,8 +139,10 @@ impl StepTrace {
 pub(crate) enum ChangeMode {
     /// The changes are applied to the worktree.
     Apply,
-    /// The changes are kept in their layers, where later steps see them.
-    KeepInLayers,
+    /// The changes are kept in their layers, where later steps see them, and become a patch for the caller.
+    AsPatch,
+    /// The changes are kept in their layers, and then discarded. A run with changes of covered files is inconclusive.
+    Discard,
 }
 
 /// The directories that a policy of a skill's step mounts in the tree.

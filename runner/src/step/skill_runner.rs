@@ -8,11 +8,12 @@ use proctor_core::model::cache::CacheEvidence;
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::outcome::Outcome;
 use proctor_core::model::plan::{PlannedSkill, ReadOnly};
-use proctor_core::record::evidence::StepEvidence;
+use proctor_core::record::evidence::{StepEvidence, step_path};
+use proctor_snapshot::TreeView;
 
 use crate::error::one_line;
 use crate::run::evidence_builder::{self, SkillSnapshots, TimeRange, describe_outcome};
-use crate::run::run_context::RunContext;
+use crate::run::run_context::{ChangeMode, RunContext};
 use crate::step::layer_stack::{LayerStack, StackPart, StackedLayer};
 use crate::step::reused_files::push_layer;
 use crate::step::{reusable_step, step_runner};
@@ -152,6 +153,7 @@ impl SkillRun {
         self.inconclusive_reasons.extend(step.inconclusive_reasons);
         self.has_run |= step.is_known;
         if let Some(layer) = step.layer {
+            let before = may_change_tree(&evidence).then(|| stack.view().clone());
             match push_layer(context, stack, Arc::clone(&layer), step.stored_as.clone()).await {
                 Ok(higher) => *stack = higher,
                 Err(error) => {
@@ -161,6 +163,12 @@ impl SkillRun {
                         evidence.outcome = Outcome::Inconclusive;
                     }
                 }
+            }
+            evidence.drift.changed_tree = before.is_some_and(|before| has_changed_file(&before, stack.view()));
+            if evidence.drift.changed_tree && context.changes == ChangeMode::Discard {
+                let step = step_path(&skill.name, &evidence.planned.name);
+                self.inconclusive_reasons
+                    .push(InconclusiveReason::ChangedCommit.with_message(changed_commit_message(&step)));
             }
             if !step.applied.is_empty() {
                 self.applied.push((Arc::clone(&layer), step.applied));
@@ -174,4 +182,22 @@ impl SkillRun {
         }
         evidence
     }
+}
+
+/// Returns whether the changes of a step count, so that later steps see another tree than the recorded one.
+fn may_change_tree(evidence: &StepEvidence) -> bool {
+    evidence.planned.read_only == ReadOnly::Off && evidence.outcome == Outcome::Passed
+}
+
+/// Returns whether a file of the recorded tree has changed or is gone. New files do not count, since every step sees the
+/// files of the recorded tree all the same.
+fn has_changed_file(before: &TreeView, after: &TreeView) -> bool {
+    before.base().entries.paths().any(|path| before.path_state(&path) != after.path_state(&path))
+}
+
+fn changed_commit_message(step: &str) -> String {
+    format!(
+        "{step}: it changed files of the commit, so the steps after it saw other files; run `proctor run` on the worktree, \
+         and commit the changes"
+    )
 }

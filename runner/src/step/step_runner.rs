@@ -511,7 +511,7 @@ async fn apply_changes(
     let (ReadOnly::Off, Outcome::Passed, Some(layer)) = (step.read_only, judged.outcome, judged.layer.clone()) else {
         return vec![];
     };
-    if context.changes == ChangeMode::KeepInLayers {
+    if context.changes != ChangeMode::Apply {
         return vec![];
     }
     match apply_layer(context, stack, skill, layer).await {
@@ -550,6 +550,7 @@ fn step_evidence(
             found: judged.drift.clone(),
             applied: applied.iter().map(|path| display_path(path)).collect(),
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         flaky,
         earlier_attempts,

@@ -36,6 +36,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("gate::unattested_run_is_refused_unless_accepted", refuses_unattested_run).daemon_sample(),
     case("gate::gate_is_inconclusive_during_a_run", refuses_during_run).daemon_sample(),
     case("gate::tree_changed_by_its_run_is_refused", refuses_tree_changed_by_run),
+    case("gate::change_that_a_later_step_undid_is_refused", refuses_change_that_later_step_undid),
     case("gate::run_of_a_commit_verifies_an_equal_worktree", run_of_equal_commit_counts).needs(NEEDS_GIT),
     case("gate::state_directory_in_the_repository_is_refused", refuses_state_in_tree),
     case("gate::repository_with_a_split_index_is_supported", split_index_is_supported).needs(NEEDS_GIT),
@@ -458,6 +459,19 @@ fn refuses_tree_changed_by_run(env: &TestEnvironment) {
     repo.run().exits(0);
     repo.run().exits(0);
     assert_gate_passes(&repo, &[]);
+}
+
+fn refuses_change_that_later_step_undid(env: &TestEnvironment) {
+    let step = |name, script| TestStep::sh(name, script).with_field("read_only: off");
+    let [to, back] = [step("to", "sed -i 's/ 1/ 2/' src/lib.rs"), step("back", "sed -i 's/ 2/ 1/' src/lib.rs")];
+    let repo = env.repo(&TestSpec::from_steps([to, TestStep::sh("it", "grep -q ' 2' src/lib.rs"), back]));
+    repo.run().exits(0);
+    assert_gate_refuses(&repo, &[], 1, &["changed_by_run"]);
+    let patch = env.root().join("out.patch");
+    repo.run_with(&["--patch", patch.to_str().expect("UTF-8")]).exits(0);
+    assert_gate_refuses(&repo, &[], 1, &["changed_by_run"]);
+    repo.run_with(&["--rev", "HEAD"]).exits(5).prints(&["verify.it/to: it changed files of the commit"]);
+    assert_gate_refuses(&repo, &[], 5, &["run_inconclusive"]);
 }
 
 fn run_of_equal_commit_counts(env: &TestEnvironment) {

@@ -15,7 +15,7 @@ const NEEDS_GIT_AND_SANDBOX: &[Needs] = &[Needs::Sandbox, Needs::Program("git")]
 
 /// Declares a case in which git calls `proctor` without a state directory. For an unprivileged user, it is below the
 /// home of the case instead of in the system's directory.
-const fn hook_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
+pub(super) const fn hook_case(name: &'static str, run: fn(&TestEnvironment)) -> CaseDefinition {
     case("", run).needs(NEEDS_GIT_AND_SANDBOX).unprivileged(name)
 }
 
@@ -79,7 +79,12 @@ pub(super) fn start_git(repo: &Repo<'_>, env: &TestEnvironment, arguments: &[&st
     start_git_with(repo.path(), env, arguments, &[])
 }
 
-fn start_git_with(dir: &Path, env: &TestEnvironment, arguments: &[&str], vars: &[(&str, &str)]) -> RunningProcess {
+pub(super) fn start_git_with(
+    dir: &Path,
+    env: &TestEnvironment,
+    arguments: &[&str],
+    vars: &[(&str, &str)],
+) -> RunningProcess {
     let mut command = env.system_command_as_actor("git");
     command.current_dir(dir).args(arguments).env("HOME", env.home_dir()).env("LANG", "C.UTF-8");
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", env.home_dir().join(".gitconfig"));

@@ -34,6 +34,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("run_requests::concurrent_requests_with_one_key_get_one_run", concurrent_requests_with_one_key),
     case("run_requests::changed_environment_of_steps_starts_another_run", changed_environment_starts_another_run),
     case("run_requests::changed_toolchains_start_another_run", changed_toolchains_start_another_run),
+    case("run_requests::changed_operator_settings_start_another_run", changed_settings_start_another_run),
     case("run_requests::caller_sees_only_own_runs", caller_sees_only_own_runs),
     case("run_requests::another_users_repository_and_history_are_not_read", foreign_repository_is_not_read)
         .needs(&[Needs::Sandbox, Needs::Root]),
@@ -355,6 +356,25 @@ fn changed_toolchains_start_another_run(env: &TestEnvironment) {
         let other = next.submit(with(name, value));
         assert_eq!(other.how, SubmissionOutcome::Queued, "{name} differs");
         assert_eq!(next.wait_for_end(&other.run.id).verdict, Some(Verdict::Passed), "{name}");
+    }
+}
+
+fn changed_settings_start_another_run(env: &TestEnvironment) {
+    let repo = env.repo(&TestSpec::from_steps([waiting_step(env, "it")]));
+    let served = InProcessService::open(env);
+    let submission = || RunSubmission { rev: Some("HEAD".to_owned()), ..run_submission(&repo) };
+    let first = served.submit(submission()).run.id;
+    served.wait_for_step(&first, 0);
+    assert_eq!(served.submit(submission()).how, How::Joined);
+    let settings = OperatorConfig::clone(&served.service.operator());
+    served.service.reload(settings.clone());
+    assert_eq!(served.submit(submission()).how, How::Joined, "the settings are equal");
+    served.service.reload(OperatorConfig { max_tier: Tier::ONE, ..settings });
+    let second = served.submit(submission());
+    assert_eq!(second.how, How::Queued);
+    for run in [&first, &second.run.id] {
+        served.cancel_run(run);
+        served.wait_for_end(run);
     }
 }
 

@@ -110,6 +110,7 @@ fn drift() -> DriftEvidence {
         found: StepDrift { changes, omitted: 0 },
         applied: vec!["out".into()],
         fixed: StepDrift::default(),
+        changed_tree: false,
     }
 }
 
@@ -219,6 +220,7 @@ fn skipped() -> StepEvidence {
             found: StepDrift::default(),
             applied: Vec::new(),
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         earlier_attempts: Vec::new(),
         found_reports: Vec::new(),

@@ -52,14 +52,22 @@ struct StopHookInput {
     stop_hook_active: bool,
 }
 
+impl StopHookInput {
+    /// Parses the input. Anything but one JSON object counts as an empty one.
+    fn parse(bytes: &[u8]) -> Self {
+        // The fields of a struct can also be the elements of an array.
+        let is_object = bytes.trim_ascii_start().starts_with(b"{");
+        serde_json::from_slice(bytes).ok().filter(|_| is_object).unwrap_or_default()
+    }
+}
+
 /// Verifies the worktree.
 ///
 /// # Errors
 /// Nothing can be run, for a reason that the agent cannot fix.
 pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let input_bytes = tokio::task::spawn_blocking(read_input).await.unwrap_or_default();
-    let stop: StopHookInput = serde_json::from_slice(&input_bytes).unwrap_or_default();
-    if stop.stop_hook_active {
+    if StopHookInput::parse(&input_bytes).stop_hook_active {
         screen.err("proctor: nothing is verified: the hook has already made the agent continue once\n");
         return Ok(0);
     }
@@ -242,8 +250,9 @@ mod tests {
 
     #[test]
     fn accepts_any_agent_input() {
-        let stop = |text: &str| serde_json::from_str::<StopHookInput>(text).unwrap_or_default().stop_hook_active;
+        let stop = |text: &str| StopHookInput::parse(text.as_bytes()).stop_hook_active;
         assert!(stop(r#"{"session_id":"x","hook_event_name":"Stop","stop_hook_active":true}"#));
         assert!(!stop(r#"{"stop_hook_active":false}"#) && !stop("{}") && !stop("") && !stop("[1"));
+        assert!(!stop("[true]") && !stop(r#"{"stop_hook_active":false,"stop_hook_active":true}"#));
     }
 }

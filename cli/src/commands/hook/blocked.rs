@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_core::decision::verdict::{EXIT_INTERRUPTED, InconclusiveReason};
 use proctor_core::model::outcome_reason::{check_headline, missing_program};
-use proctor_core::record::evidence::TreeSource;
+use proctor_core::record::evidence::{TreeSource, step_path};
 use proctor_core::record::run_record::RunRecord;
 
 use crate::text::{count, escape_line};
@@ -43,6 +43,12 @@ impl BlockedReason {
             let message = format!("{failed} of {} failed", count(total, "step"));
             return Self { message, hint: lacks_submodules(record, repo).then(|| SUBMODULES_HINT.to_owned()) };
         }
+        if let Some(step) = step_that_changed_commit(record) {
+            return Self {
+                message: format!("{step} changed files of the commit"),
+                hint: Some("run `proctor run`, and commit the changes".to_owned()),
+            };
+        }
         if let Some(ignored) = worktree_only_directory(record, repo) {
             let directory = escape_line(&ignored);
             return Self {
@@ -73,6 +79,14 @@ impl BlockedReason {
 fn lacks_submodules(record: &RunRecord, repo: &Path) -> bool {
     let source = record.started.as_ref().map(|started| &started.source);
     matches!(source, Some(TreeSource::Rev { submodules: false, .. })) && repo.join(".gitmodules").is_file()
+}
+
+/// Returns the first step whose changes of the commit make the run inconclusive.
+fn step_that_changed_commit(record: &RunRecord) -> Option<String> {
+    let is_cause = |doubt: InconclusiveReason| doubt == InconclusiveReason::ChangedCommit;
+    record.doubts.iter().find(|detail| is_cause(detail.doubt))?;
+    let (skill, step) = record.steps().find(|(_, step)| step.drift.changed_tree)?;
+    Some(escape_line(&step_path(skill, &step.planned.name)))
 }
 
 /// Returns the top directory of a missing tool that the worktree has, such as `.venv`.

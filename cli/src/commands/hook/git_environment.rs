@@ -2,9 +2,11 @@
 //! step use another repository, and puts its own directory first in `PATH`, so that other tools would be found than
 //! in `proctor run`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::caller::Caller;
+use crate::error::CliError;
+use crate::installation::show;
 
 /// Prefix of git's variables.
 const PREFIX: &str = "GIT_";
@@ -20,6 +22,23 @@ pub(super) fn without_git_changes(caller: &Caller) -> Caller {
     }
     before.environment.env.retain(|name, _| !name.starts_with(PREFIX));
     before
+}
+
+/// Checks that `GIT_DIR`, which git sets in some cases, is `git_dir`, the directory of the repository that would be
+/// verified.
+///
+/// # Errors
+/// Git works in another repository.
+pub(super) fn check_same_repository(caller: &Caller, git_dir: &Path, repo: &Path) -> Result<(), CliError> {
+    let Some(named) = caller.var("GIT_DIR") else { return Ok(()) };
+    let named: PathBuf = caller.cwd.join(named);
+    if named.canonicalize().is_ok_and(|named| named == git_dir) {
+        return Ok(());
+    }
+    Err(CliError::Usage {
+        message: format!("git works in `{}`, which is not the git directory of `{}`", show(&named), show(repo)),
+        hint: "run git in the worktree itself, without `GIT_DIR` and `--git-dir`".to_owned(),
+    })
 }
 
 /// Removes git's own directory from the start of `PATH`. It occurs once for each nested git command.

@@ -40,7 +40,7 @@ impl HookScript<'_> {
     fn body(&self) -> String {
         let (name, words) = (self.hook.as_str(), option_words(self.hook, self.options));
         let (before, program) = (self.previous_hook_lines(), shell_quote(self.program));
-        let elsewhere = if self.shared { skip_without_spec() } else { String::new() };
+        let elsewhere = if self.shared { skip_without_spec(self.hook) } else { String::new() };
         format!(
             r#"{OPTIONS}{words}
 # `proctor hook uninstall {name}` removes this hook and restores the previous one.
@@ -88,10 +88,33 @@ end
     }
 }
 
-fn skip_without_spec() -> String {
+/// Returns the lines that skip a repository without a spec. The worktree alone does not decide: it can be a worktree of
+/// another branch, or lack files of the pushed or staged tree. A tree that git cannot read counts as one with a spec, so
+/// that `proctor` reports the problem.
+fn skip_without_spec(hook: HookName) -> String {
+    let condition = match hook {
+        HookName::PrePush => {
+            r#"in_commit() { found=$(git ls-tree --full-tree --name-only "$1" -- "$spec" 2>/dev/null) || return "$2"; [ -n "$found" ]; }
+in_push() {
+  while read -r line; do
+    old=${line##* } line=${line% *} line=${line% *} new=${line##* }
+    case $new in *[!0]*) in_commit "$new" 0 && return ;; esac
+    case $old in *[!0]*) in_commit "$old" 1 && return ;; esac
+  done <<end
+${lines%?}
+end
+  return 1
+}
+[ -e "$spec" ] || in_push"#
+        }
+        HookName::PreCommit => {
+            r#"staged=$(git ls-files -- "$spec") || staged=unknown
+[ -e "$spec" ] || [ -n "$staged" ] || git cat-file -e "HEAD:$spec" 2>/dev/null"#
+        }
+    };
+    let spec = spec::PATH;
     format!(
-        "[ -e {0} ] || {{ echo 'proctor: there is no {0} here, and nothing is verified' >&2; exit 0; }}\n",
-        spec::PATH
+        "spec={spec}\n{condition} || {{ echo 'proctor: there is no {spec} here, and nothing is verified' >&2; exit 0; }}\n"
     )
 }
 

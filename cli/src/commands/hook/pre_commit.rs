@@ -9,7 +9,7 @@ use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::StagedIndex;
 
 use super::blocked::BlockedReason;
-use super::git_environment;
+use super::git_environment::{self, check_same_repository};
 use super::pre_push::{reused_run_line, run_args};
 use crate::args::{HookRunArgs, RunFormat};
 use crate::caller::Caller;
@@ -42,6 +42,7 @@ pub(super) async fn verify_staged(args: &HookRunArgs, caller: &Caller, screen: &
     let mut runs = CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?;
     let index = StagedIndex { file: file.map(|file: PathBuf| file.canonicalize().unwrap_or(file)) };
     let commit = runs.staged_commit(index).await?;
+    check_same_repository(caller, &commit.git_dir, &root)?;
     if !args.options.all_files {
         runs.set_scope(ScopeRequest { changed_since: Some("HEAD".to_owned()), ..ScopeRequest::default() });
     }

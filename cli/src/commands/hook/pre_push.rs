@@ -2,7 +2,7 @@
 //! earlier run. The worktree is not used.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
@@ -11,7 +11,7 @@ use proctor_core::model::run_scope::ScopeRequest;
 use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, RangeBase, ResolvedPush};
 
 use super::blocked::BlockedReason;
-use super::git_environment;
+use super::git_environment::{self, check_same_repository};
 use super::pushed_refs::{self, RefUpdate};
 use crate::args::{HookRunArgs, RunArgs, RunFormat};
 use crate::caller::Caller;
@@ -19,7 +19,7 @@ use crate::commands::run::commit_range::{commit_heading, exit_code_label, short_
 use crate::commands::run::{CommandRuns, ReusedRun, TreeSelection, print_result};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
-use crate::installation::{self, show};
+use crate::installation;
 use crate::report_outputs::ReportOutputs;
 use crate::screen::Screen;
 use crate::style::{self, DIM, GOOD, STRONG, paint};
@@ -31,14 +31,19 @@ use crate::text::{count, escape_line};
 /// Git's input cannot be parsed, or the commits cannot be determined.
 pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mut Screen) -> Result<u8, CliError> {
     let updates = pushed_refs::parse_updates(&read_input()?).map_err(|bad| bad_line_error(&bad))?;
+    if updates.is_empty() {
+        // The installed hook does not call `proctor` then. Another caller may not have passed git's input.
+        screen.err(&style::warning("standard input names no pushed ref, so nothing is verified"));
+        return Ok(0);
+    }
     if updates.iter().all(|update| update.local.is_none()) {
-        // The push sends no objects: it only deletes refs, or has no refs at all.
+        // The push only deletes refs.
         return Ok(0);
     }
     let git_caller = git_environment::without_git_changes(caller);
     let repo = installation::repository(&args.repo, &git_caller)?;
     let pushed = pushed_commits(args, &updates, &repo, &git_caller)?;
-    check_same_repository(caller, &pushed, &repo)?;
+    check_same_repository(caller, &pushed.git_dir, &repo)?;
     report_skipped(&updates, &pushed, screen);
     let commits = pushed.commits;
     if commits.is_empty() {
@@ -95,23 +100,12 @@ fn pushed_commits(
     known.dedup();
     let sent = || updates.iter().filter_map(|update| Some((update.local.clone()?, update.remote.clone())));
     let (tips, former) = sent().unzip();
-    let push = Push { tips, former, known, each: args.options.each_commit, limit: MAX_RANGE };
+    // Git names the remote, or gives its URL if it has no name.
+    let remote = args.given.first().cloned();
+    let push = Push { tips, former, known, remote, each: args.options.each_commit, limit: MAX_RANGE };
     let operator = installation::operator(&args.backend.operator, caller)?;
     let config = engine::config(&args.backend.state, operator, caller)?;
     proctor_runner::pushed_commits(config, repo, &push).map_err(engine_error)
-}
-
-/// Checks that `GIT_DIR`, which git sets in some cases, belongs to the repository that would be verified.
-fn check_same_repository(caller: &Caller, pushed: &ResolvedPush, repo: &Path) -> Result<(), CliError> {
-    let Some(named) = caller.var("GIT_DIR") else { return Ok(()) };
-    let named: PathBuf = caller.cwd.join(named);
-    if named.canonicalize().is_ok_and(|named| named == pushed.git_dir) {
-        return Ok(());
-    }
-    Err(CliError::Usage {
-        message: format!("git works in `{}`, which is not the git directory of `{}`", show(&named), show(repo)),
-        hint: "push from the worktree itself, without `GIT_DIR` and `--git-dir`".to_owned(),
-    })
 }
 
 /// Reports pushed objects that have no tree to verify, such as tags of blobs; they are not verified.

@@ -261,6 +261,8 @@ impl EvidenceChecker<'_> {
                 EvidenceDocument::Toolchain(_) => {}
                 EvidenceDocument::Skill(skill) => {
                     changed |= other(&skill.repo_snapshot_before) || other(&skill.repo_snapshot_after);
+                    // A later step can undo the change.
+                    changed |= skill.steps.iter().any(|step| step.drift.changed_tree);
                 }
             }
         }

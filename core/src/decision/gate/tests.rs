@@ -3,6 +3,7 @@
 mod attestations;
 mod bit_flips;
 mod cache_trust;
+mod changed_tree;
 mod execution_age;
 mod external_ignores;
 mod other_machines;
@@ -83,6 +84,7 @@ fn passed_step(planned: &PlannedStep) -> StepEvidence {
             found: StepDrift::default(),
             applied: vec![],
             fixed: StepDrift::default(),
+            changed_tree: false,
         },
         flaky: false,
         earlier_attempts: vec![],

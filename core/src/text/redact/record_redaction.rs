@@ -47,7 +47,7 @@ impl Redactor {
             stdout: _,
             stderr: _,
             enforcement,
-            drift: DriftEvidence { method: _, found, applied, fixed },
+            drift: DriftEvidence { method: _, found, applied, fixed, changed_tree: _ },
             flaky: _,
             earlier_attempts,
             found_reports: _,

@@ -80,6 +80,6 @@ mod tests {
         let (reads, writes) = (plan(""), plan(", read_only: off"));
         assert_eq!(sandbox_reuse(&reads, ChangeMode::Apply), SandboxReuse::Allowed);
         assert_eq!(sandbox_reuse(&writes, ChangeMode::Apply), SandboxReuse::Never);
-        assert_eq!(sandbox_reuse(&writes, ChangeMode::KeepInLayers), SandboxReuse::Allowed);
+        assert_eq!(sandbox_reuse(&writes, ChangeMode::AsPatch), SandboxReuse::Allowed);
     }
 }

@@ -117,7 +117,7 @@ impl Engine {
             space: None,
         };
         let parts = ContextSettings {
-            changes: ChangeMode::KeepInLayers,
+            changes: ChangeMode::AsPatch,
             caches: request.caches,
             redactor: self.redactor(None),
             files: None,
