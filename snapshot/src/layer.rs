@@ -9,7 +9,7 @@ use proctor_git::error::GitError;
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath::{self, HashAttempt};
 use proctor_git::helper::IgnoreQuery;
-use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, openat, readlinkat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, flistxattr, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::layer::layer_scan::{FileContent, IgnoredContent, LayerEntry, LayerScan};
@@ -196,18 +196,13 @@ impl LayerScanner {
             }),
             FileType::RegularFile => self.read_file(dir, name, path, stat),
             FileType::Directory => {
-                let opened = UnlockedEntry::open(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
-                let opaque = is_opaque(opened.fd.as_fd(), path)?;
+                let opened = open_for_owner(dir, name, stat, OFlags::DIRECTORY).map_err(failed)?;
+                let opaque = is_opaque(opened.as_fd(), path)?;
                 let is_ignored = self.content != IgnoredContent::Hashed && self.ignored.contains(path);
                 let is_spared = position.is_spared || is_ignored;
                 if !is_spared || self.content == IgnoredContent::Listed {
-                    self.scan_directory(
-                        opened.fd.as_fd(),
-                        path,
-                        ScanPosition { depth: position.depth + 1, is_spared },
-                    )?;
+                    self.scan_directory(opened.as_fd(), path, ScanPosition { depth: position.depth + 1, is_spared })?;
                 }
-                opened.restore_mode().map_err(failed)?;
                 Ok(LayerEntry::Directory { opaque })
             }
             FileType::Symlink => {
@@ -227,15 +222,14 @@ impl LayerScanner {
         stat: &Stat,
     ) -> Result<LayerEntry, ScanError> {
         let failed = |source| io_error(path, source);
-        let opened = UnlockedEntry::open(dir, name, stat, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)?;
-        is_opaque(opened.fd.as_fd(), path)?;
+        let opened = open_for_owner(dir, name, stat, OFlags::NONBLOCK | OFlags::NOCTTY).map_err(failed)?;
+        is_opaque(opened.as_fd(), path)?;
         let limit = self.bounds.file_bytes.min(self.bounds.total_bytes - self.hashed_bytes);
-        let content = match read_beneath::hash_open(opened.fd.as_fd(), limit).map_err(failed)? {
+        let content = match read_beneath::hash_open(opened.as_fd(), limit).map_err(failed)? {
             HashAttempt::Stable { sha256, .. } => FileContent::Sha256(sha256),
             HashAttempt::TooLarge => FileContent::BeyondBound,
             HashAttempt::Changed => return Err(ScanError::NotSealed { path: display_path(path) }),
         };
-        opened.restore_mode().map_err(failed)?;
         let size = read_beneath::size_of(stat);
         if matches!(content, FileContent::Sha256(_)) {
             self.hashed_bytes += size;
@@ -244,41 +238,38 @@ impl LayerScanner {
     }
 }
 
-/// A file or directory that was opened for reading regardless of the mode that the step gave it.
+/// Opens a file or directory of a layer for reading, and grants its owner this permission if the step took it away.
 ///
-/// A mode without read permission would keep an unprivileged daemon from reading the file. The daemon owns the
-/// layer, so it changes the mode and restores it afterwards, since later steps see it.
-struct UnlockedEntry {
-    fd: OwnedFd,
-    restore: Option<Mode>,
-}
-
-impl UnlockedEntry {
-    fn open(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<Self> {
-        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let needed = if is_directory { Mode::RUSR | Mode::XUSR } else { Mode::RUSR };
-        let mode = Mode::from_raw_mode(stat.st_mode);
-        if mode.contains(needed) || rustix::process::geteuid().is_root() {
-            return Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: None });
-        }
-        // chmod through an O_PATH descriptor only works by its path in /proc.
+/// The permission stays: a later step must see the file too. A check that skips unreadable files would otherwise pass
+/// without having seen a file of the recorded tree.
+fn open_for_owner(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let needed = if is_directory { DIRECTORY_PERMISSIONS } else { Mode::RUSR };
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if !mode.contains(needed) {
         let held = openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode | needed)?;
-        Ok(Self { fd: openat(dir, name, flags, Mode::empty())?, restore: Some(mode) })
+        add_permissions(held.as_fd(), mode, needed)?;
     }
-
-    /// Restores the mode that the step set.
-    fn restore_mode(self) -> io::Result<()> {
-        match self.restore {
-            Some(mode) => Ok(rustix::fs::fchmod(&self.fd, mode)?),
-            None => Ok(()),
-        }
-    }
+    Ok(openat(dir, name, flags, Mode::empty())?)
 }
 
-/// Reopens a directory for reading; also works with an `O_PATH` descriptor.
+/// The permissions with which its owner can see the content of a directory.
+const DIRECTORY_PERMISSIONS: Mode = Mode::RUSR.union(Mode::XUSR);
+
+/// Adds permissions to the mode of an entry that an `O_PATH` descriptor names. chmod through such a descriptor only works
+/// by its path in /proc.
+fn add_permissions(held: BorrowedFd<'_>, mode: Mode, added: Mode) -> io::Result<()> {
+    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode | added)?)
+}
+
+/// Reopens the top directory of a layer for reading; also works with an `O_PATH` descriptor. Grants its owner the
+/// permission if the step took it away; each layer has a separate top directory, so no later step sees this mode.
 fn reopen_directory(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mode = Mode::from_raw_mode(fstat(dir)?.st_mode);
+    if !mode.contains(DIRECTORY_PERMISSIONS) {
+        add_permissions(dir, mode, DIRECTORY_PERMISSIONS)?;
+    }
     Ok(openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 

@@ -25,7 +25,8 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
     ),
     ("layer: rejects unknown marks", Requirement::Nothing, rejects_unknown_marks),
     ("layer: supports names of any bytes", Requirement::Nothing, supports_names_of_any_bytes),
-    ("layer: reads entries with mode 000", Requirement::Nothing, reads_entries_with_mode_000),
+    ("layer: grants owner access to entries", Requirement::Nothing, grants_owner_access_to_entries),
+    ("layer: reads layer with inaccessible top", Requirement::Nothing, reads_layer_with_inaccessible_top),
     ("layer: does not hash file beyond bound", Requirement::Nothing, does_not_hash_file_beyond_bound),
     ("layer: bounds number of entries", Requirement::Nothing, bounds_number_of_entries),
     ("layer: bounds depth", Requirement::Nothing, bounds_depth),
@@ -85,18 +86,26 @@ fn supports_names_of_any_bytes() {
     assert!(layer.scan().entries.contains_key(&b"\xff\n/\xfe"[..]));
 }
 
-fn reads_entries_with_mode_000() {
+/// A later step must see these entries too.
+fn grants_owner_access_to_entries() {
     let layer = FixtureLayer::new();
-    layer.write("d/f", "x").chmod("d/f", 0).chmod("d", 0);
+    layer.write("d/f", "x").write("d/kept", "x").chmod("d/f", 0).chmod("d/kept", 0o640).chmod("d", 0o020);
     let scan = layer.scan();
     assert!(matches!(scan.entries[&b"d/f"[..]], LayerEntry::File { executable: false, size: 1, .. }));
     let mode = |path: &str| {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::metadata(layer.at(path)).expect("stats").permissions().mode() & 0o777
     };
-    assert_eq!(mode("d"), 0);
-    layer.chmod("d", 0o755);
-    assert_eq!(mode("d/f"), 0);
+    assert_eq!(["d", "d/f", "d/kept"].map(mode), [0o520, 0o400, 0o640]);
+}
+
+fn reads_layer_with_inaccessible_top() {
+    let layer = FixtureLayer::new();
+    layer.write("f", "x");
+    let top = rustix::fs::open(layer.path(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).expect("opens");
+    layer.chmod(".", 0);
+    let scan = scan_layer(top.as_fd(), ScanBounds::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(scan.entries.len(), 1);
 }
 
 fn does_not_hash_file_beyond_bound() {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::fs::{Dir, FileType, OFlags};
 
-use super::{ScanError, SparingRules, UnlockedEntry, io_error, reopen_directory};
+use super::{ScanError, SparingRules, io_error, open_for_owner, reopen_directory};
 use proctor_git::files::paths;
 use proctor_git::files::read_beneath;
 
@@ -64,9 +64,8 @@ fn find_new_directories(
         }
         let failed = |source| io_error(&path, source);
         let stat = read_beneath::stat_at(dir, &name).map_err(failed)?;
-        let opened = UnlockedEntry::open(dir, &name, &stat, OFlags::DIRECTORY).map_err(failed)?;
-        find_new_directories(opened.fd.as_fd(), &path, spare, found)?;
-        opened.restore_mode().map_err(failed)?;
+        let opened = open_for_owner(dir, &name, &stat, OFlags::DIRECTORY).map_err(failed)?;
+        find_new_directories(opened.as_fd(), &path, spare, found)?;
     }
     Ok(())
 }

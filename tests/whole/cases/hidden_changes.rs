@@ -2,7 +2,7 @@
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::needs::{CaseDefinition, NEEDS_GIT, NEEDS_PYTHON, case};
-use crate::test_spec::{TestSpec, TestStep};
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     case("hidden_changes::tracked_file_in_an_ignored_directory", tracked_file_in_ignored_directory),
@@ -15,6 +15,9 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("", file_in_unreadable_directory).unprivileged("hidden_changes::file_in_an_unreadable_directory_as_a_user"),
     case("hidden_changes::unreadable_file", unreadable_file),
     case("", unreadable_file).unprivileged("hidden_changes::unreadable_file_as_a_user"),
+    case("hidden_changes::later_skill_sees_files_that_a_step_made_unreadable", unreadable_files_reappear),
+    case("", unreadable_files_reappear)
+        .unprivileged("hidden_changes::later_skill_sees_files_that_a_step_made_unreadable_as_a_user"),
     case("hidden_changes::new_fifo", fifo_is_drift),
     case("hidden_changes::edit_through_a_hard_link", edit_through_hard_link),
     case("hidden_changes::renamed_directory", renamed_directory),
@@ -88,6 +91,20 @@ fn file_in_unreadable_directory(env: &TestEnvironment) {
 fn unreadable_file(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("echo x >> src/lib.rs; chmod 000 src/lib.rs"));
     assert_drift(&repo, "src/lib.rs", "modified");
+}
+
+/// A check that skips unreadable files must not pass without having seen them.
+fn unreadable_files_reappear(env: &TestEnvironment) {
+    let hide = TestStep::sh("hide", "chmod 000 src README.md; chmod 000 .");
+    let look = TestStep::sh("look", "ls src && cat README.md >/dev/null");
+    let skills = [TestSkill::new("verify.first", [hide]), TestSkill::new("verify.second", [look])];
+    for mode in ["off", "tracked", "strict"] {
+        let spec = TestSpec::new(skills.clone()).with_default(&format!("read_only: {mode}"));
+        let repo = env.repo_at(mode, &spec);
+        repo.run().exits(0);
+        let steps = &repo.evidence("verify.second")["steps"];
+        assert_eq!(steps[0]["stdout_preview"], "lib.rs\n", "{mode}: {steps:#}");
+    }
 }
 
 fn fifo_is_drift(env: &TestEnvironment) {
