@@ -13,6 +13,7 @@ use proctor_core::record::unverified_inputs::{InputKind, InputShown, PreparedInp
 use proctor_core::reuse::{MountedContent, MountedDirectory, NeededPathOrigin};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::{CACHE_UPPER, CacheForm, CacheMount, CacheSource, RunSpace};
+use rustix::fs::RawMode;
 
 use crate::step::skill_caches::RunCaches;
 use crate::store::caches::prepared::{self, ContentDigest, HeldPath, PathOrigin};
@@ -67,8 +68,8 @@ pub(crate) struct PathForWorker {
 /// The state of a mount before the first step.
 #[derive(Debug, Clone)]
 enum Baseline {
-    /// The directory for writes is empty.
-    NoWrites,
+    /// The directory for writes is empty, and has this mode.
+    NoWrites { mode: RawMode },
     /// The mount is a copy, whose names and stat data have this digest.
     Copy(Sha256Hex),
 }
@@ -88,10 +89,15 @@ const NO_OVERLAYS: &str = "this machine has no overlays";
 impl NeededMount {
     /// Returns whether a step has changed the path.
     fn is_changed(&self) -> Result<bool, SkillCacheError> {
-        let upper = Directory::open(&self.mount.source.upper())?;
+        let upper = self.mount.source.upper();
         Ok(match &self.baseline {
-            Baseline::NoWrites => !self.sealed.is_empty() || !upper.entries(1)?.is_empty(),
-            Baseline::Copy(seal) => prepared::source_state(upper.as_fd(), None)? != *seal,
+            Baseline::NoWrites { mode } => {
+                // A mode that denies access hides the whole path, and makes the directory unreadable for this process too.
+                !self.sealed.is_empty()
+                    || directory_mode(&upper)? != *mode
+                    || !Directory::open(&upper)?.entries(1)?.is_empty()
+            }
+            Baseline::Copy(seal) => prepared::source_state(Directory::open(&upper)?.as_fd(), None)? != *seal,
         })
     }
 }
@@ -340,7 +346,10 @@ fn has_program(path: &RelPath, cmd: &Argv) -> bool {
 fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<NeededMount, SkillCacheError> {
     let (_, room) = caches.create_room()?;
     let (source, baseline) = match &caches.form {
-        CacheForm::Layers => (CacheSource::Layers { room, lowers: vec![held.content.clone()] }, Baseline::NoWrites),
+        CacheForm::Layers => {
+            let mode = directory_mode(&room.join(CACHE_UPPER))?;
+            (CacheSource::Layers { room, lowers: vec![held.content.clone()] }, Baseline::NoWrites { mode })
+        }
         CacheForm::Copy { .. } | CacheForm::Empty { .. } => {
             CacheStore::copy_directory(open_directory(&held.content)?, &room, caches.copies_owner())?;
             let copy = room.join(CACHE_UPPER);
@@ -354,11 +363,17 @@ fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<NeededMo
 /// Opens a directory of the state directory for reading.
 fn open_directory(path: &Path) -> Result<std::os::fd::OwnedFd, SkillCacheError> {
     let opened = Directory::open(path)?.as_fd().try_clone_to_owned();
-    opened.map_err(|source| SkillCacheError::Entry {
-        action: "open",
-        path: display_path(path.as_os_str().as_encoded_bytes()),
-        source,
-    })
+    opened.map_err(|source| directory_error("open", path, source))
+}
+
+/// Returns the mode of a directory of the state directory.
+fn directory_mode(path: &Path) -> Result<RawMode, SkillCacheError> {
+    let stat = rustix::fs::lstat(path).map_err(|errno| directory_error("examine", path, errno.into()))?;
+    Ok(stat.st_mode)
+}
+
+fn directory_error(action: &'static str, path: &Path, source: std::io::Error) -> SkillCacheError {
+    SkillCacheError::Entry { action, path: display_path(path.as_os_str().as_encoded_bytes()), source }
 }
 
 fn record_input(path: &RelPath, held: &HeldPath) -> UnverifiedInput {

@@ -59,8 +59,8 @@ pub(crate) async fn run(context: &Arc<RunContext>, mut stack: LayerStack, skill:
         };
         context.emit(RunEvent::StepFinished { skill: skill.name.clone(), step: evidence.clone() }).await;
         run.steps.push(evidence);
+        run.require_unchanged_paths(context, skill).await;
     }
-    run.require_unchanged_paths(context, skill).await;
     run.snapshots.after = stack.view().id();
     run.span.finished_at = context.clock.now_text();
     run
@@ -116,9 +116,11 @@ impl SkillRun {
     }
 
     /// Makes passed steps inconclusive if `read_only: strict` applies and a step changed a path that the skill needs.
+    /// Must be called after each step: a later step can remove the traces of a change that a step between them saw.
     async fn require_unchanged_paths(&mut self, context: &Arc<RunContext>, skill: &PlannedSkill) {
         let is_strict = skill.steps.iter().any(|step| step.read_only == ReadOnly::Strict);
-        if !is_strict || skill.needs_paths.is_empty() {
+        let is_known = self.inconclusive_reasons.iter().any(|detail| detail.doubt == InconclusiveReason::NeededPath);
+        if !is_strict || is_known || skill.needs_paths.is_empty() {
             return;
         }
         let reason = match context.changed_needed_paths(skill).await {

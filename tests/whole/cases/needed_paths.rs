@@ -268,16 +268,21 @@ fn network_needs_tier_two(env: &TestEnvironment) {
 }
 
 fn strict_step_must_not_change_path(env: &TestEnvironment) {
-    let strict = |script: &str| {
-        let step = TestStep::sh("it", script).with_field("read_only: strict");
-        TestSpec::new([TestSkill::new(SKILL, [step]).with_field("needs_paths: [deps]")])
+    let strict = |scripts: &[&str]| {
+        let step =
+            |(at, script): (usize, &&str)| TestStep::sh(&format!("it{at}"), script).with_field("read_only: strict");
+        let steps = scripts.iter().enumerate().map(step);
+        TestSpec::new([TestSkill::new(SKILL, steps).with_field("needs_paths: [deps]")])
     };
-    let repo = repo_with_deps(env, &strict("deps/bin/tool"));
+    let repo = repo_with_deps(env, &strict(&["deps/bin/tool"]));
     repo.run_with(&["--rev", "HEAD"]).exits(0);
-    repo.write("spec/verification.yaml", strict("echo x > deps/new").to_yaml(env.marker()));
-    repo.commit();
-    let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
-    assert!(run.all_output().contains("changed `deps`, which `read_only: strict` protects"), "{run}");
+    let undone = ["echo x > deps/new", "cat deps/new", "rm deps/new"];
+    for script in [&["echo x > deps/new"][..], &["chmod 000 deps"], &undone] {
+        repo.write("spec/verification.yaml", strict(script).to_yaml(env.marker()));
+        repo.commit();
+        let run = repo.run_with(&["--rev", "HEAD"]).exits(5);
+        assert!(run.all_output().contains("changed `deps`, which `read_only: strict` protects"), "{script:?}\n{run}");
+    }
 }
 
 fn paths_without_overlays(env: &TestEnvironment) {
