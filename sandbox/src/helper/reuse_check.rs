@@ -18,7 +18,7 @@ use super::scratch_fingerprint::ScratchFingerprint;
 use crate::sys;
 
 /// The tables in which the kernel shows the state of the namespaces.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 13] = [
     // Traffic.
     "/proc/net/dev",
     "/proc/net/snmp",
@@ -30,6 +30,10 @@ const TABLES: [&str; 11] = [
     // Memberships in multicast groups.
     "/proc/net/igmp",
     "/proc/net/igmp6",
+    // Flow labels of IPv6, which outlive the socket that requested them.
+    "/proc/net/ip6_flowlabel",
+    // The map of project ids, which every process of a user namespace may write once.
+    "/proc/self/projid_map",
     // Objects of System V.
     "/proc/sysvipc/shm",
     "/proc/sysvipc/sem",
