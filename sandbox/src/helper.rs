@@ -8,6 +8,7 @@ mod command_process;
 pub mod copy_changes;
 mod descendants;
 mod exec_command;
+mod group_cpu_time;
 mod init;
 pub(crate) mod init_state;
 mod landlock;

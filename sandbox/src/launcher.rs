@@ -309,8 +309,11 @@ impl Launcher {
         let (limits, wants_view) = (frame.limits, frame.view);
         let bounded = limits.memory != Limit::Unlimited && space.as_host_dir().is_none();
         let apart = group.as_ref().filter(|_| bounded).and_then(AttemptCgroup::open_socket_buffer_files);
-        if let CgroupEntry::Group { takes_off_sockets, .. } = &mut entry {
+        let counted = limits.cpu_seconds != Limit::Unlimited && space.as_host_dir().is_none();
+        let cpu_time = group.as_ref().filter(|_| counted).and_then(AttemptCgroup::open_cpu_file);
+        if let CgroupEntry::Group { takes_off_sockets, counts_cpu, .. } = &mut entry {
             *takes_off_sockets = apart.is_some();
+            *counts_cpu = cpu_time.is_some();
         }
         let layers = LayerIds { lowers: lowers.clone(), upper: slot.id() };
         let (request, ended_by) = match space.as_host_dir() {
@@ -330,7 +333,7 @@ impl Launcher {
         if let Some(CgroupJoinFds { unified, tasks }) = group.as_ref().map(AttemptCgroup::join_fds) {
             fds.extend(unified.into_iter().chain(tasks));
         }
-        fds.extend(apart.iter().flatten().map(AsFd::as_fd));
+        fds.extend(apart.iter().flatten().chain(&cpu_time).map(AsFd::as_fd));
         let (helper, control) = self.send_request(starting, &request, &fds)?;
         let reaper = Arc::clone(&self.reaper);
         drop(fds);
@@ -370,7 +373,10 @@ impl Launcher {
         match location.create_group() {
             Ok(group) => {
                 let born = group.join_fds().unified.is_some();
-                (Some(group), CgroupEntry::Group { group: location.describe(), born, takes_off_sockets: false })
+                let description = location.describe();
+                let entry =
+                    CgroupEntry::Group { group: description, born, takes_off_sockets: false, counts_cpu: false };
+                (Some(group), entry)
             }
             Err(error) => {
                 let reason = format!("no control group could be created: {error}");

@@ -139,9 +139,11 @@ pub(crate) enum CgroupEntry {
         /// `true` if PID 1 is created inside the group whose directory is the first descriptor (version 2). PID 1
         /// writes itself into the other groups, whose descriptors are `tasks` files (version 1).
         born: bool,
-        /// `true` if the last two descriptors are the file that limits the group's memory and the file that counts
+        /// `true` if two further descriptors are the file that limits the group's memory and the file that counts
         /// socket buffers, which the kernel counts separately. PID 1 subtracts the socket buffers from the limit.
         takes_off_sockets: bool,
+        /// `true` if the last descriptor is the file that counts the group's CPU time.
+        counts_cpu: bool,
     },
 }
 

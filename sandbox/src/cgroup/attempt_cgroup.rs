@@ -141,6 +141,16 @@ impl AttemptCgroup {
         Some([limit, File::open(room.dir.join("memory.kmem.tcp.usage_in_bytes")).ok()?])
     }
 
+    /// Opens the file that counts the CPU time of all processes, including those that no parent has waited for.
+    pub(crate) fn open_cpu_file(&self) -> Option<File> {
+        let room = self.tree_cgroup_with(|holds| holds.cpu)?;
+        let name = match room.version {
+            CgroupVersion::V1 => "cpuacct.usage",
+            CgroupVersion::V2 => "cpu.stat",
+        };
+        File::open(room.dir.join(name)).ok()
+    }
+
     /// Limits memory to a share of the machine's memory, for plans without a limit. This protects the machine and is
     /// not recorded as a control: memory that the kernel counts separately stays uncounted. Returns whether the group
     /// can limit memory.

@@ -12,6 +12,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::time::Timespec;
 
+use super::landlock;
+
+/// Maximum number of processes that are reaped before limits and messages are checked again. Processes that fork and exit
+/// constantly would otherwise occupy the reaper forever. The default limit of processes is as high.
+pub(super) const MAX_REAPED_AT_ONCE: usize = 4096;
+
 /// Timeout for the kernel to end killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for a process to end before searching for new ones.
@@ -70,29 +76,51 @@ pub(super) fn terminate() {
     }
 }
 
+/// The processes that a signal of this process to all processes reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SignalReach {
+    /// Only its descendants.
+    Descendants,
+    /// Other processes of its user too.
+    Others,
+}
+
+/// Makes this process the subreaper of its descendants, and confines its signals to them if the kernel can.
+pub(super) fn become_supervisor() -> io::Result<SignalReach> {
+    become_subreaper()?;
+    Ok(if landlock::confine_signals() { SignalReach::Descendants } else { SignalReach::Others })
+}
+
 /// Kills all descendants and waits until none remains. SIGCHLD is blocked in this process.
+///
+/// If signals reach the descendants only, one signal kills all of them, also those that are just being created.
+/// Otherwise they are searched for in /proc; processes that fork and exit constantly can evade the search.
 ///
 /// # Errors
 /// Some remain after ten seconds, or processes cannot be listed.
-pub(super) fn kill_all() -> io::Result<()> {
+pub(super) fn kill_all(reach: SignalReach) -> io::Result<()> {
     let began = Instant::now();
     let ends =
         SignalFd::with_flags(&SigSet::from_iter([NixSignal::SIGCHLD]), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         // The kernel decides whether any child remains, not the list from /proc.
-        if reap_all()? == ReapOutcome::NoChildren {
+        if reap_some()? == ReapOutcome::NoChildren {
             return Ok(());
         }
         if began.elapsed() > KILL_TIMEOUT {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "processes of the step cannot be ended"));
         }
-        for pid in stop_all()? {
-            send_signal(pid, Signal::KILL);
+        match reach {
+            SignalReach::Descendants => {
+                // An error means that none is left to receive the signal.
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGKILL);
+            }
+            SignalReach::Others => stop_all()?.into_iter().for_each(|pid| send_signal(pid, Signal::KILL)),
         }
         rustix::io::retry_on_intr(|| {
             rustix::event::poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&SEARCH_INTERVAL))
         })?;
-        while ends.read_signal()?.is_some() {}
+        take_signals(&ends)?;
     }
 }
 
@@ -118,15 +146,15 @@ pub(super) fn stop_all() -> io::Result<BTreeSet<i32>> {
     Ok(stopped)
 }
 
-/// The result of [`reap_all`].
+/// The result of [`reap_some`].
 #[derive(Debug, PartialEq, Eq)]
 enum ReapOutcome {
     ChildrenRemain,
     NoChildren,
 }
 
-fn reap_all() -> io::Result<ReapOutcome> {
-    loop {
+fn reap_some() -> io::Result<ReapOutcome> {
+    for _ in 0..MAX_REAPED_AT_ONCE {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Ok(None) => return Ok(ReapOutcome::ChildrenRemain),
@@ -134,6 +162,18 @@ fn reap_all() -> io::Result<ReapOutcome> {
             Err(errno) => return Err(errno.into()),
         }
     }
+    Ok(ReapOutcome::ChildrenRemain)
+}
+
+/// Reads the pending signals SIGCHLD and SIGTERM, and returns whether SIGTERM was among them. The kernel queues one of each;
+/// a signal that arrives in the meantime is left for the next call, since there may always be another one.
+pub(super) fn take_signals(signals: &SignalFd) -> io::Result<bool> {
+    let mut is_terminated = false;
+    for _ in 0..2 {
+        let Some(signal) = signals.read_signal()? else { break };
+        is_terminated |= signal.ssi_signo == libc::SIGTERM.cast_unsigned();
+    }
+    Ok(is_terminated)
 }
 
 /// Sends a signal. A process that has ended in the meantime is not an error.

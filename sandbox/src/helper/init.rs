@@ -25,6 +25,7 @@ use rustix::time::Timespec;
 use self::namespace_mounts::{mount_proc, mount_sys, set_up_loopback};
 pub(super) use self::privilege_drop::empty_capability_sets;
 use self::privilege_drop::{become_step_user, drop_capabilities, no_new_privs};
+use super::descendants::{self, MAX_REAPED_AT_ONCE};
 use super::leftover_processes::{self, ProcessScope};
 use super::limit_monitor::LimitMonitor;
 use super::memory_sources::{MemorySources, SocketMemory};
@@ -328,7 +329,7 @@ fn leave_namespaces(prepared: &mut InitState<'_>, network: bool) -> InitOpResult
     // socket.
     if network && matches!(prepared.request.entry, CgroupEntry::None { .. }) {
         let sockets = SocketMemory::open().ok();
-        prepared.memory = Rc::new(MemorySources { group: None, sockets });
+        prepared.memory = Rc::new(MemorySources { sockets, ..MemorySources::default() });
     }
     if !network {
         prepared.enforcement.record_not_requested(Control::NetworkNamespace, "the plan allows the network");
@@ -396,11 +397,14 @@ fn wait_for_command(
     used: &mut UsageTotals,
 ) -> io::Result<CommandResult> {
     let (mut limit_monitor, mut reports_exit, mut traces, mut status) = (None, false, None, None);
-    let (mut terminated, mut leaks) = (false, Leaks::default());
+    let (mut terminated, mut leaks, mut has_more) = (false, Leaks::default(), false);
     loop {
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&prepared.helper_socket, PollFlags::IN)];
-        let patience =
-            status.as_ref().map(|_| &LATE_MESSAGE_TIMEOUT).or(limit_monitor.as_ref().and_then(LimitMonitor::max_wait));
+        let patience = match &status {
+            Some(_) => Some(&LATE_MESSAGE_TIMEOUT),
+            None if has_more => Some(&NO_WAIT),
+            None => limit_monitor.as_ref().and_then(LimitMonitor::max_wait),
+        };
         let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         if !fds[1].revents().is_empty() {
             let go = receive_instructions(prepared)?;
@@ -420,14 +424,16 @@ fn wait_for_command(
                 leaks,
             });
         }
-        while let Some(signal) = signals.read_signal()? {
-            if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
-                terminated = true;
-                terminate_all();
-            }
+        if descendants::take_signals(signals)? {
+            terminated = true;
+            terminate_all();
         }
         if status.is_none() {
-            status = reap_all(command, used)?;
+            (status, has_more) = match reap_some(command, used)? {
+                ReapResult::Command(ended) => (Some(ended), false),
+                ReapResult::Drained => (None, false),
+                ReapResult::More => (None, true),
+            };
         }
         // A short command may end before the message about it arrives, which says whether the sandbox is reused.
         if let Some(status) = status.take_if(|_| limit_monitor.is_some() || !prepared.request.serves_on) {
@@ -457,6 +463,9 @@ fn wait_for_command(
     }
 }
 
+/// The timeout of a poll that only looks.
+pub(super) const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// How long PID 1 waits for the message about a command that has ended. A process that failed before it became the
 /// command has no such message.
 const LATE_MESSAGE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
@@ -484,21 +493,33 @@ fn terminate_all() {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), NixSignal::SIGTERM);
 }
 
-/// Reaps processes that have ended; returns how `command` ended if it is among them.
-pub(super) fn reap_all(command: Pid, used: &mut UsageTotals) -> io::Result<Option<WaitStatus>> {
-    loop {
+/// The result of [`reap_some`].
+#[derive(Debug)]
+pub(super) enum ReapResult {
+    /// The command has ended in this way.
+    Command(WaitStatus),
+    /// No other process has ended.
+    Drained,
+    /// More processes may have ended. The caller must not wait for a signal before it reaps them.
+    More,
+}
+
+/// Reaps processes that have ended, at most [`MAX_REAPED_AT_ONCE`], until `command` is among them.
+pub(super) fn reap_some(command: Pid, used: &mut UsageTotals) -> io::Result<ReapResult> {
+    for _ in 0..MAX_REAPED_AT_ONCE {
         match sys::reap_any(libc::WNOHANG) {
             Ok(Some(waited)) => {
                 used.add(&waited.usage);
                 if waited.pid == command.as_raw_nonzero().get() {
-                    return Ok(Some(wait_status_from_raw(waited.status)));
+                    return Ok(ReapResult::Command(wait_status_from_raw(waited.status)));
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(None) => return Ok(None),
+            Ok(None) => return Ok(ReapResult::Drained),
             Err(error) => return Err(error),
         }
     }
+    Ok(ReapResult::More)
 }
 
 /// Converts the kernel's wait status.

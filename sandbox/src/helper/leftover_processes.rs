@@ -13,7 +13,7 @@ use proctor_core::model::leak::{LeakedProcess, LeakedProcesses, MAX_COUNTED, MAX
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use super::descendants;
+use super::descendants::{self, MAX_REAPED_AT_ONCE};
 use super::limit_monitor::LimitMonitor;
 use crate::helper::usage_totals::UsageTotals;
 use crate::sys;
@@ -54,8 +54,10 @@ pub(super) struct CommandWatch<'a> {
 /// Returns whether the calling process has no descendant left; reaps those that have ended. PID 1 adopts every orphan
 /// of its namespace, so without a child there is no other process, and none can start (pid_namespaces(7)). The
 /// same is true of a subreaper and its descendants.
+///
+/// Reaps at most [`MAX_REAPED_AT_ONCE`] processes; if there may be more, it returns `false`.
 pub(super) fn has_no_descendants(used: &mut UsageTotals) -> bool {
-    loop {
+    for _ in 0..MAX_REAPED_AT_ONCE {
         // `__WALL` includes children whose exit sends no signal.
         match sys::reap_any(libc::WNOHANG | libc::__WALL) {
             Ok(None) => return false,
@@ -64,6 +66,7 @@ pub(super) fn has_no_descendants(used: &mut UsageTotals) -> bool {
             Err(error) => return error.raw_os_error() == Some(libc::ECHILD),
         }
     }
+    false
 }
 
 /// Waits for at most [`GRACE_PERIOD`] until no process is left; then stops and describes the remaining ones. Returns
@@ -104,9 +107,7 @@ impl CommandWatch<'_> {
         let timeout = look.map_or(most, |look| look.min(most));
         let mut fds = [PollFd::new(self.signals, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)))?;
-        while let Some(signal) = self.signals.read_signal()? {
-            self.terminated |= signal.ssi_signo == libc::SIGTERM.cast_unsigned();
-        }
+        self.terminated |= descendants::take_signals(self.signals)?;
         Ok(())
     }
 }

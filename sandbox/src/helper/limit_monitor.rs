@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::time::Timespec;
 
 use super::descendants;
+use super::group_cpu_time::GroupCpuTime;
 use super::memory_sources::{MemorySources, SharedMemoryLimit, SocketMemory};
 use super::process_clocks::ProcessClocks;
 use crate::host::default_memory_limit;
@@ -49,6 +50,8 @@ pub(super) struct LimitMonitor {
     sources: Rc<MemorySources>,
     /// Limit in seconds.
     cpu: Option<u64>,
+    /// CPU time of the control group before the command; `None` without a group that counts it.
+    earlier_group_time: Option<Duration>,
     processes: MonitoredProcesses,
     /// `true` if the System V segments belong to the step alone.
     own_segments: bool,
@@ -104,6 +107,7 @@ impl LimitMonitor {
             memory,
             memory_interval: memory_patience,
             shared_limit: shared,
+            earlier_group_time: sources.cpu_time.as_ref().and_then(GroupCpuTime::read),
             sources,
             cpu: bounded(limits.cpu_seconds),
             processes: whose,
@@ -151,6 +155,9 @@ impl LimitMonitor {
         {
             return Some(LimitKind::Memory);
         }
+        if self.exceeds_group_time() {
+            return Some(LimitKind::CpuSeconds);
+        }
         // Only a process that runs uses more, so an idle step needs no complete check.
         if self.clocks.as_ref().is_some_and(ProcessClocks::are_unchanged) {
             return None;
@@ -176,6 +183,16 @@ impl LimitMonitor {
         }
         let ticks = self.cpu.map(|seconds| seconds.saturating_mul(TICKS_PER_SECOND));
         above(ticks, sum.ticks).then_some(LimitKind::CpuSeconds)
+    }
+}
+
+impl LimitMonitor {
+    /// Returns whether the control group has used more CPU time than the limit. The sums over processes miss short-lived
+    /// children of processes that ignore SIGCHLD.
+    fn exceeds_group_time(&self) -> bool {
+        let now = self.sources.cpu_time.as_ref().and_then(GroupCpuTime::read);
+        let used = now.zip(self.earlier_group_time).map(|(now, before)| now.saturating_sub(before));
+        used.zip(self.cpu).is_some_and(|(used, most)| used > Duration::from_secs(most))
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
+use super::group_cpu_time::GroupCpuTime;
 use crate::wire::CgroupEntry;
 
 /// The sources of PID 1 in addition to the processes.
@@ -16,6 +17,8 @@ pub(super) struct MemorySources {
     pub(super) group: Option<MemoryGroup>,
     /// The sockets of the network namespace, if no control group counts them.
     pub(super) sockets: Option<SocketMemory>,
+    /// The CPU time of the control group, if the plan limits it.
+    pub(super) cpu_time: Option<GroupCpuTime>,
 }
 
 /// A control group of version 1, which limits memory and network socket buffers separately.

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags};
 
 use self::attempt_dirs::AttemptDirs;
+use super::descendants::SignalReach;
 use super::setup_failure::{SetupFailure, internal};
 use super::supervisor::{self, MessageRelay};
 use super::{command_process as shared, descendants, init as pid_one};
@@ -33,7 +34,7 @@ pub(super) fn run_sandbox(
     request: &HostDirSandboxRequest,
     fds: &[OwnedFd],
 ) -> Result<(), SetupFailure> {
-    become_supervisor().map_err(internal("set up the process that ends the step"))?;
+    let reach = become_supervisor().map_err(internal("set up the process that ends the step"))?;
     let user = request.sandbox.user;
     if user.is_set_up_by_root() {
         shared::chown_streams(user).map_err(internal("connect the step's streams"))?;
@@ -64,24 +65,30 @@ pub(super) fn run_sandbox(
                 helper_socket: channel,
                 daemon_socket: None,
             };
-            first_process::run(prepared, request, control)
+            first_process::run(prepared, request, reach, control)
         }
         ForkResult::Parent(pid) => {
             drop(channel);
-            supervise(control.as_fd(), ours, pid, request).map_err(internal("monitor the step"))
+            supervise(control.as_fd(), ours, pid, request, reach).map_err(internal("monitor the step"))
         }
     }
 }
 
 /// Prepares this process as a supervisor. The step runs as the same user: it must not read the supervisor's memory,
 /// and none of its processes may escape adoption.
-fn become_supervisor() -> io::Result<()> {
+fn become_supervisor() -> io::Result<SignalReach> {
     rustix::process::set_parent_process_death_signal(None)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    descendants::become_subreaper()
+    descendants::become_supervisor()
 }
 
-fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &HostDirSandboxRequest) -> io::Result<()> {
+fn supervise(
+    control: BorrowedFd<'_>,
+    channel: OwnedFd,
+    pid: i32,
+    request: &HostDirSandboxRequest,
+    reach: SignalReach,
+) -> io::Result<()> {
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("fork returned no process"))?;
     let first = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
@@ -104,7 +111,7 @@ fn supervise(control: BorrowedFd<'_>, channel: OwnedFd, pid: i32, request: &Host
     }
     let waited = wait_for_first_process(control, &first, &mut relay, request);
     let status = supervisor::reap_init(pid);
-    if descendants::kill_all().is_err() {
+    if descendants::kill_all(reach).is_err() {
         // Exits without a final report, which would claim that all processes have ended.
         std::process::exit(1);
     }

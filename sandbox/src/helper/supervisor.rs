@@ -14,6 +14,7 @@ use proctor_core::model::trace::NoTrace;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::group_cpu_time::GroupCpuTime;
 use super::memory_sources::{MemoryGroup, MemorySources};
 use super::namespace_setup::{ClaimResult, NamespaceSetup, RunNamespaces, SandboxView, SetupPeers, SetupProgress};
 use super::scratch_fingerprint::ScratchFingerprint;
@@ -68,8 +69,9 @@ pub(super) fn run_sandbox(
             drop((ours, our_orders));
             drop(outer);
             let daemon = Some(control.as_fd());
+            let cpu_time = GroupCpuTime::from_fds(&request.entry, &mut fds);
             let group = MemoryGroup::from_fds(&request.entry, &mut fds);
-            let memory = Rc::new(MemorySources { group, sockets: None });
+            let memory = Rc::new(MemorySources { group, sockets: None, cpu_time });
             init::run(InitState {
                 request,
                 enforcement,

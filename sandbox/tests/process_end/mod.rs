@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 
 use libtest_mimic::Failed;
+use proctor_core::model::plan::Limit;
 use proctor_sandbox::{SandboxEvent, WaitStatus};
 
 use crate::environment::{self, SandboxTestEnv, TestCommand, collect_events, read_line};
@@ -143,6 +144,48 @@ pub(crate) fn dead_parent_leaves_no_process(bench: &SandboxTestEnv) -> Result<()
     parent.wait()?;
     for process in processes {
         environment::wait_readable(process.as_fd())?;
+    }
+    Ok(())
+}
+
+/// Each of 20 processes creates another one and exits, so that a list of processes is outdated at once.
+const FORK_AND_EXIT_SCRIPT: &str = "\
+import os, signal, sys, time
+end = time.monotonic() + 30
+
+def fork():
+    while time.monotonic() < end:
+        try: return os.fork()
+        except OSError: time.sleep(0.001)
+    os._exit(0)
+
+for _ in range(20):
+    if fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            if fork() > 0: os._exit(0)
+print('on', flush=True)
+if sys.argv[2] == 'wait': time.sleep(60)
+";
+
+/// Such processes neither occupy the reaper of the step nor outlive the step.
+pub(crate) fn ends_processes_that_fork_and_exit(bench: &SandboxTestEnv) -> Result<(), Failed> {
+    for end in ["wait", "exit"] {
+        let marker = format!("proctor-test-fork-{end}-{}", std::process::id());
+        let mut step = TestCommand::new(&["/usr/bin/python3", "-c", FORK_AND_EXIT_SCRIPT, &marker, end]);
+        step.limits.pids = Limit::Max(4096);
+        let (running, _layer) = bench.start(&step, &[])?;
+        assert_eq!(read_line(&running.stdout)?, "on");
+        if end == "wait" {
+            running.kill()?;
+        }
+        let reports = collect_events(&running)?;
+        if end == "exit" {
+            let last = reports.last();
+            assert!(matches!(last, Some(SandboxEvent::Exited { status: WaitStatus::Code(0), .. })), "{last:?}");
+        }
+        assert_eq!(environment::process_statuses(&marker)?, [""; 0], "{end}");
     }
     Ok(())
 }

@@ -15,6 +15,8 @@ use rustix::thread::{CapabilitySet, Gid, Uid};
 
 use super::command_process;
 use crate::capabilities;
+use crate::helper::descendants::SignalReach;
+use crate::helper::init::{NO_WAIT, ReapResult};
 use crate::helper::init_state::InitState;
 use crate::helper::leftover_processes::{self, ProcessScope};
 use crate::helper::limit_monitor::LimitMonitor;
@@ -37,8 +39,14 @@ struct SupervisedResult {
 }
 
 /// Runs until the command has ended.
-pub(super) fn run(mut prepared: InitState<'_>, request: &HostDirSandboxRequest, control: &mut OwnedFd) -> ! {
-    match set_up_first_process(&mut prepared, request, control).and_then(|()| serve_command(&mut prepared, request)) {
+pub(super) fn run(
+    mut prepared: InitState<'_>,
+    request: &HostDirSandboxRequest,
+    reach: SignalReach,
+    control: &mut OwnedFd,
+) -> ! {
+    let ready = set_up_first_process(&mut prepared, request, control);
+    match ready.and_then(|()| serve_command(&mut prepared, request, reach)) {
         Ok(SupervisedResult { status, limit, leaked }) => {
             let exited = HelperMessage::Exited {
                 status,
@@ -151,6 +159,7 @@ fn install_syscall_filter(prepared: &mut InitState<'_>, request: &HostDirSandbox
 fn serve_command(
     prepared: &mut InitState<'_>,
     request: &HostDirSandboxRequest,
+    reach: SignalReach,
 ) -> Result<SupervisedResult, SetupFailure> {
     let go = pid_one::receive_first_instructions(prepared)?;
     prepared.enforcement.0.extend(go.tree.enforcement.0.clone());
@@ -160,7 +169,7 @@ fn serve_command(
             Pid::from_raw(pid).ok_or_else(|| SetupFailure::internal("fork returned no process"))?
         }
     };
-    watch_command(prepared, pid, LimitMonitor::for_descendants(&go.claim), go.claim.command.leaks)
+    watch_command(prepared, pid, LimitMonitor::for_descendants(&go.claim), (go.claim.command.leaks, reach))
         .map_err(internal("monitor the command"))
 }
 
@@ -169,7 +178,7 @@ fn watch_command(
     prepared: &InitState<'_>,
     command: Pid,
     mut limit_monitor: LimitMonitor,
-    leaks: Leaks,
+    (leaks, reach): (Leaks, SignalReach),
 ) -> io::Result<SupervisedResult> {
     // The streams belong to the step: this process's copies would keep them open.
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
@@ -177,24 +186,25 @@ fn watch_command(
     rustix::stdio::dup2_stderr(&null)?;
     // The result is not used: the helper sums up the usage of all processes.
     let mut used = crate::helper::usage_totals::UsageTotals::default();
-    let mut terminated = false;
+    let (mut terminated, mut has_more) = (false, false);
     let signals = SignalFd::with_flags(&pid_one::handled_signals(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&prepared.helper_socket, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit_monitor.max_wait()))?;
+        let patience = if has_more { Some(&NO_WAIT) } else { limit_monitor.max_wait() };
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience))?;
         // The helper sends nothing after the command, so this means that the helper has ended, and cannot end the
         // step any more.
         if !fds[1].revents().is_empty() {
-            drop(descendants::kill_all());
+            drop(descendants::kill_all(reach));
             std::process::exit(1);
         }
-        while let Some(signal) = signals.read_signal()? {
-            if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
-                terminated = true;
-                descendants::terminate();
-            }
+        if descendants::take_signals(&signals)? {
+            terminated = true;
+            descendants::terminate();
         }
-        if let Some(status) = pid_one::reap_all(command, &mut used)? {
+        let reaped = pid_one::reap_some(command, &mut used)?;
+        has_more = matches!(reaped, ReapResult::More);
+        if let ReapResult::Command(status) = reaped {
             let is_looked_for = leaks != Leaks::Ignore && !leftover_processes::has_no_descendants(&mut used);
             let watch = leftover_processes::CommandWatch {
                 signals: &signals,
