@@ -75,8 +75,7 @@ pub(crate) struct RunContext {
     pub(crate) remaining_commands: AtomicUsize,
     /// How much of ignored directories to read. Set when skills start, because they see each other's layers.
     pub(crate) ignored_content: OnceLock<IgnoredContent>,
-    /// The earlier pass that the run could refute. Set if the pass is withdrawn only before the first command, because
-    /// there may be none.
+    /// The earlier pass that the run could refute. Set if the run withdraws it before its first command, if there is one.
     pub(crate) earlier_pass: OnceLock<EarlierPass>,
     /// Durations of the steps in earlier runs; set if a reader may show them.
     pub(crate) durations: OnceLock<StepDurations>,
@@ -204,9 +203,8 @@ pub(crate) struct HostView {
 pub(crate) const EMPTY_DIR: &str = "empty";
 /// Runtime of a command after which a sandbox for the next one is prepared.
 const SHORT_COMMAND: Duration = Duration::from_millis(20);
-/// Returns the directories that a policy hides, besides those that every sandbox hides. A directory below one of those
-/// makes no difference, and is left out: the command line and a daemon, which hides its socket, then have the same policy.
-/// A directory in the repository stays, since nothing hides it.
+/// Returns the directories that a policy hides. Leaves out those below directories that every sandbox hides, so the
+/// command line and a daemon, which hides its socket, have the same policy. Keeps those in the repository.
 fn hidden_directories(repo: &Path, configured: &[PathBuf], is_always_hidden: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let configured = configured.iter().filter(|path| path.starts_with(repo) || !is_always_hidden(path)).cloned();
     hidden_parent(repo).into_iter().chain(configured).collect()
@@ -266,8 +264,7 @@ impl HostView {
         HiddenProgramSearch { inputs: &self.environment_inputs, reader: self.reader }.explain(cmd, termination);
     }
 
-    /// Returns the command of a step and the mounts that it needs. A step that judges SQL runs our own program,
-    /// regardless of `PATH`; in other steps a program of this name is the author's.
+    /// Returns the command of a step and the mounts that it needs. A step that judges SQL runs Proctor's own program.
     fn command_and_mounts(&self, step: &PlannedStep) -> (Argv, Vec<ToolMount>) {
         let mut tools = self.tools.clone();
         tools.extend(step.sql.iter().flat_map(|dialect| self.sql_program.mounts(*dialect)).cloned());
