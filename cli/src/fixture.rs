@@ -158,6 +158,7 @@ pub(crate) fn check(toolchain: &str, demand: Option<&str>, read: Option<&str>, s
         demand: demand.map_or(VersionDemand::Any, |range| VersionDemand::Range { range: range.to_owned() }),
         version_read: read.map(str::to_owned),
         satisfied: demand.is_none() && step.outcome == Outcome::Passed,
+        hidden_program: None,
         step,
     }
 }

@@ -270,6 +270,17 @@ fn notes(record: &RunRecord) -> String {
             text.push_str(&style::warning(&escape_line(&message)));
         }
     }
+    for check in &record.checks {
+        if let Some(hidden) = check.hidden_program.as_ref().filter(|_| check.satisfied) {
+            let program = check.step.planned.cmd.program();
+            let message =
+                format!("steps run another `{program}` than your shell, which finds it in `{}`", hidden.directory);
+            text.push_str(&style::warning_with_hints(
+                &escape_line(&message),
+                &[escape_line(&format!("to run that one, {}", hidden.advice))],
+            ));
+        }
+    }
     for (skill, step) in record.steps().filter(|(_, step)| step.flaky) {
         let attempts = step.earlier_attempts.len() + 1;
         let message =

@@ -175,6 +175,7 @@ fn toolchain() -> ToolchainEvidence {
             demand: VersionDemand::Range { range: ">=1.80".to_owned() },
             version_read: Some("1.95.0".to_owned()),
             satisfied: true,
+            hidden_program: None,
             step: step(),
         }],
         summary: summary(),

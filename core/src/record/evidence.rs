@@ -409,6 +409,15 @@ pub struct ToolchainEvidence {
     pub sha256: Sha256Hex,
 }
 
+/// A program that the caller finds, and that steps do not see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HiddenProgram {
+    /// The directory of the program, with `~` for the home.
+    pub directory: String,
+    /// How to make steps run this program.
+    pub advice: String,
+}
+
 /// The evidence of one toolchain check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckEvidence {
@@ -420,6 +429,10 @@ pub struct CheckEvidence {
     pub version_read: Option<String>,
     /// True if the check passed: the command passed and the version satisfies the requirement.
     pub satisfied: bool,
+    /// The directory in which the caller's `PATH` first finds the program of the check, if steps do not see it there and
+    /// run another program of this name; absent if they run the caller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden_program: Option<HiddenProgram>,
     /// The command and the observations.
     #[serde(flatten)]
     pub step: StepEvidence,

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use proctor_core::model::outcome::{StartFault, Termination};
 use proctor_core::model::plan::Argv;
+use proctor_core::record::evidence::HiddenProgram;
 use proctor_sandbox::FsCredentials;
 
 use crate::host::environment::EnvironmentInputs;
@@ -39,6 +40,45 @@ impl HiddenProgramSearch<'_> {
         }
     }
 
+    /// Returns the program that the caller's `PATH` finds first, unless steps find it too. `is_seen` is true for the paths of
+    /// the host that steps see, and `repo` is the repository.
+    pub(crate) fn shadowed(
+        &self,
+        cmd: &Argv,
+        repo: &Path,
+        is_seen: &(dyn Fn(&Path) -> bool + Sync),
+    ) -> Option<HiddenProgram> {
+        let look = || self.first_hidden_directory(cmd.program(), is_seen);
+        let directory = match self.reader {
+            Some(reader) => reader.run(look).ok().flatten(),
+            None => look(),
+        }?;
+        let advice = match directory.strip_prefix(repo) {
+            Ok(below) => format!("write `{}` in the command", below.join(cmd.program()).display()),
+            Err(_) => self.mount_advice(&directory),
+        };
+        Some(HiddenProgram { directory: self.display(&directory), advice })
+    }
+
+    /// Returns the directory of the program that the caller's `PATH` finds first, if steps do not find it: that of the
+    /// `PATH`, or that of the file to which a link there leads.
+    fn first_hidden_directory(&self, program: &str, is_seen: &(dyn Fn(&Path) -> bool + Sync)) -> Option<PathBuf> {
+        if program.contains('/') {
+            return None;
+        }
+        let path = self.inputs.caller_env.get("PATH")?;
+        let mut dirs = path.split(':').filter(|dir| dir.starts_with('/')).map(PathBuf::from);
+        let dir = dirs.find(|dir| is_plain(dir) && is_executable(&dir.join(program)))?;
+        let target = fs::canonicalize(dir.join(program)).ok()?;
+        let real = fs::canonicalize(&dir).ok()?;
+        let is_searched = self.inputs.path.iter().map(Path::new).any(|seen| seen == dir || seen == real);
+        match is_searched {
+            false => Some(dir),
+            true if is_seen(&target) => None,
+            true => Some(target.parent()?.to_path_buf()),
+        }
+    }
+
     /// Returns the first directory of the caller's `PATH` with this program that the steps' `PATH` lacks.
     fn hidden_directory(&self, program: &str) -> Option<PathBuf> {
         if program.contains('/') {
@@ -51,12 +91,15 @@ impl HiddenProgramSearch<'_> {
     }
 
     fn message(&self, program: &str, directory: &Path) -> String {
-        let (at, mount) = (self.display(directory), self.display(&tool_root(directory, Path::new(&self.inputs.home))));
+        let (at, advice) = (self.display(directory), self.mount_advice(directory));
+        format!("`{program}` not found. It is at `{at}`, which steps do not see; {advice}")
+    }
+
+    /// Returns the line of the config that shows a directory to steps.
+    fn mount_advice(&self, directory: &Path) -> String {
+        let mount = self.display(&tool_root(directory, Path::new(&self.inputs.home)));
         let config = if self.reader.is_some() { SYSTEM_CONFIG } else { OWN_CONFIG };
-        format!(
-            "`{program}` not found. It is at `{at}`, which steps do not see; add `tool_mounts = [\"{mount}\"]` to \
-             `{config}`"
-        )
+        format!("add `tool_mounts = [\"{mount}\"]` to `{config}`")
     }
 
     /// Returns a path with `~` for the home.
@@ -131,6 +174,48 @@ mod tests {
         assert_eq!(missing("bar", home.path(), &path, "/usr/bin"), "?");
         assert_eq!(missing("./foo", home.path(), &path, "/usr/bin"), "?");
         assert_eq!(missing("foo", home.path(), &path, &bin.display().to_string()), "?", "steps see the directory");
+    }
+
+    #[test]
+    fn names_a_program_that_steps_replace_by_another_one() {
+        let home = tempfile::tempdir().expect("temp");
+        let home_path = home.path().canonicalize().expect("a path");
+        let (hidden, seen, repo) = (home_path.join(".foo/bin"), home_path.join("seen"), home_path.join("repo"));
+        let venv = repo.join(".venv/bin");
+        for dir in [&hidden, &seen, &venv] {
+            fs::create_dir_all(dir).expect("makes");
+        }
+        for dir in [&hidden, &venv] {
+            fs::write(dir.join("foo"), "").expect("writes");
+            fs::set_permissions(dir.join("foo"), fs::Permissions::from_mode(0o755)).expect("sets");
+        }
+        let is_seen = |path: &Path| path.starts_with(&seen);
+        let shadowed = |path: &[&PathBuf]| {
+            let path: Vec<String> = path.iter().map(|dir| dir.display().to_string()).collect();
+            let inputs = EnvironmentInputs {
+                home: home_path.display().to_string(),
+                path: vec![seen.display().to_string()],
+                user: "step".to_owned(),
+                toolchain_variables: BTreeMap::new(),
+                caller_env: BTreeMap::from([("PATH".to_owned(), path.join(":"))]),
+            };
+            let cmd = Argv::new(vec!["foo".to_owned()]).expect("a command");
+            let search = HiddenProgramSearch { inputs: &inputs, reader: None };
+            search.shadowed(&cmd, &repo, &is_seen).map(|found| (found.directory, found.advice))
+        };
+        let of_foo = Some((
+            "~/.foo/bin".to_owned(),
+            "add `tool_mounts = [\"~/.foo\"]` to `~/.config/proctor/proctord.toml`".to_owned(),
+        ));
+        assert_eq!(shadowed(&[&seen, &hidden]), of_foo);
+        let of_repo = Some(("~/repo/.venv/bin".to_owned(), "write `.venv/bin/foo` in the command".to_owned()));
+        assert_eq!(shadowed(&[&venv, &hidden]), of_repo);
+        // A link in a visible directory leads to the hidden program.
+        std::os::unix::fs::symlink(hidden.join("foo"), seen.join("foo")).expect("links");
+        assert_eq!(shadowed(&[&seen, &hidden]), of_foo);
+        fs::remove_file(seen.join("foo")).expect("removes");
+        fs::copy(hidden.join("foo"), seen.join("foo")).expect("copies");
+        assert_eq!(shadowed(&[&seen, &hidden]), None);
     }
 
     #[test]

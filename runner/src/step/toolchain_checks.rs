@@ -2,6 +2,7 @@
 //! check fails, the skills that use the toolchain do not start.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
@@ -9,10 +10,12 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::names::SkillName;
 use proctor_core::model::outcome::{Outcome, StartFault, Termination};
-use proctor_core::model::plan::{Determinism, NeededPath, Plan, PlannedCheck, PlannedSkill, VersionDemand};
+use proctor_core::model::plan::{Argv, Determinism, NeededPath, Plan, PlannedCheck, PlannedSkill, VersionDemand};
 use proctor_core::model::tier::Tier;
-use proctor_core::record::evidence::CheckEvidence;
+use proctor_core::record::evidence::{CheckEvidence, HiddenProgram};
+use proctor_sandbox::{ToolKind, is_hidden};
 
+use crate::host::hidden_programs::HiddenProgramSearch;
 use crate::run::evidence_builder;
 use crate::run::run_context::RunContext;
 use crate::step::layer_stack::LayerStack;
@@ -126,18 +129,32 @@ async fn run_check(
     let reading =
         toolchain_version::check_version(&planned.version, &run.evidence.stdout.preview, &run.evidence.stderr.preview);
     let satisfied = reading.satisfied && run.evidence.outcome == Outcome::Passed;
+    // The tools of a worker are not those of this machine.
+    let is_own = run.evidence.executor.is_none();
+    let hidden_program = if is_own { shadowed_program(context, &planned.run.cmd) } else { None };
     CheckEvidence {
         toolchain: planned.toolchain.clone(),
         demand: planned.version.clone(),
         version_read: reading.version,
         satisfied,
+        hidden_program,
         step: run.evidence,
     }
 }
 
+/// Returns the program that the caller finds under the name of a command's program, if steps run another one.
+fn shadowed_program(context: &RunContext, cmd: &Argv) -> Option<HiddenProgram> {
+    let (view, host, repo) = (&context.host_view, context.launcher.host(), context.tree.seen_at.as_path());
+    let is_seen = |path: &Path| {
+        let mut shown = view.tools.iter().filter(|tool| tool.kind != ToolKind::Masked);
+        path.starts_with(repo) || shown.any(|tool| path.starts_with(&tool.at)) || !is_hidden(path, host, &view.hidden)
+    };
+    HiddenProgramSearch { inputs: &view.environment_inputs, reader: view.reader }.shadowed(cmd, repo, &is_seen)
+}
+
 fn unsatisfied_check(planned: &PlannedCheck, step: proctor_core::record::evidence::StepEvidence) -> CheckEvidence {
     let (toolchain, demand) = (planned.toolchain.clone(), planned.version.clone());
-    CheckEvidence { toolchain, demand, version_read: None, satisfied: false, step }
+    CheckEvidence { toolchain, demand, version_read: None, satisfied: false, hidden_program: None, step }
 }
 
 /// Returns an undeclared skill whose only step is the check. On a cluster, it runs on a worker like those of the first skill

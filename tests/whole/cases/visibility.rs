@@ -131,6 +131,16 @@ fn hidden_program_is_named(env: &TestEnvironment) {
     let hint =
         "hint: it is at `~/.local/share/manager/installs/foo/1.0/bin`, which steps do not see; add `tool_mounts = ";
     checked.run().exits(5).prints(&["missing tool: foo\n", hint]);
+    // Steps run another program of this name.
+    machine::write(&bin.join("true"), "#!/bin/sh\n");
+    machine::make_dir_public(&bin.join("true"));
+    env.give_to_actor(&env.home_dir().join(".local"));
+    let check = "toolchains: { other: { required: [{ cmd: [\"true\"] }] } }";
+    let other = env.repo_at("other", &TestSpec::from_script("true").with_top_level(check));
+    let warning = "warning: steps run another `true` than your shell, which finds it in \
+                   `~/.local/share/manager/installs/foo/1.0/bin`\nhint: to run that one, add `tool_mounts = ";
+    let run = other.run().exits(0);
+    assert!(run.all_output().contains(warning), "{run}");
     // The tools of known version managers are visible.
     let known = env.home_dir().join(".local/share/mise/installs/foo/1.0/bin");
     std::fs::create_dir_all(known.parent().expect("a parent")).expect("makes");

@@ -293,6 +293,7 @@ fn check_evidence() -> CheckEvidence {
         demand: VersionDemand::Range { range: ">=1.80, <2".into() },
         version_read: None,
         satisfied: false,
+        hidden_program: None,
         step: step(),
     }
 }

@@ -150,6 +150,7 @@ impl GateScenario {
             demand: check.version.clone(),
             version_read: None,
             satisfied: true,
+            hidden_program: None,
             step: passed_step(&check.run),
         });
         let toolchain = ToolchainEvidence {

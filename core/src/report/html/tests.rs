@@ -90,6 +90,7 @@ fn run_with_problems(text: &str) -> RunRecord {
         demand: VersionDemand::Range { range: text.to_owned() },
         version_read: Some(text.to_owned()),
         satisfied: false,
+        hidden_program: None,
         step: step_with_outcome("check", Outcome::Passed, 0),
     };
     record.checks.push(check);
