@@ -365,13 +365,13 @@ fn changed_settings_start_another_run(env: &TestEnvironment) {
     let submission = || RunSubmission { rev: Some("HEAD".to_owned()), ..run_submission(&repo) };
     let first = served.submit(submission()).run.id;
     served.wait_for_step(&first, 0);
-    assert_eq!(served.submit(submission()).how, How::Joined);
+    assert_eq!(served.submit(submission()).how, SubmissionOutcome::Joined);
     let settings = OperatorConfig::clone(&served.service.operator());
     served.service.reload(settings.clone());
-    assert_eq!(served.submit(submission()).how, How::Joined, "the settings are equal");
+    assert_eq!(served.submit(submission()).how, SubmissionOutcome::Joined, "the settings are equal");
     served.service.reload(OperatorConfig { max_tier: Tier::ONE, ..settings });
     let second = served.submit(submission());
-    assert_eq!(second.how, How::Queued);
+    assert_eq!(second.how, SubmissionOutcome::Queued);
     for run in [&first, &second.run.id] {
         served.cancel_run(run);
         served.wait_for_end(run);
