@@ -148,10 +148,9 @@ fn passes_of_files_do_not_count_if_an_input_changed_since_they_were_found() {
 #[test]
 fn young_input_of_the_host_is_noted() {
     let store = TestStore::new();
-    let file = store.tree.path().with_extension("young");
-    fs::write(&file, "1").expect("writes");
-    let (state, stamp) = proctor_sandbox::observe_path(&file).expect("examined");
-    let path = file.as_os_str().as_bytes().to_vec();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let (state, stamp) = proctor_sandbox::observe_path(file.path()).expect("examined");
+    let path = file.path().as_os_str().as_bytes().to_vec();
     let read = || AccessedPath { path: path.clone(), state: state.clone(), stamp, read: true, listing: None };
     let stored = |now| {
         let reuse = store.at(now);
@@ -163,7 +162,6 @@ fn young_input_of_the_host_is_noted() {
     // The file is of the future for this clock.
     assert_eq!(stored(first_day), (false, true));
     assert!(!stored(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 33)).1);
-    fs::remove_file(&file).expect("removes");
 }
 
 #[test]
