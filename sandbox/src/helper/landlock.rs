@@ -118,13 +118,11 @@ pub(super) fn confine_signals() -> bool {
 
 fn restrict_signals() -> Result<landlock::RestrictionStatus, RulesetError> {
     let scoped = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal)?;
+    // Every domain refuses links and renames between directories (EXDEV), unless one of its rules allows them.
+    let handled = scoped.set_compatibility(CompatLevel::BestEffort).handle_access(AccessFs::Refer)?;
     // Denied signals must not fill the host's audit log. Linux 6.12 has no such option.
-    scoped
-        .set_compatibility(CompatLevel::BestEffort)
-        .create()?
-        .log_same_exec(false)?
-        .log_subdomains(false)?
-        .restrict_self()
+    let created = handled.create()?.log_same_exec(false)?.log_subdomains(false)?;
+    add_rules(created, &[(Path::new("/"), AccessFs::Refer.into())])?.restrict_self()
 }
 
 /// Verifies that a signal to the parent of this process is refused. The parent is outside the domain.

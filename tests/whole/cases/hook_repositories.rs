@@ -36,7 +36,9 @@ fn verifies_spec_of_commit(env: &TestEnvironment) {
     assert!(!repo.file("spec/verification.yaml").exists());
     push_to_origin(&repo, env, &["main"]).exits(1).prints_to_stderr(&["push blocked: 1 of 1 step failed"]);
     push_to_origin(&repo, env, &["pages", "main"]).exits(1);
-    push_to_origin(&repo, env, &["--force", "pages:main"]).exits(1).prints_to_stderr(&["there is no spec"]);
+    push_to_origin(&repo, env, &["--force", "pages:main"])
+        .exits(1)
+        .prints_to_stderr(&["has no `spec/verification.yaml`"]);
     let skipped = push_to_origin(&repo, env, &["pages"]).exits(0);
     skipped.prints_to_stderr(&["there is no spec/verification.yaml here, and nothing is verified"]);
 }
@@ -49,7 +51,7 @@ fn verifies_spec_of_index(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("spec/verification.yaml")).expect("it was there");
     commit().exits(1).prints_to_stderr(&["commit blocked: 1 of 1 step failed"]);
     repo.git(&["rm", "--quiet", "--cached", "spec/verification.yaml"]);
-    commit().exits(1).prints_to_stderr(&["there is no spec"]);
+    commit().exits(1).prints_to_stderr(&["has no `spec/verification.yaml`"]);
     let other = env.root().join("without-spec");
     env.git(env.root(), &["init", "--quiet", "without-spec"]);
     let arguments = ["commit", "--quiet", "--allow-empty", "--message=x"];

@@ -255,6 +255,9 @@ fn program_in_tree_is_identified_by_content(env: &TestEnvironment) {
     is_verified("nothing since");
 }
 
+/// Steps are not observed, so that the age of the new tools does not matter.
+const NOT_OBSERVED: &str = "[reuse]\nenabled = false\n";
+
 fn replaced_tools_start_another_run(env: &TestEnvironment) {
     let (tools, home_bin) = (env.root().join("tools"), env.home_dir().join(".local/bin"));
     std::fs::create_dir_all(&home_bin).expect("a directory");
@@ -265,7 +268,7 @@ fn replaced_tools_start_another_run(env: &TestEnvironment) {
     machine::write(&version.join("compiler"), "one");
     let path = tools.join("checker").display().to_string();
     let repo = env.repo(&TestSpec::from_steps([TestStep::argv("it", &[&path]), TestStep::argv("that", &["helper"])]));
-    let config = format!("tool_mounts = [{:?}]\n", tools.display().to_string());
+    let config = format!("tool_mounts = [{:?}]\n{NOT_OBSERVED}", tools.display().to_string());
     let served = InProcessService::open_with_config(env, &config);
     let runs = |why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
@@ -296,7 +299,7 @@ fn replaced_tools_start_another_run(env: &TestEnvironment) {
     let masks = format!("{more}tool_masks = [{:?}]\n", tools.join("secret").display().to_string());
     machine::write(&tools.join("secret"), "");
     for config in [more, masks] {
-        served.service.reload(OperatorConfig::parse(&config).expect("a config"));
+        served.service.reload(OperatorConfig::parse(&format!("{config}{NOT_OBSERVED}")).expect("a config"));
         runs("the operator shows something else");
     }
 }
@@ -313,7 +316,7 @@ fn changed_tool_version_starts_another_run(env: &TestEnvironment) {
     replace_program(&repo.file("check"), "one");
     machine::write(&repo.file("check"), "#!/usr/bin/env interpreter\n");
     repo.commit();
-    let served = InProcessService::open(env);
+    let served = InProcessService::open_with_config(env, NOT_OBSERVED);
     let runs = |why: &str| {
         let submitted = served.submit(with_reuse(run_submission(&repo)));
         assert_eq!(submitted.how, SubmissionOutcome::Queued, "{why}");

@@ -10,6 +10,9 @@ use crate::adopt::import::spec_yaml::{
 use crate::model::names::ToolchainName;
 use crate::model::plan::FileRules;
 
+/// Maximum width of a line with the skills of the profile.
+const MAX_PROFILE_WIDTH: usize = 130;
+
 /// A hook of the configuration, with its result.
 #[derive(Debug)]
 pub(super) struct HookConversion {
@@ -161,10 +164,7 @@ impl ImportDraft {
             format!("# Generated from {} by `proctor import`; edit it as you like.\nversion: 1\n", comment_text(file));
         text.push_str(&self.render_toolchains());
         text.push_str(&self.render_defaults());
-        text.push_str(&format!("profiles:\n  {}:\n    include:\n", yaml_scalar(profile)));
-        for skill in &self.skills {
-            text.push_str(&format!("      - {}\n", yaml_scalar(&skill.name)));
-        }
+        text.push_str(&self.render_profile(profile));
         text.push_str("skills:\n");
         for skill in &self.skills {
             text.push_str(&skill.render());
@@ -194,6 +194,23 @@ impl ImportDraft {
 
     /// Returns the `defaults` section: variables that keep tools from writing caches to the tree, and from waiting
     /// for a registry that they cannot reach.
+    /// Returns the profile with all skills, in as few lines as possible.
+    fn render_profile(&self, profile: &str) -> String {
+        let mut text = "profiles:\n".to_owned();
+        let mut line = format!("  {}: {{ include: [", yaml_scalar(profile));
+        for (number, skill) in self.skills.iter().enumerate() {
+            let name = yaml_scalar(&skill.name);
+            let separator = if number > 0 { ", " } else { "" };
+            if number > 0 && line.len() + separator.len() + name.len() > MAX_PROFILE_WIDTH {
+                text.push_str(&format!("{line},\n"));
+                line = format!("      {name}");
+            } else {
+                line.push_str(&format!("{separator}{name}"));
+            }
+        }
+        format!("{text}{line}] }}\n")
+    }
+
     fn render_defaults(&self) -> String {
         const VARIABLES: [(&str, &str, &str); 6] = [
             ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
