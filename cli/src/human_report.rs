@@ -143,8 +143,8 @@ fn passed_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> String {
     text
 }
 
-/// Renders the changes of fixes, and everything that kept the run from passing: tool checks, failed steps in plan order, steps without a
-/// result, and reasons for an inconclusive verdict.
+/// Renders the changes of fixes, and everything that kept the run from passing: tool checks, failed steps in plan
+/// order, steps without a result, and reasons for an inconclusive verdict.
 fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
     let checks =
         record.checks.iter().filter(|check| !check.satisfied).map(|check| step_text::render_check(check, view));

@@ -91,8 +91,8 @@ impl RetryState {
         }
     }
 
-    /// Returns the pause before another attempt; `None` if no attempt is permitted. `attempt` is the number of attempts so far, and
-    /// `random` a random number.
+    /// Returns the pause before another attempt; `None` if no attempt is permitted. `attempt` is the number of attempts
+    /// so far, and `random` a random number.
     pub(crate) fn pause(&mut self, attempt: u32, random: u64) -> Option<Duration> {
         if attempt >= self.policy.max_attempts
             || self.remaining < SUCCESSES_PER_REPETITION

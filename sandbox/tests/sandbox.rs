@@ -246,8 +246,9 @@ fn missing_program(check: &str) -> Option<&'static str> {
     missing.or_else(|| check.starts_with("views::fixtures::").then(|| views::fixtures::missing_program(check))?)
 }
 
-/// Returns whether a check applies to sandboxes with a view. They are not used again, and the kernel makes an overlay over the view
-/// of an overlay of any depth. CPU time is counted in the same way with a view, so that only `make test-long` checks its limit.
+/// Returns whether a check applies to sandboxes with a view. They are not used again, and the kernel makes an overlay
+/// over the view of an overlay of any depth. CPU time is counted in the same way with a view, so that only
+/// `make test-long` checks its limit.
 fn works_on_view(check: &str) -> bool {
     !check.starts_with("reuse::")
         && check != "falls_back_to_copy_without_overlay"

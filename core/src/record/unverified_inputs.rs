@@ -11,8 +11,8 @@ use crate::text::digest::Sha256Hex;
 /// Maximum number of inputs that a record lists; further ones are only counted.
 pub const MAX_ENTRIES: usize = 200;
 
-/// The files at the start of a run that its steps could see and that are not part of the tree. Only [`UnverifiedInputs::new`] creates this, so a
-/// truncated list always contains the copied files first.
+/// The files at the start of a run that its steps could see and that are not part of the tree. Only
+/// [`UnverifiedInputs::new`] creates this, so a truncated list always contains the copied files first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

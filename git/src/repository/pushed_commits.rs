@@ -96,7 +96,8 @@ fn walk_commits(repository: &Repository, push: &Push, tips: &[ObjectId]) -> Resu
 }
 
 /// Returns the commit from which the pushed range of a commit starts: the first parent of the oldest commit that the
-/// remote is not known to have. Another remote does not count: its commits can be new to this one. `former` are the ids that the refs of the commit have on the remote.
+/// remote is not known to have. Another remote does not count: its commits can be new to this one. `former` are the ids
+/// that the refs of the commit have on the remote.
 ///
 /// Returns `None` if there is no such parent, if the remote has the commit already, if libgit2 cannot read the
 /// repository, or if the push removes several commits from refs, or commits that this repository lacks.

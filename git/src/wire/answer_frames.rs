@@ -20,8 +20,8 @@ pub struct EarlyIndex {
     pub index: Arc<GitIndex>,
 }
 
-/// Pieces of blobs, each with the number of its leaf and the size of the blob. The pieces of a blob are consecutive; an empty blob has one
-/// empty piece.
+/// Pieces of blobs, each with the number of its leaf and the size of the blob. The pieces of a blob are consecutive; an
+/// empty blob has one empty piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobPieces(Vec<u8>);
 

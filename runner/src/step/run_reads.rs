@@ -40,7 +40,7 @@ const CONSTANT: [&[u8]; 9] = [
 #[derive(Debug, Default)]
 pub(crate) struct RunReads {
     /// True if a step looked at the commits, the branches or the index, or if it is not known what a step read.
-    are_beyond_files: AtomicBool,
+    may_depend_on_commit: AtomicBool,
     /// The stored results of the steps.
     results: Mutex<BTreeSet<ObservedResult>>,
 }
@@ -52,7 +52,7 @@ impl RunReads {
         let top = tree.directory.as_os_str().as_encoded_bytes();
         let is_in_git =
             |entry: &AccessedPath| strip_directory(&entry.path, top).is_some_and(|path| depends_on_commit(entry, path));
-        self.are_beyond_files.fetch_or(trace.entries().iter().any(is_in_git), Ordering::Relaxed);
+        self.may_depend_on_commit.fetch_or(trace.entries().iter().any(is_in_git), Ordering::Relaxed);
     }
 
     /// Records a stored result that was used or stored.
@@ -61,7 +61,7 @@ impl RunReads {
             let path = entry.path.strip_prefix(b"/").unwrap_or(&entry.path);
             depends_on_commit(entry, path)
         };
-        self.are_beyond_files.fetch_or(result.inputs.tree().any(is_in_git), Ordering::Relaxed);
+        self.may_depend_on_commit.fetch_or(result.inputs.tree().any(is_in_git), Ordering::Relaxed);
         if result.worker.is_none() {
             let observed = ObservedResult { key: result.key.clone(), inputs_sha256: result.inputs_sha256.clone() };
             self.results.lock().unwrap_or_else(PoisonError::into_inner).insert(observed);
@@ -71,12 +71,12 @@ impl RunReads {
     /// Notes that a step was executed without a view although others of its kind are observed: the first view failed, for
     /// example because files of the host were exchanged, or the first attempt.
     pub(crate) fn note_unobserved(&self) {
-        self.are_beyond_files.store(true, Ordering::Relaxed);
+        self.may_depend_on_commit.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a step looked at the git directory, or whether it is not known what a step read.
-    pub(crate) fn are_beyond_files(&self) -> bool {
-        self.are_beyond_files.load(Ordering::Relaxed)
+    pub(crate) fn may_depend_on_commit(&self) -> bool {
+        self.may_depend_on_commit.load(Ordering::Relaxed)
     }
 
     /// Returns the stored results of the steps.

@@ -120,7 +120,7 @@ pub(super) fn kill_all(reach: SignalReach) -> io::Result<()> {
         rustix::io::retry_on_intr(|| {
             rustix::event::poll(&mut [PollFd::new(&ends, PollFlags::IN)], Some(&SEARCH_INTERVAL))
         })?;
-        take_signals(&ends)?;
+        read_signals(&ends)?;
     }
 }
 
@@ -167,7 +167,7 @@ fn reap_some() -> io::Result<ReapOutcome> {
 
 /// Reads the pending signals SIGCHLD and SIGTERM, and returns whether SIGTERM was among them. The kernel queues one of each;
 /// a signal that arrives in the meantime is left for the next call, since there may always be another one.
-pub(super) fn take_signals(signals: &SignalFd) -> io::Result<bool> {
+pub(super) fn read_signals(signals: &SignalFd) -> io::Result<bool> {
     let mut is_terminated = false;
     for _ in 0..2 {
         let Some(signal) = signals.read_signal()? else { break };

@@ -424,7 +424,7 @@ fn wait_for_command(
                 leaks,
             });
         }
-        if descendants::take_signals(signals)? {
+        if descendants::read_signals(signals)? {
             terminated = true;
             terminate_all();
         }

@@ -107,7 +107,7 @@ impl CommandWatch<'_> {
         let timeout = look.map_or(most, |look| look.min(most));
         let mut fds = [PollFd::new(self.signals, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout)))?;
-        self.terminated |= descendants::take_signals(self.signals)?;
+        self.terminated |= descendants::read_signals(self.signals)?;
         Ok(())
     }
 }

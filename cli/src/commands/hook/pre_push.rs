@@ -155,7 +155,8 @@ struct VerifiedCommit<'a> {
     reason: BlockedReason,
 }
 
-/// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that cannot be run at all does not stop the others.
+/// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that
+/// cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
     commits: &'c [NamedCommit],

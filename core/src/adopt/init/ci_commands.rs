@@ -143,8 +143,8 @@ pub(super) fn step_name(name: &str) -> String {
     name.trim_matches('-').to_owned()
 }
 
-/// Returns the lines of a script, or their parts between `&&`, that are commands on their own. A script that changes its directory or sets variables
-/// has none.
+/// Returns the lines of a script, or their parts between `&&`, that are commands on their own. A script that changes
+/// its directory or sets variables has none.
 fn plain_commands(script: &str) -> Vec<Vec<String>> {
     let script = script.replace("\\\n", " ");
     let changes_state =

@@ -70,7 +70,7 @@ impl Engine {
         let Some(RunTools { digest }) = tools.filter(|_| is_reusable(plan)) else { return };
         documents.set_observed_results(context.run_reads.results());
         let has_young_inputs = context.reuse.as_ref().is_some_and(StepReuse::has_young_inputs);
-        if context.run_reads.are_beyond_files() || has_young_inputs {
+        if context.run_reads.may_depend_on_commit() || has_young_inputs {
             tracing::debug!(has_young_inputs, "the run answers no later request, because of what its steps read");
             documents.forget_toolchain_env();
         } else if self.known_tools(context, plan) != Some(digest) {

@@ -179,8 +179,8 @@ impl StepReuse {
     }
 
     /// Returns the result that represents all results of a step with `per_file`, which together confirm all of its
-    /// `files`: the first one of another machine, or else the newest one. It has the caches of all of them. If one of them left files, it has
-    /// the inputs and the files of all, since these determine what the step leaves.
+    /// `files`: the first one of another machine, or else the newest one. It has the caches of all of them. If one of
+    /// them left files, it has the inputs and the files of all, since these determine what the step leaves.
     ///
     /// # Errors
     /// The results cannot be combined.

@@ -198,7 +198,7 @@ fn watch_command(
             drop(descendants::kill_all(reach));
             std::process::exit(1);
         }
-        if descendants::take_signals(&signals)? {
+        if descendants::read_signals(&signals)? {
             terminated = true;
             descendants::terminate();
         }
