@@ -15,5 +15,5 @@ pub(crate) use input_root::{GitTree, git_tree, input_tree, list_tree};
 pub(crate) use needed_paths::needed_path_tree;
 pub(crate) use remote_run::{GitObjectSource, RemoteRun, RemoteTrees};
 pub(crate) use worker_report::{
-    clean_texts, examine_checks, received_stream, require_own_report, worker_evidence, worker_text,
+    clean_texts, examine_checks, received_stream, require_controls, require_own_report, worker_evidence, worker_text,
 };

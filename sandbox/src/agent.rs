@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use proctor_core::model::enforcement::Enforcement;
+use proctor_core::model::enforcement::{Enforcement, Tolerated};
 use proctor_core::model::leak::LeakedProcesses;
 use proctor_core::model::outcome::{LimitKind, StartFault};
 use proctor_core::model::plan::{Argv, Leaks, Limits, Network, RelPath};
@@ -35,7 +35,7 @@ use crate::file_batches::FileBatches;
 use crate::resource_report::WaitStatus;
 
 /// The version of the request, the report, and the encoding of links. A change of any must change it.
-pub const AGENT_PROTOCOL: u32 = 3;
+pub const AGENT_PROTOCOL: u32 = 4;
 /// Name of the agent program in the input root.
 pub const AGENT_PROGRAM: &str = "proctor-agent";
 /// Name of the request in the input root.
@@ -89,6 +89,9 @@ pub struct AgentRequest {
     pub needed_paths: Vec<AgentNeededPath>,
     /// True if the input root contains [`GIT_DIRECTORY`].
     pub has_git: bool,
+    /// The controls of the sandbox that may be missing. No command starts without the other ones: it could change the
+    /// outputs of the action.
+    pub tolerated: Tolerated,
     /// Maximum size of the content of all files that the step writes, in bytes. If it writes more, the report has no
     /// changes, but [`AgentReport::changes_error`].
     pub max_changes_bytes: u64,

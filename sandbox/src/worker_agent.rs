@@ -5,7 +5,7 @@
 //!    the worker's store, so no step may write them.
 //! 2. It creates a run space, and a layer for each earlier step.
 //! 3. It runs the checks of the toolchains over a tree that has only the needed paths, and then the step over the whole
-//!    tree. Each command has its own sandbox, in which missing controls are tolerated and recorded.
+//!    tree. Each command has its own sandbox, in which only the controls that the request names may be missing.
 //! 4. It lists the writes of the step, stores the outputs, and writes the report last.
 //!
 //! The exit code of the agent means nothing: the report describes the step, and without a report nothing is known about

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use agent_worker::{Action, Environment, REPO, WORK_DIRECTORY, change, command, file, request, shell};
 use libtest_mimic::{Arguments, Failed, Trial};
-use proctor_core::model::enforcement::{Control, ControlState};
+use proctor_core::model::enforcement::{Control, ControlState, Tolerated};
 use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::{Network, RelPath};
 use proctor_core::text::digest::Sha256Hex;
@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         records_user_without_capabilities;
         claims_only_enforced_process_limits;
         works_outside_of_the_input_root;
+        no_command_starts_without_required_controls;
     ];
     let mut trials = Vec::new();
     for environment in Environment::ALL {
@@ -65,6 +66,11 @@ fn main() -> ExitCode {
             });
         }
     }
+    let (environment, name) = (Environment::NoLandlock, "no_landlock::command_cannot_write_the_report");
+    trials.push(match environment.skip_reason() {
+        Some(reason) => Trial::test(format!("{name} ({reason})"), || Ok(())).with_ignored_flag(true),
+        None => Trial::test(name, move || command_cannot_write_report(&Action::new(environment)?)),
+    });
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -425,5 +431,41 @@ fn works_outside_of_the_input_root(action: &Action) -> Result<(), Failed> {
     assert_eq!(ran.stdout, "as it was\nref: refs/heads/main\n", "{ran:?}");
     assert_eq!(changes(&ran)["new"].1, "x\n");
     assert_eq!(fs::read_to_string(action.root.join(WORK_DIRECTORY).join("kept"))?, "kept");
+    Ok(())
+}
+
+/// Returns the missing controls that must not be missing.
+fn missing_controls(outputs: &agent_worker::Outputs, tolerated: &Tolerated) -> Result<Vec<Control>, Failed> {
+    let missing = attempt(outputs)?.enforcement.missing().map(|(control, _)| control);
+    Ok(missing.filter(|control| !tolerated.contains(*control)).collect())
+}
+
+fn no_command_starts_without_required_controls(action: &Action) -> Result<(), Failed> {
+    let (tolerated, all) = (Tolerated::default(), action.run_shell("true")?);
+    let missing = missing_controls(&all, &tolerated)?;
+    let ran = action.run(&AgentRequest { tolerated: tolerated.clone(), ..request(shell("step", "echo ran")) })?;
+    if missing.is_empty() {
+        assert_eq!(ran.stdout, "ran\n", "{ran:?}");
+        return Ok(());
+    }
+    assert!(matches!(attempt(&ran)?.not_started, Some((StartFault::Sandbox, _))), "{ran:?}");
+    assert_eq!((ran.stdout.as_str(), attempt(&ran)?.started), ("", false));
+    assert_eq!(missing_controls(&ran, &tolerated)?, missing, "all of them, not only the first one");
+    let may_miss = tolerated.controls().chain(missing).collect();
+    let ran = action.run(&AgentRequest { tolerated: may_miss, ..request(shell("step", "echo ran")) })?;
+    assert_eq!(ran.stdout, "ran\n", "{ran:?}");
+    Ok(())
+}
+
+/// Without a mount namespace and Landlock, a command could write the outputs of the action, and make the agent fail.
+fn command_cannot_write_report(action: &Action) -> Result<(), Failed> {
+    let forge = "echo forged | tee /report.json /report.json.partial /stdout";
+    for checks in [vec![], vec![shell("check", forge)]] {
+        let ran = action.run(&AgentRequest { checks, ..request(shell("step", forge)) })?;
+        let checks = ran.report.checks.iter().map(|check| &check.attempt);
+        let first = checks.chain(&ran.report.attempt).next().ok_or("no attempt")?;
+        let Some((StartFault::Sandbox, reason)) = &first.not_started else { return Err(format!("{ran:?}").into()) };
+        assert!(reason.contains("Landlock"), "{reason}");
+    }
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use proctor_core::model::enforcement::ControlState;
+use proctor_core::model::enforcement::{Control, ControlState};
 use proctor_core::model::leak::LeakedProcesses;
+use proctor_core::model::outcome::StartFault;
 use proctor_core::model::plan::PlannedCheck;
 use proctor_core::record::evidence::{WorkerEvidence, WorkerProgram, escape_output};
 use proctor_sandbox::WaitStatus;
@@ -31,6 +32,9 @@ pub(crate) enum ReportFault {
     /// The report contradicts itself or the request.
     #[error("the report of the worker is contradictory: {0}")]
     Contradiction(&'static str),
+    /// The worker lacks controls of the sandbox that must not be missing.
+    #[error("the worker's sandbox is not sufficient: {0}")]
+    Sandbox(String),
     /// The worker lacks a toolchain, or has the wrong version of one.
     #[error("the worker does not satisfy the toolchain `{toolchain}`: {problem}")]
     Toolchain {
@@ -63,16 +67,38 @@ pub(crate) fn require_own_report(request: &AgentRequest, report: &AgentReport) -
     if has_step != have_passed {
         return Err(ReportFault::Contradiction("the step ran without its checks, or did not run after them"));
     }
-    let attempts = report.checks.iter().map(|check| &check.attempt).chain(&report.attempt);
-    let is_possible = |attempt: &AgentAttempt| {
+    let checks = report.checks.iter().map(|check| &check.attempt).zip(&request.checks);
+    for (attempt, command) in checks.chain(report.attempt.iter().map(|attempt| (attempt, &request.step))) {
         // A status belongs to a command that was started, and every control was set up before.
         let has_ended = attempt.status.is_none() || (attempt.started && !attempt.enforcement.0.is_empty());
-        has_ended && (attempt.started != attempt.not_started.is_some())
-    };
-    if !attempts.into_iter().all(is_possible) {
-        return Err(ReportFault::Contradiction("a command has a result, but was not started"));
+        if !has_ended || attempt.started == attempt.not_started.is_some() {
+            return Err(ReportFault::Contradiction("a command has a result, but was not started"));
+        }
+        if attempt.timed_out && attempt.started && attempt.duration_ms < command.timeout_ms {
+            return Err(ReportFault::Contradiction("a command was ended before its timeout"));
+        }
     }
     Ok(())
+}
+
+/// Requires that the worker's sandbox was complete enough for each command.
+///
+/// # Errors
+/// A command did not start, because a control is missing.
+pub(crate) fn require_controls(request: &AgentRequest, report: &AgentReport) -> Result<(), ReportFault> {
+    let attempts = report.checks.iter().map(|check| &check.attempt).chain(&report.attempt);
+    let refused = attempts.filter_map(|attempt| match &attempt.not_started {
+        Some((StartFault::Sandbox, reason)) => Some((attempt, reason)),
+        _ => None,
+    });
+    let Some((attempt, reason)) = refused.into_iter().next() else { return Ok(()) };
+    let missing = attempt.enforcement.missing().map(|(control, _)| control);
+    let missing = missing.filter(|control| !request.tolerated.contains(*control)).map(Control::as_str);
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    Err(ReportFault::Sandbox(match missing.is_empty() {
+        true => worker_text(reason),
+        false => format!("it lacks {missing}, which `may_miss` of `[remote_executor]` does not contain"),
+    }))
 }
 
 fn has_passed(check: &CheckReport) -> bool {
@@ -180,9 +206,8 @@ pub(crate) fn received_stream<'a>(
 mod tests {
     use std::path::PathBuf;
 
-    use proctor_core::model::enforcement::{Control, Enforcement};
+    use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
     use proctor_core::model::leak::LeakedProcess;
-    use proctor_core::model::outcome::StartFault;
     use proctor_core::model::plan::VersionDemand;
     use proctor_core::record::evidence::Resources;
     use proctor_core::text::digest::Sha256Hex;
@@ -220,6 +245,7 @@ mod tests {
             caches: Vec::new(),
             needed_paths: Vec::new(),
             has_git: false,
+            tolerated: Tolerated::default(),
             max_changes_bytes: 1,
         }
     }
@@ -282,6 +308,7 @@ mod tests {
         let unstarted = AgentAttempt { started: false, ..ended(0) };
         let unconfined = AgentAttempt { enforcement: Enforcement::default(), ..ended(0) };
         let fault = Some((StartFault::ProgramMissing, "no program".to_owned()));
+        let early = AgentAttempt { timed_out: true, duration_ms: 0, ..ended(0) };
         let both = AgentAttempt { not_started: fault.clone(), ..ended(0) };
         for (case, wrong) in [
             ("a step without its check", AgentReport { checks: Vec::new(), ..report() }),
@@ -292,6 +319,7 @@ mod tests {
             ("a result without a start", AgentReport { attempt: Some(unstarted), ..report() }),
             ("a start without controls", AgentReport { attempt: Some(unconfined), ..report() }),
             ("a start and a reason against it", AgentReport { attempt: Some(both), ..report() }),
+            ("a timeout before its time", AgentReport { attempt: Some(early), ..report() }),
         ] {
             let judged = require_own_report(&request(), &wrong);
             assert!(matches!(judged, Err(ReportFault::Contradiction(_))), "{case}: {judged:?}");
@@ -315,6 +343,24 @@ mod tests {
         let failed = AgentReport { checks: vec![check(127, "")], attempt: None, ..report() };
         let error = examine_checks(&range(">=1"), &failed).expect_err("failed").to_string();
         assert!(error.contains("exit code 127"), "{error}");
+    }
+
+    #[test]
+    fn names_all_controls_that_prevent_a_command() {
+        assert_eq!(require_controls(&request(), &report()), Ok(()));
+        let mut refused = AgentAttempt { started: false, status: None, ..ended(0) };
+        refused.not_started = Some((StartFault::Sandbox, "no \u{7}reason".to_owned()));
+        let judge = |refused: &AgentAttempt| {
+            let check = CheckReport { attempt: refused.clone(), ..check(0, "") };
+            let report = AgentReport { checks: vec![check], attempt: None, ..report() };
+            require_controls(&request(), &report).expect_err("refused").to_string()
+        };
+        assert_eq!(judge(&refused), "the worker's sandbox is not sufficient: no \\x07reason");
+        for control in [Control::Cgroup, Control::Landlock, Control::PidNamespace] {
+            refused.enforcement.record_not_enforced(control, "no");
+        }
+        let expected = "it lacks pid_namespace, landlock, which `may_miss` of `[remote_executor]` does not contain";
+        assert!(judge(&refused).ends_with(expected), "{}", judge(&refused));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::error::one_line;
 use crate::host::environment;
 use crate::remote_steps::{
     GitObjectSource, RemoteExecutor, RemoteFailure, RemoteJob, RemoteOutputs, RemoteRun, RemoteTrees, clean_texts,
-    examine_checks, git_tree, input_tree, needed_path_tree, received_stream, require_own_report, worker_evidence,
-    worker_text,
+    examine_checks, git_tree, input_tree, needed_path_tree, received_stream, require_controls, require_own_report,
+    worker_evidence, worker_text,
 };
 use crate::run::run_context::RunContext;
 use crate::step::attempt::{self, AttemptResult};
@@ -186,6 +186,7 @@ impl StepOnWorker<'_> {
             caches: skill.caches.clone(),
             needed_paths: Vec::new(),
             has_git: false,
+            tolerated: remote.settings.tolerated(Some(&context.host_view.tolerated)),
             max_changes_bytes: CHANGES.bytes,
         };
         require_no_secret(&request, context.redactor())?;
@@ -307,6 +308,7 @@ impl StepOnWorker<'_> {
         let Self { remote, context, skill, step, .. } = self;
         let RemoteOutputs { action, report, stdout, stderr, changes } = outputs;
         require_own_report(&job.request, &report).map_err(|fault| refused(&fault))?;
+        require_controls(&job.request, &report).map_err(|fault| refused(&fault))?;
         let toolchains = examine_checks(&checks, &report).map_err(|fault| refused(&fault))?;
         let AgentReport { worker, repo, attempt, stdout: out, stderr: err, changes: list, changes_error, .. } = report;
         let mut executed = attempt.ok_or_else(|| NotExecuted::Refused("the worker did not run the step".to_owned()))?;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use proctor_core::model::enforcement::{Control, Tolerated};
+use proctor_core::model::enforcement::{Control, Enforcement, Tolerated};
 use proctor_core::model::outcome::StartFault;
-use proctor_core::model::plan::max_files;
+use proctor_core::model::plan::{Argv, max_files};
 use rustix::fs::{Mode, OFlags};
 
 use super::agent_error::AgentError;
@@ -20,6 +20,7 @@ use crate::agent::{
     AgentAttempt, AgentCommand, AgentRequest, AgentStream, CheckReport, GIT_DIRECTORY, LAYERS_CONTENT_FILE,
     LayerChange, LayerChangeKind, NEEDED_PATHS_DIRECTORY, REQUEST_FILE, STDERR_FILE, STDOUT_FILE, TREE_DIRECTORY,
 };
+use crate::file_batches::FileBatches;
 use crate::host::{Host, HostConfig, RepoFacts};
 use crate::launcher::Launcher;
 use crate::layer_changes::LayerBounds;
@@ -35,6 +36,10 @@ const MAX_DISK: u64 = 64 << 30;
 const MAX_LAYER_ENTRIES: usize = 2_000_000;
 /// The directories in the input root that no command may see.
 const INPUT_DIRECTORIES: [&str; 3] = [TREE_DIRECTORY, GIT_DIRECTORY, NEEDED_PATHS_DIRECTORY];
+/// A path that no kernel executes.
+const NO_PROGRAM: &str = "/";
+/// The reason why no command starts without namespaces and Landlock.
+const NO_LANDLOCK: &str = "without namespaces and Landlock, a command could change the report; `landlock` must not be missing on such a worker";
 /// Size of a page, by which the size of a file in a run space is rounded up.
 const PAGE: u64 = 4096;
 
@@ -213,12 +218,60 @@ impl<'a> CommandRunner<'a> {
         tree: &Tree<'_>,
         streams: &mut Streams,
     ) -> Result<(AgentAttempt, Option<Layer<Unsealed>>), AgentError> {
+        let policy = self.policy(command, tree);
+        let (mut attempt, layer) = self.launch(command, tree, &policy, streams)?;
+        if matches!(attempt.not_started, Some((StartFault::Sandbox, _))) {
+            attempt.enforcement = self.available_controls(command, tree, policy)?;
+            if self.needs_landlock() && attempt.enforcement.missing().any(|(control, _)| control == Control::Landlock) {
+                attempt.not_started = Some((StartFault::Sandbox, NO_LANDLOCK.to_owned()));
+            }
+        }
+        Ok((attempt, layer))
+    }
+
+    fn launch(
+        &self,
+        command: &AgentCommand,
+        tree: &Tree<'_>,
+        policy: &Policy,
+        streams: &mut Streams,
+    ) -> Result<(AgentAttempt, Option<Layer<Unsealed>>), AgentError> {
         let facts = RepoFacts::read(tree.source)?;
         let layers: Vec<&Layer<Sealed>> = tree.layers.iter().collect();
-        match self.launcher.spawn(&self.space, &layers, &facts, &self.policy(command, tree)) {
+        match self.launcher.spawn(&self.space, &layers, &facts, policy) {
             Ok((running, layer)) => Ok((attempt::supervise(&running, command, streams, self.signals), Some(layer))),
             Err(error) => Ok((attempt::not_started(StartFault::Sandbox, error.to_string()), None)),
         }
+    }
+
+    /// Returns the controls that the worker enforces for a command that did not start. Sets up a sandbox that runs no
+    /// program.
+    fn available_controls(
+        &self,
+        command: &AgentCommand,
+        tree: &Tree<'_>,
+        policy: Policy,
+    ) -> Result<Enforcement, AgentError> {
+        let argv = Argv::new(vec![NO_PROGRAM.to_owned()]).unwrap_or(policy.argv);
+        let policy = Policy { argv, files: FileBatches::default(), tolerated: Tolerated::all(), ..policy };
+        let mut streams =
+            Streams { stdout: StreamCapture::with_beginning(0), stderr: StreamCapture::with_beginning(0) };
+        let (attempt, layer) = self.launch(command, tree, &policy, &mut streams)?;
+        if let Some(layer) = layer.filter(|_| attempt.processes_ended) {
+            layer.seal().discard()?;
+        }
+        Ok(attempt.enforcement)
+    }
+
+    /// Returns whether Landlock alone keeps commands from the outputs of the action, and from this process.
+    fn needs_landlock(&self) -> bool {
+        !self.space.is_in_memory()
+    }
+
+    /// Returns the controls that may be missing.
+    fn tolerated(&self) -> Tolerated {
+        let may_miss = |control: &Control| *control != Control::Landlock || !self.needs_landlock();
+        self.request.tolerated.controls().filter(may_miss).collect()
     }
 
     fn policy(&self, command: &AgentCommand, tree: &Tree<'_>) -> Policy {
@@ -239,7 +292,7 @@ impl<'a> CommandRunner<'a> {
             hide: self.hidden_directories(),
             tools: self.hidden_files(),
             caches: tree.caches.clone(),
-            tolerated: Tolerated::all(),
+            tolerated: self.tolerated(),
             view: false,
             inputs: None,
         }

@@ -90,7 +90,7 @@ mod tests {
                 "network": "deny", "limits": limits, "leaks": "warn", "timeout_ms": 1, "grace_ms": 1,
                 "max_output_bytes": 1,
             },
-            "checks": [], "layers": [], "caches": [], "needed_paths": [], "has_git": false, "max_changes_bytes": 1,
+            "checks": [], "layers": [], "caches": [], "needed_paths": [], "has_git": false, "tolerated": [], "max_changes_bytes": 1,
         });
         change(&mut request);
         parse(request.to_string().as_bytes())

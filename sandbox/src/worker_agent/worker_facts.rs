@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use proctor_core::text::digest::Sha256Hex;
+use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::{AgentCommand, AgentRequest, ProgramFingerprint, WorkerFacts};
@@ -16,6 +17,8 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const OS_RELEASE_FILES: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 /// Maximum size of such a file that is read, in bytes.
 const MAX_OS_RELEASE: u64 = 64 << 10;
+/// Maximum size of a program that is hashed, in bytes.
+const MAX_PROGRAM: u64 = 2 << 30;
 /// The block size for hashing, in bytes.
 const CHUNK: usize = 128 << 10;
 
@@ -80,10 +83,14 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
+/// Returns the digest of a program. The tree can name any file of the worker, such as one of the kernel that never ends.
 fn hash(path: &Path) -> io::Result<Sha256Hex> {
-    let (mut file, mut hasher, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; CHUNK]);
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let (mut file, mut hasher, mut buffer) = (file.take(MAX_PROGRAM + 1), Sha256::new(), vec![0; CHUNK]);
     loop {
         match file.read(&mut buffer) {
+            Ok(0) if file.limit() == 0 => return Err(io::ErrorKind::FileTooLarge.into()),
             Ok(0) => return Ok(Sha256Hex::from_raw(hasher.finalize().into())),
             Ok(count) => hasher.update(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

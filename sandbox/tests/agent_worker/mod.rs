@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
+use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_sandbox::FileBatches;
@@ -40,6 +41,8 @@ pub(crate) enum Environment {
     BubblewrapRoot,
     /// In bubblewrap, as an ordinary user.
     BubblewrapUser,
+    /// In bubblewrap, as user 0 without capabilities, on a kernel without Landlock. Nothing can confine a command.
+    NoLandlock,
 }
 
 impl Environment {
@@ -53,6 +56,7 @@ impl Environment {
             Self::User => "user",
             Self::BubblewrapRoot => "bubblewrap_root",
             Self::BubblewrapUser => "bubblewrap_user",
+            Self::NoLandlock => "no_landlock",
         }
     }
 
@@ -96,6 +100,12 @@ impl Environment {
             }
             Self::BubblewrapRoot => bubblewrap(root, "0"),
             Self::BubblewrapUser => bubblewrap(root, "1000"),
+            Self::NoLandlock => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "filter=$1; shift; exec bwrap --seccomp 9 \"$@\" 9<\"$filter\"", "sh"]);
+                command.arg(root.join(FILTER_FILE)).args(bubblewrap(root, "0").get_args());
+                command
+            }
         };
         command.args(words).current_dir(root).env_clear().env("PATH", "/usr/bin:/bin").env("SECRET", "do not leak");
         command
@@ -117,6 +127,26 @@ fn bubblewrap(root: &Path, uid: &str) -> Command {
     command
 }
 
+/// The file in the input root with a filter of system calls, for bubblewrap.
+const FILTER_FILE: &str = "filter.bpf";
+
+/// Returns a filter of system calls under which the kernel has no Landlock.
+fn filter_without_landlock() -> Vec<u8> {
+    const LANDLOCK_CREATE_RULESET: u32 = 444;
+    const EOPNOTSUPP: u32 = 95;
+    // The number of the system call is the first word of its description.
+    let program: [(u16, u8, u8, u32); 4] = [
+        (0x20, 0, 0, 0),
+        (0x15, 0, 1, LANDLOCK_CREATE_RULESET),
+        (0x06, 0, 0, 0x0005_0000 | EOPNOTSUPP),
+        (0x06, 0, 0, 0x7fff_0000),
+    ];
+    let encode = |(code, jump_true, jump_false, value): (u16, u8, u8, u32)| {
+        [&code.to_ne_bytes()[..], &[jump_true, jump_false], &value.to_ne_bytes()].concat()
+    };
+    program.into_iter().flat_map(encode).collect()
+}
+
 /// Creates the directories that each input root has, and the agent program.
 fn prepare_root(root: &Path, environment: Environment) -> io::Result<()> {
     for name in [TREE_DIRECTORY, "usr", "bin", "lib", "lib64", "proc", "tmp", "dev"] {
@@ -124,6 +154,7 @@ fn prepare_root(root: &Path, environment: Environment) -> io::Result<()> {
     }
     let helper: PathBuf = std::env::var_os("PROCTOR_TEST_HELPER")
         .map_or_else(|| env!("CARGO_BIN_EXE_proctor-sandbox").into(), Into::into);
+    fs::write(root.join(FILTER_FILE), filter_without_landlock())?;
     if environment == Environment::User && rustix::process::geteuid().is_root() {
         chown_to_user(root)?;
     }
@@ -310,6 +341,7 @@ pub(crate) fn request(step: AgentCommand) -> AgentRequest {
         caches: Vec::new(),
         needed_paths: Vec::new(),
         has_git: false,
+        tolerated: Tolerated::all(),
         max_changes_bytes: 1 << 20,
     }
 }

@@ -368,7 +368,11 @@ fn missing_control_is_inconclusive(env: &TestEnvironment) {
     let cluster = Cluster::new(env, [TestStep::sh("it", "true")]);
     cluster.configure("remote", &[USER, "trust_workers = true\nmay_miss = []\n"]);
     let run = cluster.run().exits(5).all_output();
-    assert!(run.contains("it ran without ") && run.contains("cgroup"), "{run}");
+    assert!(run.contains("the worker's sandbox is not sufficient: it lacks ") && run.contains("cgroup"), "{run}");
+    cluster.configure("hybrid", &[USER, "trust_workers = true\nmay_miss = []\n"]);
+    cluster.run().exits(0);
+    let step = cluster.repo.step("it");
+    assert_eq!(step["executor"]["kind"], "local_fallback", "{step:#}");
 }
 
 fn wrong_toolchain_is_inconclusive(env: &TestEnvironment) {
@@ -483,7 +487,7 @@ fn lying_worker_proves_nothing(env: &TestEnvironment) {
         "complete":true}"#;
     let report = |nonce: &str, stream: &str, changes: &str| {
         format!(
-            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":3,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
+            "nonce={nonce}\ncat > report.json <<END\n{{\"version\":4,\"nonce\":\"$nonce\",\"worker\":{{\"architecture\":\"x\",\
              \"kernel\":\"k\",\"os\":\"o\",\"processors\":1,\"programs\":[]}},\"repo\":\"/r\",\"checks\":[],\
              \"attempt\":{attempt},\"stdout\":{stream},\"stderr\":{stream},\"changes\":[{changes}],\
              \"changes_error\":null}}\nEND\n: > stdout; : > stderr; : > changes.bin\n"

@@ -193,7 +193,8 @@ fn untrusted_writes_do_not_count(env: &TestEnvironment) {
     cluster.run().exits(0);
     let trusted = cluster.repo.step("it");
     assert!(trusted["outcome"] == "passed" && trusted["flaky"] == true, "as on this machine: {trusted:#}");
-    cluster.configure("remote", &[USER, NO_CHECKS]);
+    let untrusted = TRUSTED.replace("trust_workers = true", "trust_workers = false");
+    cluster.configure("remote", &[USER, &untrusted, NO_CHECKS]);
     cluster.run().exits(1);
     let step = cluster.repo.step("it");
     assert!(is_remote(&step) && step["outcome"] == "failed", "{step:#}");
