@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use proctor_core::decision::gate::{
     self, ChangedPaths, EvidenceFileContent, GateAnswer, GateFacts, GateRequirements, IgnoreFile, RecordedDocuments,
+    TrustedKeyIds,
 };
 use proctor_core::model::drift::display_path;
 use proctor_core::model::names::{ChangesetId, ProfileName};
@@ -21,12 +22,13 @@ use proctor_core::text::digest::SnapshotId;
 use proctor_snapshot::{LastAndCurrent, Snapshot, SnapshotStore};
 
 use crate::clock::Clock;
-use crate::error::EngineError;
+use crate::error::{EngineError, one_line};
 use crate::host::git_on_demand::git_on_demand;
 use crate::host::repository::Repository;
 use crate::host::spec_file::SpecFile;
 use crate::run::preflight;
 use crate::run::request::EngineConfig;
+use crate::shared_results::TrustedKeys;
 use crate::store::attestations::Attestations;
 use crate::store::directory::{Directory, is_temporary};
 use crate::store::documents::{RUNS_DIR, STATUS_FILE, VERIFY_DIR, changeset_path};
@@ -127,6 +129,7 @@ impl Gate {
             changed_paths: known.map(|(last, now)| changed_paths(&last, &now)).unwrap_or_default(),
             plan,
             operator: &self.operator,
+            trusted_keys: trusted_key_ids(&self.operator),
             documents: found,
             attestation,
         };
@@ -237,6 +240,16 @@ impl GateRecords<'_> {
     fn subject(&self, profile: &ProfileName) -> Subject {
         let changeset_id = self.demands.changeset.clone();
         Subject { repository: self.repository.record_name(), changeset_id, profile: profile.clone() }
+    }
+}
+
+/// Returns the keys whose shared results count now. They are read for each request, so that a key that is no longer
+/// trusted has no effect.
+fn trusted_key_ids(operator: &OperatorConfig) -> TrustedKeyIds {
+    let Some(settings) = &operator.remote_cache else { return TrustedKeyIds::default() };
+    match TrustedKeys::read(&settings.trusted_keys) {
+        Ok(keys) => TrustedKeyIds { ids: keys.ids().cloned().collect(), problem: None },
+        Err(error) => TrustedKeyIds { problem: Some(one_line(&error)), ..TrustedKeyIds::default() },
     }
 }
 

@@ -11,4 +11,5 @@ mod shared_run;
 
 pub(crate) use content_hashes::{ContentHashes, stamp_of};
 pub(crate) use exchange::{SharedDraft, SharedResults, SharedResultsError, create_client};
+pub(crate) use keys::TrustedKeys;
 pub(crate) use shared_run::{PortableIdentity, SharedRun};

@@ -177,6 +177,6 @@ codes! { GateCode;
     OtherMachine, 335, "gate::other_machine",
         "Other machines executed steps of the run, and `--this-machine` or the operator's config forbids that.",
         "A worker of a cluster, or a machine whose shared result is used, reports its own result.",
-        "Run the profile on this machine, without a remote executor and without cached results, or trust the workers.",
+        "Run the profile on this machine, without a remote executor and without cached results, or trust the workers or the key.",
         "$ proctor run --no-cache && proctor gate --this-machine";
 }

@@ -12,7 +12,7 @@ mod tests;
 
 pub use crate::decision::gate::gate_facts::{
     AgeLimits, ChangedPaths, EvidenceFileContent, GateFacts, GateRequirements, IgnoreFile, InputRequirement,
-    MachineRequirement, MaxAge, MaxAgeParseError, RecordedDocuments, UnattestedPolicy,
+    MachineRequirement, MaxAge, MaxAgeParseError, RecordedDocuments, TrustedKeyIds, UnattestedPolicy,
 };
 pub use findings::{GateCode, GateFinding, MAX_FINDINGS};
 

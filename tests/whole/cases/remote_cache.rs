@@ -389,7 +389,23 @@ fn distrusted_key_has_no_results(env: &TestEnvironment) {
     let machines = Machines::new(env, [print_file("one", "README.md")]);
     machines.executes("first");
     machines.uses_results("second");
+    let gate = || {
+        let mut gate = env.command(machines.repo.path());
+        gate.args(["gate", "--profile", "pr", "--changeset", "second", "--no-daemon", "--state-dir"]);
+        gate.arg(machines.state_dir("second"));
+        env.finish(RunningProcess::start(gate))
+    };
+    gate().exits(0);
     machines.configure(false, "other.pem", "");
+    let refused = gate().exits(1).all_output();
+    assert!(refused.contains("does not trust") && refused.contains(KEY_ID), "{refused}");
+    std::fs::remove_file(machines.key("other.pem")).expect("removed");
+    let refused = gate().exits(1).all_output();
+    assert!(refused.contains("other.pem` cannot be read"), "{refused}");
+    machines.configure(false, "trusted.pem", "");
+    gate().exits(0);
+    machines.configure(true, "signing.pem", "");
+    gate().exits(1);
     machines.executes("second");
 }
 

@@ -222,6 +222,13 @@ impl EvidenceChecker<'_> {
         if !untrusted.is_empty() {
             return findings.workers_untrusted(&self.run.run_id, &untrusted);
         }
+        let keys = &self.facts.trusted_keys;
+        let origins = steps.iter().flat_map(|step| step.origins());
+        let untrusted = origins.filter(|origin| !keys.ids.contains(&origin.key_id)).map(ResultOrigin::phrase);
+        let untrusted: BTreeSet<String> = untrusted.collect();
+        if !untrusted.is_empty() {
+            return findings.keys_untrusted(&self.run.run_id, &untrusted, keys.problem.as_deref());
+        }
         let others: BTreeSet<String> = steps.iter().filter_map(|step| step.other_machine()).collect();
         if self.requirements.machines == MachineRequirement::ThisMachine && !others.is_empty() {
             findings.other_machines(&self.run.run_id, &others);

@@ -388,6 +388,21 @@ impl GateFindings {
         self.add_finding(GateCode::OtherMachine, message, hint);
     }
 
+    /// Adds the finding that steps have results of machines whose keys the operator does not trust. `problem` is the
+    /// reason why no key can be read.
+    pub(super) fn keys_untrusted(&mut self, run: &RunId, machines: &BTreeSet<String>, problem: Option<&str>) {
+        let machines = machines.iter().take(MAX_LISTED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let reason = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+        let message = format!(
+            "steps of the last run, {run}, have results of {machines}, which the operator's config does not trust{reason}"
+        );
+        let hint = format!(
+            "add the key to `trusted_keys` in `[remote_cache]` of `proctord.toml`, or {}, which uses no result of this key",
+            self.rerun_hint
+        );
+        self.add_finding(GateCode::OtherMachine, message, hint);
+    }
+
     /// Adds the finding that other machines executed steps.
     pub(super) fn other_machines(&mut self, run: &RunId, machines: &BTreeSet<String>) {
         let machines = machines.iter().take(MAX_LISTED_PATHS).map(String::as_str).collect::<Vec<_>>().join(", ");

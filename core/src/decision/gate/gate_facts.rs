@@ -1,6 +1,6 @@
 //! Represents the requirements of the gate and the facts about a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -92,10 +92,21 @@ pub struct GateFacts<'a> {
     pub plan: &'a Plan,
     /// The operator's current settings.
     pub operator: &'a OperatorConfig,
+    /// The ids of the keys whose shared results count now.
+    pub trusted_keys: TrustedKeyIds,
     /// The documents of the run, as found on disk.
     pub documents: RecordedDocuments,
     /// The bytes of Proctor's own record of the newest run of the tree that the status file names.
     pub attestation: Option<Vec<u8>>,
+}
+
+/// The ids of the keys whose shared results count.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrustedKeyIds {
+    /// The ids.
+    pub ids: BTreeSet<Sha256Hex>,
+    /// The reason why the operator's keys cannot be read, in which case no key counts.
+    pub problem: Option<String>,
 }
 
 /// A file with ignore rules outside of the tree.

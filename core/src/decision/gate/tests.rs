@@ -34,6 +34,7 @@ const ENDED_MS: u64 = 1_767_323_045_678;
 struct GateScenario {
     plan: Plan,
     operator: OperatorConfig,
+    trusted_keys: TrustedKeyIds,
     requirements: GateRequirements,
     skills: Vec<SkillEvidence>,
     toolchain: ToolchainEvidence,
@@ -203,6 +204,7 @@ impl GateScenario {
         Self {
             plan,
             operator,
+            trusted_keys: TrustedKeyIds::default(),
             requirements: demands,
             skills,
             toolchain,
@@ -288,6 +290,7 @@ impl WrittenDocuments<'_> {
                 changed_paths: ChangedPaths::default(),
                 plan,
                 operator,
+                trusted_keys: self.scenario.trusted_keys.clone(),
                 documents: found,
                 attestation: self.attestation.clone(),
             },
@@ -453,6 +456,7 @@ fn gate_facts(scenario: &GateScenario, found: RecordedDocuments, attestation: Op
         changed_paths: ChangedPaths { paths: vec!["a".into()], omitted: 2 },
         plan: &scenario.plan,
         operator: &scenario.operator,
+        trusted_keys: scenario.trusted_keys.clone(),
         documents: found,
         attestation,
     }

@@ -1,11 +1,11 @@
 //! The machines that executed the steps of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::GateScenario;
-use crate::decision::gate::{GateCode, MachineRequirement};
+use crate::decision::gate::{GateCode, MachineRequirement, TrustedKeyIds};
 use crate::model::enforcement::Control;
-use crate::record::evidence::{RemoteExecution, ReuseSource, StepExecutor, WorkerEvidence};
+use crate::record::evidence::{CheckedFiles, RemoteExecution, ResultOrigin, ReuseSource, StepExecutor, WorkerEvidence};
 use crate::spec::OperatorConfig;
 use crate::text::digest::Sha256Hex;
 
@@ -125,4 +125,44 @@ fn step_that_fell_back_to_this_machine_counts() {
         scenario.requirements.machines = MachineRequirement::ThisMachine;
     });
     assert!(scenario.finding_codes().is_empty());
+}
+
+#[test]
+fn only_results_of_trusted_keys_count() {
+    let origin = || ResultOrigin { key_id: Sha256Hex::digest(b"key"), host: "builder".to_owned() };
+    let whole = GateScenario::new().with(|scenario| {
+        scenario.skills[0].steps[0].reused = Some(ReuseSource {
+            run_id: "r0".parse().expect("an id"),
+            executed_at: "2026-01-02T03:04:05.000Z".to_owned(),
+            inputs_sha256: Sha256Hex::digest(b"inputs"),
+            inputs: 1,
+            whole_tree: false,
+            transparent_caches: Vec::new(),
+            origin: Some(origin()),
+        });
+    });
+    let of_files = GateScenario::new().with(|scenario| {
+        scenario.skills[0].steps[0].checked_files = Some(CheckedFiles {
+            count: 2,
+            sha256: Sha256Hex::digest(b"files"),
+            batches: 1,
+            reused: 1,
+            reused_executed_at: Some("2026-01-02T03:04:05.000Z".to_owned()),
+            dependence: None,
+            transparent_caches: Vec::new(),
+            origins: vec![origin()],
+            covers_all: false,
+        });
+    });
+    for scenario in [whole, of_files] {
+        assert_eq!(scenario.finding_codes(), [GateCode::OtherMachine], "no key is trusted");
+        let ids = BTreeSet::from([origin().key_id]);
+        let trusted = scenario.clone().with(|scenario| scenario.trusted_keys = TrustedKeyIds { ids, problem: None });
+        assert!(trusted.finding_codes().is_empty(), "{:?}", trusted.finding_codes());
+        let problem = Some("`/k` cannot be read".to_owned());
+        let unread =
+            scenario.with(|scenario| scenario.trusted_keys = TrustedKeyIds { problem, ..TrustedKeyIds::default() });
+        let message = &unread.write_documents().evaluate().findings[0].message;
+        assert!(message.contains("`builder`") && message.ends_with("does not trust: `/k` cannot be read"), "{message}");
+    }
 }
