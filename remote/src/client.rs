@@ -18,6 +18,7 @@ use crate::connection::{
 };
 use crate::error::RemoteError;
 use crate::retry::{RetryPolicy, RetryState};
+use crate::upload_progress::{UploadLimits, UploadProgress};
 
 /// Maximum size of a message of a server, in bytes. Servers send at most 4 MiB by default.
 const MAX_MESSAGE: usize = 8 << 20;
@@ -92,7 +93,8 @@ struct Inner {
     channel: tokio::sync::Mutex<Option<Channel>>,
     credentials: tokio::sync::Mutex<CredentialCache>,
     retry: Mutex<RetryState>,
-    capabilities: tokio::sync::OnceCell<Capabilities>,
+    /// The functions of the server, unless the connection was lost since: a server can restart with other settings.
+    capabilities: Mutex<Option<Capabilities>>,
 }
 
 impl fmt::Debug for Client {
@@ -124,7 +126,7 @@ impl Client {
                 channel: tokio::sync::Mutex::default(),
                 credentials: tokio::sync::Mutex::default(),
                 retry: Mutex::new(RetryState::new(config.retry)),
-                capabilities: tokio::sync::OnceCell::new(),
+                capabilities: Mutex::default(),
                 config,
             }),
         })
@@ -147,8 +149,14 @@ impl Client {
         self.inner.config.timeouts
     }
 
-    pub(crate) fn known_capabilities(&self) -> &tokio::sync::OnceCell<Capabilities> {
-        &self.inner.capabilities
+    /// Returns the functions of the server, if they are known for the present connection.
+    pub(crate) fn known_capabilities(&self) -> Option<Capabilities> {
+        *self.inner.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets or forgets the functions of the server.
+    pub(crate) fn set_capabilities(&self, capabilities: Option<Capabilities>) {
+        *self.inner.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = capabilities;
     }
 
     /// Sends a request with a single answer, and retries it as long as the policy permits.
@@ -200,24 +208,38 @@ impl Client {
         self.observed(method, limit, attempt).await
     }
 
-    /// Sends a stream of messages with one answer, within `limit`. Does not repeat it.
+    /// Sends messages with one answer, within the limits. Does not repeat them.
     pub(crate) async fn upload_once<M, R>(
         &self,
         method: Method,
-        messages: impl futures_util::Stream<Item = M> + Send + 'static,
-        limit: Duration,
+        messages: impl Iterator<Item = M> + Send + 'static,
+        limits: UploadLimits,
     ) -> Result<R, RemoteError>
     where
         M: Message + 'static,
         R: Message + Default + 'static,
     {
-        let attempt = async {
-            let (mut grpc, request, headers) = self.prepare(messages).await?;
+        let progress = Arc::new(UploadProgress::default());
+        let taken = Arc::clone(&progress);
+        let messages = messages.inspect(move |_| taken.note_message());
+        let ended = Arc::clone(&progress);
+        let end = std::iter::from_fn(move || {
+            ended.note_end();
+            None
+        });
+        let upload = async {
+            let (mut grpc, request, headers) = self.prepare(futures_util::stream::iter(messages.chain(end))).await?;
             let codec = ProstCodec::<M, R>::default();
             let answer = grpc.client_streaming(request, PathAndQuery::from_static(method.path), codec).await;
             Ok(answer.map_err(|status| self.status_error(method, &status, &headers))?.into_inner())
         };
-        self.observed(method, limit, attempt).await
+        let attempt = async {
+            tokio::select! {
+                answer = upload => answer,
+                limit = progress.wait_for_stall(limits) => Err(self.deadline_error(method.name, limit)),
+            }
+        };
+        self.observed(method, limits.total, attempt).await
     }
 
     /// Waits for an attempt up to its deadline, and records its result for later decisions.
@@ -255,6 +277,7 @@ impl Client {
     async fn record_failure(&self, error: &RemoteError) {
         self.retry_state(|state| state.record_failure(Instant::now()));
         if matches!(error, RemoteError::Deadline { .. } | RemoteError::Unreachable { .. }) {
+            self.set_capabilities(None);
             // A connection on which nothing arrives does not recover.
             *self.inner.channel.lock().await = None;
         }
@@ -307,6 +330,7 @@ impl Client {
         let connected = timeout(limit, connect(&self.inner.config.endpoint, self.inner.tls.as_ref())).await;
         let connected = connected.map_err(|_| self.deadline_error("the connection", limit))?;
         let channel = connected.map_err(|problem| self.unreachable(problem))?;
+        self.set_capabilities(None);
         *known = Some(channel.clone());
         Ok(channel)
     }

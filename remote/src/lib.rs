@@ -16,6 +16,7 @@ mod merkle;
 pub mod messages;
 mod retry;
 mod store;
+mod upload_progress;
 
 pub use bytes::Bytes;
 

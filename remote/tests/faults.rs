@@ -1,5 +1,6 @@
 //! Tests the client against a small server that breaks the rules: wrong bytes, silence, errors, lost connections.
 
+mod execution_faults;
 mod fault_server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,6 +119,22 @@ fn silent_server_has_a_deadline() {
             assert!(matches!(error, RemoteError::Deadline { .. }), "{error}");
         }
         assert!(start.elapsed() < Duration::from_secs(60));
+    });
+}
+
+#[test]
+fn functions_of_a_server_are_read_again_after_a_lost_connection() {
+    block_on(async {
+        let server = server(|method, _| if method == "GetCapabilities" { capabilities() } else { Reply::Stall }).await;
+        let retry = RetryPolicy { max_attempts: 1, ..QUICK };
+        let client = Client::new(ClientConfig { retry, ..config(&server) }).expect("a client");
+        for _ in 0..2 {
+            client.capabilities().await.expect("an answer");
+        }
+        assert_eq!(server.count("GetCapabilities"), 1);
+        client.find_missing(&[BlobDigest::for_bytes(b"x")]).await.expect_err("no answer");
+        client.capabilities().await.expect("an answer");
+        assert_eq!(server.count("GetCapabilities"), 2);
     });
 }
 
@@ -277,6 +294,21 @@ fn interrupted_upload_continues_where_the_server_stopped() {
 }
 
 #[test]
+fn server_that_does_not_read_an_upload_has_a_deadline() {
+    block_on(async {
+        let server = FaultServer::start_without_reading("Write", |_, _| capabilities()).await;
+        let config = ClientConfig { retry: RetryPolicy { max_attempts: 1, ..QUICK }, ..config(&server) };
+        let client = Client::new(config).expect("a client");
+        // More than fits into the buffers of the connection. The transfer of so many bytes may take minutes.
+        let content = Bytes::from(vec![7; 16 << 20]);
+        let began = Instant::now();
+        let error = client.write_blob(&BlobDigest::for_bytes(&content), content).await.expect_err("stalled");
+        assert!(matches!(error, RemoteError::Deadline { .. }), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(60));
+    });
+}
+
+#[test]
 fn incomplete_upload_is_reported() {
     block_on(async {
         let server = server(|_, _| Reply::message(&WriteResponse { committed_size: 3 })).await;
@@ -356,209 +388,6 @@ fn files_of_tls_are_named_in_errors() {
 }
 
 const STAGE: &str = "type.googleapis.com/build.bazel.remote.execution.v2.ExecuteOperationMetadata";
-const RESPONSE: &str = "type.googleapis.com/build.bazel.remote.execution.v2.ExecuteResponse";
-
-fn in_stage(stage: i32) -> Operation {
-    let metadata = ExecuteOperationMetadata { stage }.encode_to_vec();
-    let metadata = Some(Any { type_url: STAGE.to_owned(), value: metadata });
-    Operation { name: "operations/1".to_owned(), metadata, ..Operation::default() }
-}
-
-fn completed(response: &ExecuteResponse) -> Operation {
-    let response = Some(Any { type_url: RESPONSE.to_owned(), value: response.encode_to_vec() });
-    Operation { done: true, response, ..in_stage(4) }
-}
-
-fn exited(exit_code: i32) -> ExecuteResponse {
-    ExecuteResponse {
-        result: Some(ActionResult { exit_code, ..ActionResult::default() }),
-        ..ExecuteResponse::default()
-    }
-}
-
-fn execution(queue: Duration, run: Duration) -> ExecutionRequest {
-    let limits = ExecutionLimits { queue, run };
-    ExecutionRequest { action: BlobDigest::for_bytes(b"action"), skip_cache: false, limits }
-}
-
-const LONG: Duration = Duration::from_secs(60);
-
-#[test]
-fn broken_execution_is_followed_further() {
-    block_on(async {
-        let server = server(|method, _| match method {
-            "Execute" => Reply::broken(&[in_stage(2), in_stage(3)]),
-            _ => Reply::messages(&[completed(&exited(7))]),
-        })
-        .await;
-        let response = client(&server).execute(&execution(LONG, LONG), pending()).await.expect("a response");
-        assert_eq!(response.result.expect("a result").exit_code, 7);
-        assert_eq!((server.count("Execute"), server.count("WaitExecution")), (1, 1));
-    });
-}
-
-#[test]
-fn lost_execution_is_started_again() {
-    block_on(async {
-        let lost = Mutex::new(false);
-        let server = server(move |method, _| match method {
-            "WaitExecution" => Reply::Status(Code::NotFound, "no such operation".to_owned()),
-            _ if !std::mem::replace(&mut *lost.lock().expect("no panic"), true) => Reply::broken(&[in_stage(3)]),
-            _ => Reply::messages(&[completed(&exited(0))]),
-        })
-        .await;
-        client(&server).execute(&execution(LONG, LONG), pending()).await.expect("a response");
-        assert_eq!((server.count("Execute"), server.count("WaitExecution")), (2, 1));
-    });
-}
-
-#[test]
-fn failure_of_the_server_is_not_an_exit_code() {
-    let internal = || Some(RpcStatus { code: 13, message: "the worker failed".to_owned() });
-    let with_status = completed(&ExecuteResponse { status: internal(), ..exited(0) });
-    let as_error = Operation { done: true, error: internal(), ..in_stage(4) };
-    let nothing = completed(&ExecuteResponse::default());
-    for (operation, expected) in
-        [(with_status, "the worker failed"), (as_error, "the worker failed"), (nothing, "no result")]
-    {
-        block_on(async {
-            let server = server(move |_, _| Reply::messages(std::slice::from_ref(&operation))).await;
-            let error = client(&server).execute(&execution(LONG, LONG), pending()).await.expect_err("a failure");
-            assert!(error.to_string().contains(expected), "{error}");
-        });
-    }
-}
-
-#[test]
-fn queue_and_run_have_their_own_deadlines() {
-    for (stage, queue, run, expected) in [(2, SHORT, LONG, "the wait for a worker"), (3, LONG, SHORT, "the action")] {
-        block_on(async {
-            let server = server(move |method, _| match method {
-                "CancelOperation" => Reply::message(&proctor_remote::messages::Empty {}),
-                _ => Reply::stalled(&[in_stage(stage)]),
-            })
-            .await;
-            let error = client(&server).execute(&execution(queue, run), pending()).await.expect_err("too late");
-            assert!(matches!(error, RemoteError::Deadline { .. }) && error.to_string().contains(expected), "{error}");
-            assert_eq!(server.count("CancelOperation"), 1);
-        });
-    }
-}
-
-/// An operation that has ended with an error keeps this error.
-#[test]
-fn does_not_resume_ended_operation() {
-    let failed = |code: Code| {
-        let error = Some(RpcStatus { code: code as i32, message: "the worker failed".to_owned() });
-        Operation { done: true, error, ..in_stage(4) }
-    };
-    for (code, executions) in
-        [(Code::Unavailable, QUICK.max_attempts), (Code::DeadlineExceeded, 1), (Code::NotFound, 1), (Code::Internal, 1)]
-    {
-        block_on(async {
-            let operation = failed(code);
-            let server = server(move |_, _| Reply::messages(&[in_stage(3), operation.clone()])).await;
-            let error = client(&server).execute(&execution(LONG, LONG), pending()).await.expect_err("a failure");
-            assert!(error.to_string().contains("the worker failed"), "{error}");
-            let executions = usize::try_from(executions).expect("a small number");
-            assert_eq!((server.count("Execute"), server.count("WaitExecution")), (executions, 0), "{code:?}");
-        });
-    }
-}
-
-/// Some servers refuse an action while no worker is connected, or while their scheduler restarts.
-#[test]
-fn retries_busy_server() {
-    let busy = || Reply::Status(Code::Unavailable, "no workers exist".to_owned());
-    for accepted in [false, true] {
-        block_on(async {
-            let calls = Mutex::new(0);
-            let server = server(move |method, _| {
-                let mut calls = calls.lock().expect("no panic");
-                *calls += 1;
-                match (*calls, method) {
-                    (1, _) if accepted => Reply::broken(&[in_stage(3)]),
-                    (1..=8, _) => busy(),
-                    _ => Reply::messages(&[completed(&exited(7))]),
-                }
-            })
-            .await;
-            let retry = RetryPolicy { max_busy: LONG, ..QUICK };
-            let client = Client::new(ClientConfig { retry, ..config(&server) }).expect("a client");
-            let response = client.execute(&execution(LONG, LONG), pending()).await.expect("a response");
-            assert_eq!(response.result.expect("a result").exit_code, 7);
-            let waited = if accepted { (1, 8) } else { (9, 0) };
-            assert_eq!((server.count("Execute"), server.count("WaitExecution")), waited);
-        });
-    }
-}
-
-/// A server without a worker for one action can have workers for others.
-#[test]
-fn server_that_stays_busy_gets_further_requests() {
-    block_on(async {
-        let server = server(|method, _| match method {
-            "Execute" => Reply::Status(Code::Unavailable, "no workers exist".to_owned()),
-            _ => Reply::message(&ActionResult::default()),
-        })
-        .await;
-        let client = client(&server);
-        for _ in 0..3 {
-            let error = client.execute(&execution(LONG, LONG), pending()).await.expect_err("busy");
-            assert!(error.to_string().contains("no workers exist"), "{error}");
-        }
-        client.action_result(&BlobDigest::for_bytes(b"a"), &[]).await.expect("an answer");
-    });
-}
-
-#[test]
-fn action_that_waits_for_a_worker_again_has_the_deadline_of_the_queue() {
-    block_on(async {
-        let server = server(|method, _| match method {
-            "CancelOperation" => Reply::message(&proctor_remote::messages::Empty {}),
-            _ => Reply::stalled(&[in_stage(3), in_stage(2)]),
-        })
-        .await;
-        let error = client(&server).execute(&execution(SHORT, LONG), pending()).await.expect_err("too late");
-        assert!(error.to_string().contains("the wait for a worker"), "{error}");
-    });
-}
-
-#[test]
-fn action_that_waits_again_and_again_has_a_deadline() {
-    block_on(async {
-        let server = server(|method, _| match method {
-            "CancelOperation" => Reply::message(&proctor_remote::messages::Empty {}),
-            _ => Reply::stalled(&vec![[in_stage(3), in_stage(2)]; 100].concat()),
-        })
-        .await;
-        let error = client(&server).execute(&execution(LONG, SHORT), pending()).await.expect_err("too late");
-        assert!(error.to_string().contains("the action"), "{error}");
-    });
-}
-
-#[test]
-fn cancelled_execution_is_cancelled_on_the_server() {
-    block_on(async {
-        let waited = Arc::new(tokio::sync::Notify::new());
-        let notify = Arc::clone(&waited);
-        let server = server(move |method, _| match method {
-            "Execute" => Reply::broken(&[in_stage(3)]),
-            "WaitExecution" => {
-                notify.notify_one();
-                Reply::Stall
-            }
-            _ => Reply::Status(Code::Unimplemented, String::new()),
-        })
-        .await;
-        // The client has the name of the operation when it asks for it again.
-        let cancelled = waited.notified();
-        let error = client(&server).execute(&execution(LONG, LONG), cancelled).await.expect_err("cancelled");
-        assert!(matches!(error, RemoteError::Cancelled), "{error}");
-        assert_eq!(server.count("CancelOperation"), 1);
-    });
-}
-
 #[test]
 fn unknown_answers_are_violations() {
     block_on(async {

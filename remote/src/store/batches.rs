@@ -144,6 +144,9 @@ impl Client {
                 max: max_bytes,
             });
         }
+        if digests.is_empty() {
+            return Ok(BTreeMap::new());
+        }
         let capabilities = self.capabilities().await?;
         let digests: Vec<&BlobDigest> = digests.iter().collect();
         let mut found = BTreeMap::new();

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
 use tonic::Code;
 
 use super::batches::compressed;
@@ -14,6 +13,7 @@ use crate::error::RemoteError;
 use crate::messages::{
     QueryWriteStatusRequest, QueryWriteStatusResponse, ReadRequest, ReadResponse, WriteRequest, WriteResponse,
 };
+use crate::upload_progress::UploadLimits;
 
 const READ: Method = Method { name: "Read", path: "/google.bytestream.ByteStream/Read" };
 const WRITE: Method = Method { name: "Write", path: "/google.bytestream.ByteStream/Write" };
@@ -22,6 +22,8 @@ const QUERY: Method = Method { name: "QueryWriteStatus", path: "/google.bytestre
 const CHUNK: usize = 256 << 10;
 /// The slowest accepted transfer, in bytes per second.
 const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
+/// The slowest accepted storing of a received blob, in bytes per second.
+const MIN_STORED_PER_SECOND: u64 = 4 << 20;
 /// The size that a server reports for a blob that it already has.
 const ALREADY_STORED: i64 = -1;
 
@@ -99,11 +101,16 @@ impl Client {
             None => ("blobs", content),
         };
         let resource_name = format!("{}uploads/{}/{kind}/{digest}", self.resource_prefix(), random_uuid());
-        let limit = transfer_limit(self.timeouts().call, payload.len() as u64);
+        let (timeouts, bytes) = (self.timeouts(), payload.len() as u64);
+        let limits = UploadLimits {
+            total: transfer_limit(timeouts.call, bytes),
+            idle: timeouts.idle,
+            answer: timeouts.call.saturating_add(Duration::from_secs(bytes / MIN_STORED_PER_SECOND)),
+        };
         let (mut attempts, mut offset) = (Attempts::default(), 0);
         loop {
-            let messages = stream::iter(write_requests(resource_name.clone(), payload.clone(), offset));
-            match self.upload_once::<_, WriteResponse>(WRITE, messages, limit).await {
+            let messages = write_requests(resource_name.clone(), payload.clone(), offset);
+            match self.upload_once::<_, WriteResponse>(WRITE, messages, limits).await {
                 Ok(WriteResponse { committed_size }) => {
                     let whole = i64::try_from(payload.len()).unwrap_or(i64::MAX);
                     let blob = i64::try_from(digest.bytes).unwrap_or(i64::MAX);

@@ -8,12 +8,17 @@ use crate::messages::{GetCapabilitiesRequest, ServerCapabilities};
 const GET_CAPABILITIES: Method =
     Method { name: "GetCapabilities", path: "/build.bazel.remote.execution.v2.Capabilities/GetCapabilities" };
 impl Client {
-    /// Returns what the server offers. The server is asked once.
+    /// Returns what the server offers. The server is asked once for each connection.
     ///
     /// # Errors
     /// The server does not answer, or cannot use sha256.
     pub async fn capabilities(&self) -> Result<Capabilities, RemoteError> {
-        self.known_capabilities().get_or_try_init(|| self.ask_capabilities()).await.copied()
+        if let Some(known) = self.known_capabilities() {
+            return Ok(known);
+        }
+        let capabilities = self.ask_capabilities().await?;
+        self.set_capabilities(Some(capabilities));
+        Ok(capabilities)
     }
 
     async fn ask_capabilities(&self) -> Result<Capabilities, RemoteError> {

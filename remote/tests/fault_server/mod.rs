@@ -84,17 +84,26 @@ impl FaultServer {
     pub(crate) async fn start_with_headers(
         answer: impl Fn(&str, &[u8], &Headers) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        Self::listen(Arc::new(answer), None).await
+        Self::listen(Arc::new(answer), None, None).await
+    }
+
+    /// Starts a server that does not read the requests of one method.
+    pub(crate) async fn start_without_reading(
+        method: &'static str,
+        answer: impl Fn(&str, &[u8]) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::listen(Arc::new(move |method: &str, body: &[u8], _: &Headers| answer(method, body)), None, Some(method))
+            .await
     }
 
     /// Starts a server that requires a client certificate.
     pub(crate) async fn start_with_tls(
         answer: impl Fn(&str, &[u8], &Headers) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        Self::listen(Arc::new(answer), Some(TlsAcceptor::from(Arc::new(server_tls())))).await
+        Self::listen(Arc::new(answer), Some(TlsAcceptor::from(Arc::new(server_tls()))), None).await
     }
 
-    async fn listen(answer: Arc<Handler>, tls: Option<TlsAcceptor>) -> Self {
+    async fn listen(answer: Arc<Handler>, tls: Option<TlsAcceptor>, unread: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let counts = Arc::<Mutex<BTreeMap<String, usize>>>::default();
@@ -105,10 +114,10 @@ impl FaultServer {
                 let (answer, counts, tls) = (Arc::clone(&answer), Arc::clone(&counted), tls.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, answer, counts).await,
+                        None => serve(stream, answer, counts, unread).await,
                         Some(tls) => {
                             if let Ok(stream) = tls.accept(stream).await {
-                                serve(stream, answer, counts).await;
+                                serve(stream, answer, counts, unread).await;
                             }
                         }
                     }
@@ -147,10 +156,16 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     answer: Arc<Handler>,
     counts: Arc<Mutex<BTreeMap<String, usize>>>,
+    unread: Option<&'static str>,
 ) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (answer, counts) = (Arc::clone(&answer), Arc::clone(&counts));
-        async move { respond(request, &*answer, &counts).await }
+        async move {
+            if unread.is_some_and(|method| request.uri().path().ends_with(method)) {
+                std::future::pending::<()>().await;
+            }
+            respond(request, &*answer, &counts).await
+        }
     });
     let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     let _ = server.serve_connection(TokioIo::new(stream), service).await;

@@ -42,6 +42,8 @@ pub(crate) struct RemoteExecutor {
     pub(crate) agent: AgentProgram,
     /// The digests of the trees that the server has, as far as this run knows.
     uploaded: Mutex<BTreeSet<BlobDigest>>,
+    /// Held while trees are uploaded, so that steps which start together do not send the same files.
+    uploading: tokio::sync::Mutex<()>,
     timeouts: Mutex<ActionTimeouts>,
 }
 
@@ -158,7 +160,14 @@ impl From<RemoteError> for RemoteFailure {
 
 impl RemoteExecutor {
     pub(crate) fn new(client: Client, settings: RemoteExecutorSettings, agent: AgentProgram) -> Self {
-        Self { client, settings, agent, uploaded: Mutex::default(), timeouts: Mutex::default() }
+        Self {
+            client,
+            settings,
+            agent,
+            uploaded: Mutex::default(),
+            uploading: tokio::sync::Mutex::default(),
+            timeouts: Mutex::default(),
+        }
     }
 
     /// Executes a step.
@@ -170,13 +179,26 @@ impl RemoteExecutor {
         job: &RemoteJob,
         cancel: &CancellationToken,
     ) -> Result<RemoteOutputs, RemoteFailure> {
+        // These futures are large.
+        let (action, result) = Box::pin(self.execute_action(job, cancel)).await?;
+        let outputs = Box::pin(self.read_outputs(job, action, &result));
+        cancel.run_until_cancelled(outputs).await.unwrap_or(Err(RemoteFailure::Cancelled))
+    }
+
+    /// Uploads the inputs of a step, and executes it. Returns the digest of the action and its result.
+    async fn execute_action(
+        &self,
+        job: &RemoteJob,
+        cancel: &CancellationToken,
+    ) -> Result<(BlobDigest, ActionResult), RemoteFailure> {
         let mut timeout = self.timeouts.lock().unwrap_or_else(PoisonError::into_inner).timeout(job.run_limit);
         let mut action = self.describe(job, timeout)?;
         let queue = Duration::from_millis(self.settings.queue_timeout_ms);
         let limits = ExecutionLimits { queue, run: job.run_limit };
         let mut executions = 0;
         let response = loop {
-            self.upload(job, &action).await?;
+            let uploaded = cancel.run_until_cancelled(Box::pin(self.upload(job, &action))).await;
+            uploaded.unwrap_or(Err(RemoteFailure::Cancelled))?;
             executions += 1;
             // The server must not use a stored result: the step has to run now.
             let request = ExecutionRequest { action: action.digest.clone(), skip_cache: true, limits };
@@ -204,7 +226,7 @@ impl RemoteExecutor {
         if timeout.is_none() {
             self.timeouts.lock().unwrap_or_else(PoisonError::into_inner).note_refused(job.run_limit);
         }
-        self.read_outputs(job, action.digest, &response.result.unwrap_or_default()).await
+        Ok((action.digest, response.result.unwrap_or_default()))
     }
 
     fn describe(&self, job: &RemoteJob, timeout: Option<Duration>) -> Result<DescribedAction, RemoteFailure> {
@@ -253,6 +275,7 @@ impl RemoteExecutor {
     /// for them.
     async fn upload(&self, job: &RemoteJob, action: &DescribedAction) -> Result<(), RemoteFailure> {
         let git = job.git.as_ref().map(|git| &git.tree);
+        let others = self.uploading.lock().await;
         for tree in [Some(&*job.tree), git].into_iter().flatten().chain(job.needed_paths.iter().map(|path| &**path)) {
             let is_known = |uploaded: &Mutex<BTreeSet<BlobDigest>>| {
                 uploaded.lock().unwrap_or_else(PoisonError::into_inner).contains(&tree.root)
@@ -263,6 +286,7 @@ impl RemoteExecutor {
                 self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).insert(tree.root.clone());
             }
         }
+        drop(others);
         self.client.upload(&action.blobs).await?;
         Ok(())
     }

@@ -32,6 +32,8 @@ const REQUIRED_IN_GIT: [&str; 2] = ["objects", "refs"];
 /// Maximum depth of directories in a git directory.
 const MAX_GIT_DEPTH: usize = 32;
 const EXECUTABLE: u32 = 0o100;
+/// The largest file that is sent, in bytes. A file is in memory while it is sent.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// The reason why a tree cannot be sent to a worker.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +86,9 @@ pub(crate) fn input_tree(
         match entry.kind {
             EntryKind::File => {
                 let bytes = fs::symlink_metadata(&file).map_err(InputTreeError::unreadable(&file))?.len();
+                if bytes > MAX_FILE_BYTES {
+                    return Err(failed("has more than 1 GiB"));
+                }
                 let digest = BlobDigest { sha256: entry.sha256, bytes };
                 builder.file(name, digest, entry.executable, BlobSource::File(file))?;
             }

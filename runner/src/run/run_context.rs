@@ -480,8 +480,8 @@ impl RunContext {
 
     /// Waits until results are stored for other machines, unless the run is cancelled.
     pub(crate) async fn finish_sharing(&self) {
-        if let Some(reuse) = self.reuse.as_ref().filter(|_| !self.cancel.is_cancelled()) {
-            reuse.finish_sharing().await;
+        if let Some(reuse) = &self.reuse {
+            self.cancel.run_until_cancelled(reuse.finish_sharing()).await;
         }
     }
 

@@ -380,7 +380,11 @@ async fn search_on_this_machine(
     if !step_key.is_per_file {
         return match found {
             // The future of an exchange is large, and few runs have one.
-            ReuseSearch::Nothing(reason) => Box::pin(search_shared(context, step_key, &inputs, reason)).await,
+            ReuseSearch::Nothing(reason) => {
+                let search = Box::pin(search_shared(context, step_key, &inputs, reason));
+                let found = context.cancel.run_until_cancelled(search).await;
+                found.unwrap_or(ReuseSearch::Nothing(NoResult::NotStored))
+            }
             found => found,
         };
     }
@@ -394,7 +398,8 @@ async fn search_on_this_machine(
     if !may_search {
         return found;
     }
-    let of_others = Box::pin(search_shared_files(context, step_key, &inputs)).await;
+    let of_others = Box::pin(search_shared_files(context, step_key, &inputs));
+    let of_others = context.cancel.run_until_cancelled(of_others).await.unwrap_or_default();
     match of_others.is_empty() {
         true => found,
         false => search_stored(context, step_key, &inputs, (step, files), of_others).await,
