@@ -20,7 +20,7 @@ pub use observed_inputs::{
 };
 pub use obstacle::{ReuseObstacle, plan_obstacle, result_obstacle, worker_result_obstacle};
 pub use shared::{
-    ExpectedRecord, MAX_PATH_SET_BYTES, MAX_RECORD_BYTES, PathSet, PortableInputs, RecordRefusal, SharedPath,
+    ExpectedRecord, FileContents, MAX_PATH_SET_BYTES, MAX_RECORD_BYTES, PathSet, RecordRefusal, SharedPath,
     SharedRecord, strong_fingerprint,
 };
 pub use step_identity::{

@@ -14,4 +14,4 @@ mod strong_fingerprint;
 
 pub use path_set::{MAX_PATH_SET_BYTES, PathSet, SharedPath};
 pub use record::{ExpectedRecord, MAX_RECORD_BYTES, RecordRefusal, SharedRecord};
-pub use strong_fingerprint::{PortableInputs, strong_fingerprint};
+pub use strong_fingerprint::{FileContents, strong_fingerprint};

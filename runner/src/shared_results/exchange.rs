@@ -11,7 +11,7 @@ use proctor_core::reuse::{ExpectedRecord, MAX_PATH_SET_BYTES, MAX_RECORD_BYTES, 
 use proctor_core::spec::RemoteCacheSettings;
 use proctor_core::text::digest::Sha256Hex;
 use proctor_remote::messages::{Action, ActionResult, Command, OutputFile};
-use proctor_remote::{BlobDigest, BlobSource, Client, RemoteError, RetryPolicy, Timeouts};
+use proctor_remote::{BlobDigest, BlobSource, Bytes, Client, RemoteError, RetryPolicy, Timeouts};
 use prost::Message as _;
 
 use super::envelope;
@@ -27,6 +27,8 @@ const RECORD_FILE: &str = "record.dsse";
 /// Suffixes of the names of path sets and of records.
 const PATH_SET_SUFFIX: &str = ".paths";
 const RECORD_SUFFIX: &str = ".dsse";
+/// The name of the newest path set of a step without `per_file`.
+const NEWEST_PATH_SET: &str = "00.paths";
 /// Maximum number of path sets of one step.
 const MAX_PATH_SETS: usize = 16;
 /// Maximum number of records of a step with `per_file` for the same inputs.
@@ -147,19 +149,26 @@ impl SharedResults {
     /// The server does not answer, or returns wrong bytes.
     pub(crate) async fn path_sets(&self, weak: &Sha256Hex) -> Result<Vec<Verified<PathSet>>, RemoteError> {
         let action = NamedAction::for_path_sets(weak);
-        let Some(result) = self.client.action_result(&action.digest, &[]).await? else { return Ok(Vec::new()) };
-        let (mut wanted, mut total) = (Vec::new(), 0u64);
-        for file in result.output_files.iter().take(MAX_PATH_SETS) {
+        // Most searches need only the newest path set.
+        let result = self.client.action_result(&action.digest, &[NEWEST_PATH_SET]).await?;
+        let Some(result) = result else { return Ok(Vec::new()) };
+        let (mut wanted, mut inlined, mut total) = (Vec::new(), BTreeMap::new(), 0u64);
+        for file in result.output_files.into_iter().take(MAX_PATH_SETS) {
             let Ok(digest) = BlobDigest::from_message(file.digest.as_ref()) else { continue };
-            total = total.saturating_add(digest.bytes);
-            if digest.bytes > MAX_PATH_SET_ENVELOPE || total > MAX_SEARCH_BYTES {
-                break;
+            let with_it = total.saturating_add(digest.bytes);
+            if digest.bytes > MAX_PATH_SET_ENVELOPE || with_it > MAX_SEARCH_BYTES || wanted.contains(&digest) {
+                continue;
+            }
+            total = with_it;
+            if digest.matches(&file.contents) {
+                inlined.insert(digest.clone(), Bytes::from(file.contents));
             }
             wanted.push(digest);
         }
-        let blobs = self.client.read(&wanted.iter().cloned().collect(), MAX_SEARCH_BYTES).await?;
+        let others = wanted.iter().filter(|digest| !inlined.contains_key(*digest)).cloned().collect();
+        let blobs = self.client.read(&others, MAX_SEARCH_BYTES).await?;
         // The server removes blobs that are not used.
-        let found = wanted.iter().filter_map(|digest| blobs.get(digest));
+        let found = wanted.iter().filter_map(|digest| inlined.get(digest).or_else(|| blobs.get(digest)));
         Ok(found.map(|bytes| self.open_path_set(bytes, weak)).collect())
     }
 

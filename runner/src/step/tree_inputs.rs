@@ -10,7 +10,7 @@ use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::drift::{Entry, EntryKind};
 use proctor_core::model::trace::{AccessedPath, EntryKind as FileKind, ListingDigest, PathState};
 use proctor_core::record::evidence::escape_output;
-use proctor_core::reuse::{ContentPin, CurrentInputs, InputArea, PassedFile, PathNow, PortableInputs, SharedPath};
+use proctor_core::reuse::{ContentPin, CurrentInputs, FileContents, InputArea, PassedFile, PathNow};
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::index::entries_digest;
 use proctor_sandbox::{observe_path, observe_shown_listing};
@@ -117,7 +117,7 @@ impl CurrentInputs for TreeInputs<'_> {
     }
 }
 
-/// Looks up inputs so that they can be compared between machines.
+/// Reads files so that they can be compared between machines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedInputs<'a> {
     pub(super) tree: TreeInputs<'a>,
@@ -126,34 +126,17 @@ pub(super) struct SharedInputs<'a> {
     pub(super) now_ns: i64,
 }
 
-impl CurrentInputs for SharedInputs<'_> {
-    fn covered(&self, path: &[u8]) -> Option<Entry> {
-        self.tree.covered(path)
-    }
-
-    fn state(&self, area: InputArea, path: &[u8]) -> Option<PathNow> {
-        self.tree.state(area, path)
-    }
-
-    fn listing(&self, area: InputArea, path: &[u8]) -> Option<ListingDigest> {
-        self.tree.listing(area, path)
-    }
-
-    fn git_content(&self, path: &[u8]) -> Option<[u8; 32]> {
-        self.tree.git_content(path)
-    }
-}
-
-impl PortableInputs for SharedInputs<'_> {
-    fn content(&self, path: &SharedPath) -> Option<[u8; 32]> {
-        if path.area == InputArea::Tree && is_in_git_directory(&path.path) {
-            // The content of an object never changes.
-            let is_known = !path.read && is_git_object(&path.path);
-            return if is_known { Some([0; 32]) } else { self.git_content(&path.path) };
+impl FileContents for SharedInputs<'_> {
+    fn content(&self, area: InputArea, file: &AccessedPath) -> Option<[u8; 32]> {
+        let path = match area {
+            InputArea::Tree => file.path.strip_prefix(b"/").unwrap_or(&file.path),
+            InputArea::Host => &file.path,
+        };
+        if area == InputArea::Tree && is_in_git_directory(path) {
+            // An object that was not read: its content never changes.
+            return Some([0; 32]);
         }
-        let file = self.tree.host_path(path.area, &path.path);
-        let (_, stamp) = observe_path(&file).ok()?;
-        self.hashes.hash(&file, &stamp?, self.now_ns)
+        self.hashes.hash(&self.tree.host_path(area, path), file.stamp.as_ref()?, self.now_ns)
     }
 }
 

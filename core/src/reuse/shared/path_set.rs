@@ -39,6 +39,12 @@ impl SharedPath {
         (u8::from(self.area == InputArea::Host), &self.path)
     }
 
+    /// Returns whether this is the path of an entry of a trace.
+    pub(super) fn names(&self, area: InputArea, path: &[u8]) -> bool {
+        let path = if area == InputArea::Tree { path.strip_prefix(b"/").unwrap_or(path) } else { path };
+        self.area == area && self.path == path
+    }
+
     fn is_valid(&self) -> bool {
         let below = match self.area {
             InputArea::Tree => self.path.as_slice(),

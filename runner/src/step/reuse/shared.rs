@@ -152,11 +152,9 @@ impl StepReuse {
 
     fn strong_fingerprint(&self, set: &PathSet, inputs: &ObservedInputs, tree: ObservedTree<'_>) -> Option<Sha256Hex> {
         let shared = self.shared.as_ref()?;
-        let now = SharedInputs { tree: TreeInputs(tree), hashes: &shared.hashes, now_ns: self.now_ns() };
-        let strong = strong_fingerprint(set, &now);
-        let strong = strong.inspect_err(|path| tracing::debug!(path, "an input cannot be hashed")).ok()?;
-        // The fingerprint counts only if it is that of the observed inputs.
-        inputs.first_change(&TreeInputs(tree)).is_none().then_some(strong)
+        let contents = SharedInputs { tree: TreeInputs(tree), hashes: &shared.hashes, now_ns: self.now_ns() };
+        let strong = strong_fingerprint(set, inputs, &contents);
+        strong.inspect_err(|path| tracing::debug!(path, "an input cannot be hashed")).ok()
     }
 
     fn now_ns(&self) -> i64 {
