@@ -67,7 +67,7 @@ mod tests {
                 progress.note_message();
                 sleep(SECOND / 2).await;
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let limit = tokio::select! {
             limit = progress.wait_for_stall(LIMITS) => limit,

@@ -3,10 +3,10 @@
 //! The directory contains no hooks and none of the repository's settings: git in a step can read history, refs and the
 //! index, and runs no program.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -90,7 +90,8 @@ fn alternates(objects: &Path) -> io::Result<Vec<u8>> {
 
 fn create_directory(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(dir) {
-        Ok(()) => set_owner(dir, owner),
+        // The mode must not depend on the umask: steps see it.
+        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(0o755)).and_then(|()| set_owner(dir, owner)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
@@ -120,8 +121,11 @@ fn replace_file(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Res
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let beside = path.with_extension(format!("{}.new", random.map(|byte| format!("{byte:02x}")).concat()));
     let mut file = File::options().write(true).create_new(true).mode(0o644).open(&beside)?;
-    let written =
-        file.write_all(bytes).and_then(|()| set_owner(&beside, owner)).and_then(|()| std::fs::rename(&beside, path));
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| file.set_permissions(Permissions::from_mode(0o644)))
+        .and_then(|()| set_owner(&beside, owner))
+        .and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // The first error is the one to report.
         let _ = std::fs::remove_file(&beside);

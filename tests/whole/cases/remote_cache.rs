@@ -23,6 +23,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
     remote_case("", second_machine_uses_result)
         .unprivileged("remote_cache::second_machine_uses_the_result_of_the_first_as_a_user"),
     remote_case("remote_cache::other_content_executes_the_step", other_content_executes),
+    remote_case("remote_cache::machine_with_another_umask_uses_results", other_umask_uses_result),
     remote_case("remote_cache::key_that_is_no_longer_trusted_has_no_results", distrusted_key_has_no_results),
     remote_case("remote_cache::machine_that_may_not_write_stores_nothing", reader_stores_nothing),
     remote_case("remote_cache::step_with_a_secret_is_not_shared", secret_is_not_shared),
@@ -107,9 +108,14 @@ impl<'e> Machines<'e> {
     }
 
     fn start(&self, name: &str) -> RunningProcess {
+        self.start_through(name, &[])
+    }
+
+    /// Starts a run on a machine through a wrapper program that executes it.
+    fn start_through(&self, name: &str, wrapper: &[&str]) -> RunningProcess {
         machine::write(&self.repo.file("changes").join(name).join("00-meta.json"), "{}\n");
         self.env.give_to_actor(&self.repo.file("changes"));
-        let mut command = self.env.command(self.repo.path());
+        let mut command = self.env.program_command("proctor", self.repo.path(), wrapper);
         command.args(["run", "--profile", "pr", "--changeset", name, "--verbose", "--no-daemon", "--state-dir"]);
         command.arg(self.state_dir(name));
         RunningProcess::start(command)
@@ -248,6 +254,15 @@ fn last_run_id(machines: &Machines<'_>, name: &str) -> String {
     let path = machines.repo.file("changes").join(name).join("05-status.json");
     let status: Value = serde_json::from_slice(&std::fs::read(path).expect("a status")).expect("JSON");
     status["verification"]["last_run"]["run_id"].as_str().expect("a run").to_owned()
+}
+
+fn other_umask_uses_result(env: &TestEnvironment) {
+    let machines = Machines::new(env, [print_file("one", "README.md"), TestStep::sh("git", "git rev-parse HEAD")]);
+    machines.executes("first");
+    let strict = machines.start_through("second", &["sh", "-c", "umask 077; exec \"$@\"", "sh"]);
+    let run = env.finish(strict).exits(0);
+    let steps = machines.evidence("second");
+    assert!(steps.iter().all(|step| step["reused"]["origin"].is_object()), "{run}\n{steps:#?}");
 }
 
 fn other_content_executes(env: &TestEnvironment) {
