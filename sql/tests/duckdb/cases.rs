@@ -334,6 +334,8 @@ fn rejects_forbidden_writes() -> Result<(), Failed> {
         "DROP TABLE bills",
         "EXPLAIN ANALYZE DELETE FROM bills",
         "EXPLAIN (ANALYZE) DELETE FROM bills WHERE id = 1",
+        "EXPLAIN --\ranalyze\nDELETE FROM bills",
+        "DELETE FROM bills WHERE --\rtrue OR\n id = 1",
     ];
     check_each(UNBOUNDED, SqlPolicy::Write, rejected_by(StageName::Safety))
 }
