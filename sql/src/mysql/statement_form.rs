@@ -178,7 +178,11 @@ impl<'s> Tokens<'s> {
             "columns" | "fields" | "index" | "indexes" | "keys" if is_of(at + 1) => {
                 of_table(at + 2).unwrap_or_else(other)
             }
-            "create" if self.is_any(at + 1, &["table", "view"]) => of_table(at + 2).unwrap_or_else(other),
+            // The definition names other tables: those of foreign keys, and of a view.
+            "create" if self.is_any(at + 1, &["table", "view"]) => match of_table(at + 2) {
+                Some(Action::Metadata { source, .. }) => Action::Metadata { source, table: None },
+                found => found.unwrap_or_else(other),
+            },
             _ => other(),
         }
     }
@@ -394,6 +398,8 @@ mod tests {
             ("SET GLOBAL general_log = 1", vec![Action::Setting("general_log".to_owned())]),
             ("SHOW VARIABLES", vec![Action::Setting("variables".to_owned())]),
             ("SHOW TABLES", vec![metadata("`SHOW TABLES`", None)]),
+            ("SHOW CREATE TABLE t", vec![metadata("`SHOW CREATE`", None)]),
+            ("SHOW CREATE TABLE mysql.user", vec![other("`SHOW CREATE` describes a table of another database")]),
             ("SHOW FULL COLUMNS FROM t", vec![metadata("`SHOW FULL`", Some("t"))]),
             ("SHOW COLUMNS FROM t FROM mysql", vec![Action::Setting("columns".to_owned())]),
             ("SHOW COLUMNS FROM t WHERE EXISTS (SELECT 1)", vec![other("the condition of `SHOW` has a subquery")]),

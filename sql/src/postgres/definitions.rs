@@ -229,7 +229,7 @@ mod tests {
             DefiningQuery::Unreadable => Some("unreadable".to_owned()),
         };
         let cases = [
-            ("CREATE VIEW", "CREATE VIEW v AS SELECT a FROM t -- x\n WITH LOCAL CHECK OPTION", "SELECT a FROM t -- x"),
+            ("CREATE VIEW", "CREATE VIEW v AS SELECT a FROM t -- x\n WITH LOCAL CHECK OPTION", "SELECT a FROM t"),
             ("CREATE VIEW", "CREATE VIEW v (\"as\") AS (VALUES (1)) WITH CHECK OPTION", "(VALUES (1))"),
             ("CREATE TABLE AS", "CREATE TABLE x AS SELECT f() AS data", "SELECT f() AS data"),
             (

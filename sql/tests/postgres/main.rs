@@ -7,7 +7,7 @@ mod pool;
 use pool::{Pool, ServerTest, TestFunction};
 use proctor_core::sql::{
     Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
-    SqlVerdict,
+    SqlSeverity, SqlVerdict,
 };
 use proctor_sql::postgres::PostgresPrograms;
 use serde_json::json;
@@ -70,8 +70,7 @@ impl Pool {
     #[track_caller]
     fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
         let judgement = self.judge(request);
-        let errors =
-            judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
+        let errors = judgement.diagnostics.iter().filter(|found| found.severity == SqlSeverity::Error);
         let codes: Vec<SqlCode> = errors.map(|found| found.code).collect();
         assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
         let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
@@ -275,6 +274,16 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
         ("EXPLAIN (costs off, U&\"\\0061nalyze\" on) DELETE FROM orders", SqlCode::StatementRefused),
         ("EXPLAIN --\ranalyze\nDELETE FROM orders", SqlCode::StatementRefused),
         ("DELETE FROM orders WHERE --\rtrue OR\n id = 1", SqlCode::AlwaysTrueFilter),
+        ("DELETE FROM old.orders WHERE coalesce(id, 0) < 3000000000", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM old.orders WHERE coalesce(id, 0) < 3000000000) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM orders AS o WHERE o.id IS NOT NULL) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM ONLY orders WHERE id IS NOT NULL) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM orders o USING orders p WHERE o.id = p.id) SELECT 1", SqlCode::AlwaysTrueFilter),
+        (
+            "WITH c AS (SELECT id FROM orders), d AS (DELETE FROM orders WHERE id IN (SELECT id FROM c)) SELECT 1",
+            SqlCode::AlwaysTrueFilter,
+        ),
+        ("WITH d AS (DELETE FROM orders WHERE U&\"\\0069d\" IS NOT NULL) SELECT 1", SqlCode::StatementRefused),
         ("EXPLAIN ANALYZE WITH d AS (DELETE FROM orders RETURNING 1) SELECT 1", SqlCode::StatementRefused),
     ] {
         let judgement = pool.judge(&request(SqlPolicy::Write, sql));
@@ -293,6 +302,11 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
     ] {
         pool.assert_codes(&request(SqlPolicy::Write, sql), &[]);
     }
+    let dependent = "WITH i AS (INSERT INTO big SELECT id FROM orders RETURNING n),
+        d AS (DELETE FROM orders WHERE id IN (SELECT n FROM i)) SELECT 1";
+    let judgement = pool.judge(&request(SqlPolicy::Write, dependent));
+    let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::AlwaysTrueFilter);
+    assert_eq!(found.map(|found| found.severity), Some(SqlSeverity::Warning), "{judgement:#?}");
     let moved = "WITH i AS (INSERT INTO big VALUES (91), (92), (93) RETURNING n) SELECT count(*) FROM i";
     assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, Some(3));
     assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, Some(0));
