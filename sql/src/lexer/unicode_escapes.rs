@@ -67,7 +67,8 @@ fn replace_escapes(content: &str, escape: char) -> String {
             // The halves of a pair of surrogates are two escapes.
             Some(value) if u16::try_from(value).is_ok() => units.extend(u16::try_from(value)),
             Some(value) => {
-                units.extend(char::from_u32(value).iter().flat_map(|one| one.encode_utf16(&mut [0; 2]).to_vec()))
+                let character = char::from_u32(value).unwrap_or(char::REPLACEMENT_CHARACTER);
+                units.extend_from_slice(character.encode_utf16(&mut buffer));
             }
             None => units.extend_from_slice(first.encode_utf16(&mut buffer)),
         }

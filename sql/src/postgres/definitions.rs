@@ -69,7 +69,7 @@ pub(super) fn defining_query(command: &str, sql: &str) -> DefiningQuery {
         return DefiningQuery::None;
     }
     let tokens = CommandTokens::new(sql);
-    let query = match tokens.into_clause() {
+    let query = match tokens.table_of_query() {
         Some((into, name)) => Some(blanked(sql, tokens.all[into].1.start, tokens.all[name].1.end)),
         None => tokens.query_range().map(|(start, end)| blanked(&sql[..end], 0, start)),
     };
@@ -85,7 +85,7 @@ fn blanked(text: &str, from: usize, to: usize) -> String {
 /// Returns the names of the objects that a command creates, alters or drops.
 pub(super) fn changed_names(sql: &str) -> Vec<String> {
     let tokens = CommandTokens::new(sql);
-    let mut at = match tokens.into_clause() {
+    let mut at = match tokens.table_of_query() {
         Some((into, _)) => into + 1,
         None => 0,
     };
@@ -176,7 +176,7 @@ pub(super) fn has_only(sql: &str) -> bool {
 
 impl CommandTokens<'_> {
     /// Returns the indexes of the INTO of a query and of the last token of the table that it creates.
-    fn into_clause(&self) -> Option<(usize, usize)> {
+    fn table_of_query(&self) -> Option<(usize, usize)> {
         if !self.is_any(self.first_word(), &["select", "with"]) {
             return None;
         }
