@@ -1,9 +1,12 @@
 //! Splits a text into words, strings, comments and signs, as the lexer of its engine does. The result serves to find
 //! positions and the ends of statements. No verdict depends on a word that is found here.
 //!
-//! Sources: SQLite's `tokenize.c` and `complete.c`; DuckDB's `scan.l` (derived from PostgreSQL's), where block comments
-//! nest and `$tag$ … $tag$` is a string; MySQL's manual, where a backslash escapes a character of a string, double quotes
-//! enclose strings, `#` begins a comment, and `--` does so only before whitespace.
+//! Sources: SQLite's `tokenize.c` and `complete.c`; PostgreSQL's `scan.l` (and DuckDB's, which is derived from it), where
+//! block comments nest, a carriage return ends a comment, and `$tag$ … $tag$` is a string; MySQL's manual, where a
+//! backslash escapes a character of a string, double quotes enclose strings, `#` begins a comment, and `--` does so only
+//! before whitespace.
+
+mod unicode_escapes;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -138,11 +141,19 @@ fn next_token(rest: &str, dialect: Dialect) -> (SqlTokenKind, usize) {
     {
         return token;
     }
+    if dialect == Dialect::Postgres
+        && let Some(token) = unicode_escapes::lex(rest)
+    {
+        return token;
+    }
     match first {
         b' ' | b'\t' | b'\n' | b'\r' | 0x0c => (
             SqlTokenKind::Whitespace,
             bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0c)).count(),
         ),
+        b'-' if second == Some(b'-') && has_postgres_strings(dialect) => {
+            (SqlTokenKind::Comment, rest.find(['\n', '\r']).unwrap_or(rest.len()))
+        }
         b'-' if second == Some(b'-') => (SqlTokenKind::Comment, rest.find('\n').unwrap_or(rest.len())),
         b'/' if second == Some(b'*') => lex_block_comment(rest, dialect),
         b';' => (SqlTokenKind::Semicolon, 1),
@@ -277,7 +288,7 @@ fn lex_escape_string(rest: &str) -> (SqlTokenKind, usize) {
 fn lex_dollar_quoted(rest: &str) -> (SqlTokenKind, usize) {
     let Some(end) = rest[1..].find('$').map(|at| at + 2) else { return (SqlTokenKind::Symbol, 1) };
     let tag = &rest[..end];
-    let is_tag = tag[1..end - 1].bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    let is_tag = tag[1..end - 1].bytes().all(|byte| is_word_start(byte) || byte.is_ascii_digit())
         && !tag[1..].starts_with(|c: char| c.is_ascii_digit());
     if !is_tag {
         return (SqlTokenKind::Symbol, 1);
@@ -365,6 +376,9 @@ pub(crate) fn string_value(text: &str, dialect: Dialect) -> String {
 
 /// Returns the content of a string or a quoted name, without its quotes.
 pub(crate) fn unquote(text: &str) -> String {
+    if let Some(content) = unicode_escapes::unescape(text) {
+        return content;
+    }
     let text = text
         .strip_prefix(['x', 'X', 'e', 'E', 'n', 'N', 'b', 'B'])
         .filter(|rest| rest.starts_with('\''))
@@ -422,6 +436,15 @@ mod tests {
         );
         assert_eq!(split_statements("SELECT [a;b], `c;d`; SELECT 1", Dialect::Sqlite).len(), 2);
         assert_eq!(split_statements(r"SELECT E'\';'; SELECT 2", Dialect::Duckdb).len(), 2);
+        for dialect in [Dialect::Duckdb, Dialect::Postgres] {
+            assert_eq!(
+                split_statements("SELECT 1 --\r; SELECT 2", dialect).len(),
+                2,
+                "a carriage return ends a comment"
+            );
+            assert_eq!(split_statements("SELECT $é$ ; $é$", dialect).len(), 1);
+        }
+        assert_eq!(split_statements("SELECT 1 --\r; SELECT 2", Dialect::Sqlite).len(), 1);
     }
 
     #[test]

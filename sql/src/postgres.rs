@@ -7,8 +7,12 @@
 //! Sources: <https://www.postgresql.org/docs/current/sql-createfunction.html>,
 //! <https://www.postgresql.org/docs/current/protocol-flow.html>.
 
+mod affected_relations;
 mod builtin_allowlist;
 mod catalog_reader;
+mod command_tokens;
+mod commands;
+mod definitions;
 pub(crate) mod external_database;
 mod list_checks;
 mod node_tree;
@@ -41,7 +45,7 @@ use crate::scratch_value::ScratchValue;
 use crate::server_files;
 use crate::server_files::{ServerError, ServerFiles};
 use catalog_reader::{DatabaseContent, RelationKind};
-use server::OWNER;
+use definitions::DefiningQuery;
 use session::{Effects, RowCount, Session, SessionError};
 
 pub use server::{PostgresPrograms, Server, write_template};
@@ -85,7 +89,8 @@ impl LocalPostgres {
 
 /// Returns the URL of the first database of a server whose socket is in a directory.
 pub(crate) fn first_database_url(directory: &std::path::Path) -> String {
-    format!("postgresql://{OWNER}@/{}?host={}", server_files::database_name(0), directory.display())
+    let database = server_files::database_name(0);
+    format!("postgresql://{}@/{database}?host={}", server::owner_of(&database), directory.display())
 }
 
 impl Provisioner for LocalPostgres {
@@ -135,7 +140,8 @@ impl Postgres {
     }
 
     fn connect(&self) -> Result<Session, EngineRefusal> {
-        let connected = Session::connect(&self.server.socket_directory(), OWNER, &self.database);
+        let owner = server::owner_of(&self.database);
+        let connected = Session::connect(&self.server.socket_directory(), &owner, &self.database);
         connected.map_err(|error| postgres_errors::to_internal_refusal(&error))
     }
 
@@ -153,6 +159,7 @@ impl Postgres {
         }
         drop(setup);
         let session = self.connect()?;
+        session.reset_meaning(deadline).map_err(|error| postgres_errors::to_internal_refusal(&error))?;
         let version = session.query_texts("SHOW server_version", deadline);
         let version = version.map_err(|error| postgres_errors::to_internal_refusal(&error))?;
         let version = version.into_iter().flatten().flatten().next().unwrap_or_default();
@@ -221,7 +228,7 @@ fn bind_statement(
             bound.is_readonly = !bound.actions.iter().any(is_change);
         }
         StatementTree::Command(command) if command == "EXPLAIN" => {
-            let explained = statement_actions::explained(sql);
+            let explained = commands::explained(sql);
             bound.actions = match &explained {
                 Some(found) => bind_statement(session, content, found.inner, deadline)?.actions,
                 None => BTreeSet::from([Action::Other("`EXPLAIN`".to_owned())]),
@@ -231,9 +238,19 @@ fn bind_statement(
             bound.is_query = true;
         }
         StatementTree::Command(command) => {
-            bound.actions = statement_actions::from_command(&command, sql);
-            if let Some(query) = statement_actions::inner_query(sql).filter(|_| bound.kind() == StatementKind::Schema) {
-                bound.actions.extend(bind_statement(session, content, query, deadline)?.actions);
+            bound.actions = commands::actions(&command, sql, &content.functions);
+            if bound.kind() == StatementKind::Schema {
+                match definitions::defining_query(&command, sql) {
+                    DefiningQuery::None => {}
+                    DefiningQuery::Query(query) => {
+                        bound.actions.extend(bind_statement(session, content, &query, deadline)?.actions);
+                    }
+                    DefiningQuery::Unreadable => {
+                        bound.actions.insert(Action::Other("a definition whose query cannot be read".to_owned()));
+                    }
+                }
+                let called = statement_actions::truncation_calls(content, sql, &bound);
+                bound.actions.extend(called);
             }
         }
     }
@@ -351,7 +368,7 @@ impl SqlEngine for Postgres {
             return Ok(());
         }
         // The server cannot prepare an `EXPLAIN`, but it can prepare the explained statement.
-        let sql = statement_actions::explained(sql).map_or(sql, |found| found.inner);
+        let sql = commands::explained(sql).map_or(sql, |found| found.inner);
         let checked = self.isolated(Effects::Undo, on.deadline, |session, content| {
             list_checks::check_privileges(session, content, sql, bound.parameters, allow, on.deadline)
         });

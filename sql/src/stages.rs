@@ -12,6 +12,7 @@ mod parse;
 mod rewrite_extent;
 pub(crate) mod run;
 mod safety;
+mod selected_rows;
 mod semantic;
 mod statement_binding;
 mod statement_tree;

@@ -16,6 +16,8 @@ const SOCKET_DIRECTORY: &str = "sockets";
 /// The properties of a request that a worker must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
+    /// The id of the user whose requests the worker answers.
+    pub(crate) user: u32,
     pub(crate) dialect: Dialect,
     /// DuckDB's library, or the template of a server.
     pub(crate) library: Option<MountedFile>,

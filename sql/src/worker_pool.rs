@@ -7,6 +7,7 @@
 //! server has the server's processes in its sandbox too. The server starts from a template that the pool creates once,
 //! also in a sandbox.
 
+mod failure;
 mod kept_server;
 
 use std::collections::BTreeMap;
@@ -18,16 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use proctor_core::model::enforcement::Tolerated;
-use proctor_core::model::outcome::LimitKind;
-use proctor_core::model::plan::{Argv, BadArgv, BadRelPath, Leaks, Limit, Limits, Network, RelPath};
+use proctor_core::model::plan::{Argv, Leaks, Limit, Limits, Network, RelPath};
 use proctor_core::spec::VerifierSettings;
 use proctor_core::sql::{
     Dialect, Judgement, SchemaAnswer, SchemaRequest, SqlCode, SqlRequest, SqlRunAnswer, SqlRunRequest, SqlVerdict,
     VERSION,
 };
 use proctor_sandbox::{
-    EventPoll, GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError,
-    SandboxEvent, SandboxReuse, ToolMount, Unsealed,
+    GitDirs, Launcher, Layer, Policy, RepoFacts, RunSpace, RunSpaceConfig, RunningSandbox, SandboxError, SandboxReuse,
+    ToolMount, Unsealed,
 };
 
 use crate::custom_verifiers::CustomVerifiers;
@@ -36,9 +36,11 @@ use crate::postgres::PostgresPrograms;
 use crate::server_files::ARCHIVE_END;
 use crate::statement_run;
 use crate::worker::WorkerOptions;
-use crate::worker_client::{self, AsyncWorkerConnection, WorkerConnection, WorkerError};
+use crate::worker_client::{AsyncWorkerConnection, WorkerConnection};
 use crate::worker_files::{MountedDatabase, MountedFile, WorkerKey};
 use crate::worker_request::{Unanswered, WorkerRequest};
+
+use failure::{BrokenTask, WorkerFailure, WorkerStartError, failure_message};
 
 pub use kept_server::KeptServer;
 
@@ -85,11 +87,6 @@ fn has_server(key: &WorkerKey) -> bool {
     matches!(key.dialect, Dialect::Postgres | Dialect::Mysql)
 }
 
-/// The message about a worker that exceeded its memory limit.
-const MEMORY_LIMIT_MESSAGE: &str = "it reached its memory limit";
-/// The maximum size of the stderr output of a dead worker that is shown, in bytes.
-const MAX_STDERR_BYTES: usize = 2_000;
-
 /// The configuration of a pool of workers.
 #[derive(Debug, Clone)]
 pub struct WorkerPoolConfig {
@@ -105,8 +102,16 @@ pub struct WorkerPoolConfig {
     pub verifiers: Vec<VerifierSettings>,
 }
 
-/// A pool of workers.
+/// A pool of workers, as one user gets them. The users share its limits and templates, but no worker: the schema of a
+/// request may have changed the worker or its server.
 pub struct WorkerPool {
+    shared: Arc<SharedWorkers>,
+    /// The id of the user.
+    user: u32,
+}
+
+/// The parts of a pool that all users share.
+struct SharedWorkers {
     config: WorkerPoolConfig,
     launcher: Arc<Launcher>,
     verifiers: CustomVerifiers,
@@ -126,49 +131,8 @@ struct PooledWorker {
     _space: RunSpace,
 }
 
-/// The reason why no worker could be started.
-#[derive(Debug, thiserror::Error)]
-enum WorkerStartError {
-    /// The sandbox cannot be set up.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    /// The socket of the worker cannot be used.
-    #[error(transparent)]
-    Socket(#[from] io::Error),
-    /// The worker ended before it was ready; the message says why.
-    #[error("{0}")]
-    NotReady(String),
-    /// The program of the worker cannot be read.
-    #[error("`{}`: {source}", file.display())]
-    Program { file: PathBuf, source: io::Error },
-    /// The command line of the worker is invalid.
-    #[error(transparent)]
-    Argv(#[from] BadArgv),
-    /// The working directory of the worker is invalid.
-    #[error(transparent)]
-    Workdir(#[from] BadRelPath),
-    /// The thread that starts the worker panicked.
-    #[error(transparent)]
-    Broken(#[from] BrokenTask),
-}
-
-/// A panic of a blocking task.
-#[derive(Debug, thiserror::Error)]
-#[error("an internal task of proctor failed: {0}")]
-struct BrokenTask(#[from] tokio::task::JoinError);
-
-/// The reason why a worker gave no answer.
-enum WorkerFailure {
-    /// The answer did not arrive in time. The value is the time that the pool waited.
-    TimedOut(Duration),
-    /// The sandbox killed the worker because of its memory, after this time.
-    MemoryExceeded(Duration),
-    /// The worker died. The value is the last message of the worker or its sandbox.
-    Died(String),
-}
-
 impl WorkerPool {
-    /// Prepares a pool without starting a worker.
+    /// Prepares a pool for the user of this process, without starting a worker.
     ///
     /// # Errors
     /// The state directory is not writable.
@@ -185,7 +149,7 @@ impl WorkerPool {
         let facts = RepoFacts::read(&create("sql")?)?;
         let templates = create("sql-templates")?;
         let (verifiers, tolerated) = (config.verifiers.clone(), config.tolerated.clone());
-        Ok(Self {
+        let shared = SharedWorkers {
             verifiers: CustomVerifiers::new(verifiers, Arc::clone(&launcher), tolerated),
             config,
             launcher,
@@ -193,14 +157,21 @@ impl WorkerPool {
             templates,
             idle: Mutex::default(),
             template_creation: Mutex::default(),
-        })
+        };
+        Ok(Self { shared: Arc::new(shared), user: rustix::process::geteuid().as_raw() })
+    }
+
+    /// Returns the pool as another user gets it.
+    #[must_use]
+    pub fn for_user(&self, user: u32) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(&self.shared), user })
     }
 
     /// Judges a text in a worker without blocking a thread. If the future is dropped, the worker is killed.
     pub async fn judge(self: &Arc<Self>, request: &SqlRequest) -> Judgement {
         let judgement = self.answer(request).await;
-        if self.verifiers.has_any_for(request.dialect) {
-            self.verifiers.extend(request, judgement).await
+        if self.shared.verifiers.has_any_for(request.dialect) {
+            self.shared.verifiers.extend(request, judgement).await
         } else {
             judgement
         }
@@ -212,7 +183,7 @@ impl WorkerPool {
         if let Err(message) = statement_run::check_request(request) {
             return request.unanswered(Unanswered::Failed(SqlCode::EngineFailed, message));
         }
-        if !self.verifiers.has_any_for(request.request.dialect) {
+        if !self.shared.verifiers.has_any_for(request.request.dialect) {
             return self.answer(request).await;
         }
         // The worker knows nothing of the verifiers, so they judge the statement before it runs.
@@ -222,7 +193,7 @@ impl WorkerPool {
         }
         // The database may have changed since, so the answer has the judgement of the worker that ran the statement.
         let answer = self.answer(request).await;
-        let last = self.verifiers.carry_over(&request.request, &judgement, answer.judgement);
+        let last = self.shared.verifiers.carry_over(&request.request, &judgement, answer.judgement);
         SqlRunAnswer { judgement: last, ..answer }
     }
 
@@ -237,7 +208,7 @@ impl WorkerPool {
             Err((code, why)) => return request.unanswered(Unanswered::Failed(code, why)),
         };
         // The worker sees the file at a different path from the caller.
-        let database = key.database.as_ref().map(|shown| shown.path_in_sandbox(&self.facts.path));
+        let database = key.database.as_ref().map(|shown| shown.path_in_sandbox(&self.shared.facts.path));
         let shown_request = database.map(|database| request.with_database(database.to_string_lossy().into_owned()));
         let request = shown_request.as_ref().unwrap_or(request);
         if request.is_committing() {
@@ -293,7 +264,7 @@ impl WorkerPool {
 
     /// Reports whether the pool was created with these verifiers and these controls that may be missing.
     pub fn has_settings(&self, verifiers: &[VerifierSettings], tolerated: Option<&Tolerated>) -> bool {
-        self.config.verifiers == verifiers && tolerated == Some(&self.config.tolerated)
+        self.shared.config.verifiers == verifiers && tolerated == Some(&self.shared.config.tolerated)
     }
 
     /// Returns the number of idle workers.
@@ -317,7 +288,7 @@ impl WorkerPool {
     }
 
     fn idle_workers(&self) -> MutexGuard<'_, Vec<(WorkerKey, Box<PooledWorker>)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_idle(&self, key: &WorkerKey) -> Option<Box<PooledWorker>> {
@@ -328,7 +299,7 @@ impl WorkerPool {
 
     fn return_worker(&self, key: WorkerKey, worker: Box<PooledWorker>) {
         let mut idle = self.idle_workers();
-        let surplus = (idle.len() >= self.config.max_idle).then(|| idle.remove(0));
+        let surplus = (idle.len() >= self.shared.config.max_idle).then(|| idle.remove(0));
         idle.push((key, worker));
         drop(idle);
         if let Some(surplus) = surplus {
@@ -358,8 +329,8 @@ impl WorkerPool {
         let library = match request.dialect() {
             Dialect::Sqlite => None,
             Dialect::Duckdb => {
-                let home = self.launcher.host().home();
-                let found = proctor_duckdb::find(self.config.duckdb.as_deref(), Some(home));
+                let home = self.shared.launcher.host().home();
+                let found = proctor_duckdb::find(self.shared.config.duckdb.as_deref(), Some(home));
                 let found = found.map_err(|missing| (SqlCode::EngineMissing, missing.to_string()))?;
                 let unread = |error| (SqlCode::EngineMissing, format!("`{}`: {error}", found.display()));
                 Some(MountedFile::from_path(&found).map_err(unread)?)
@@ -380,7 +351,7 @@ impl WorkerPool {
             MountedDatabase::from_path(Path::new(file), request.dialect(), request.is_committing()).map_err(unread)
         });
         let (dialect, memory) = (request.dialect(), request.limits().memory);
-        Ok(WorkerKey { dialect, library, database: database.transpose()?, memory, sockets: None })
+        Ok(WorkerKey { user: self.user, dialect, library, database: database.transpose()?, memory, sockets: None })
     }
 
     /// Returns the template with a name for servers of the installed version. The program creates it with `command` when
@@ -391,12 +362,12 @@ impl WorkerPool {
     fn server_template(&self, name: io::Result<String>, command: &str) -> Result<MountedFile, (SqlCode, String)> {
         let failed = |why: String| (SqlCode::EngineFailed, format!("the server cannot be prepared: {why}"));
         let name = name.map_err(|error| failed(error.to_string()))?;
-        let file = self.templates.join(name);
-        let _creation = self.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.shared.templates.join(name);
+        let _creation = self.shared.template_creation.lock().unwrap_or_else(PoisonError::into_inner);
         if !file.is_file() {
             let archive = self.create_template(command).map_err(|error| failed(error.to_string()))?;
             let mut new =
-                tempfile::NamedTempFile::new_in(&self.templates).map_err(|error| failed(error.to_string()))?;
+                tempfile::NamedTempFile::new_in(&self.shared.templates).map_err(|error| failed(error.to_string()))?;
             new.write_all(&archive).map_err(|error| failed(error.to_string()))?;
             // A worker of another user reads the file in its sandbox.
             let mode = std::fs::Permissions::from_mode(0o644);
@@ -412,9 +383,9 @@ impl WorkerPool {
     fn create_template(&self, command: &str) -> Result<Vec<u8>, WorkerStartError> {
         let program = self.program()?;
         let words = [program.file.to_string_lossy().into_owned(), command.to_owned()];
-        let space = RunSpace::create(&self.launcher, self.space_config(SERVER_SIZE))?;
+        let space = RunSpace::create(&self.shared.launcher, self.space_config(SERVER_SIZE))?;
         let policy = self.policy(Argv::new(words.to_vec())?, vec![program.to_mount()], TEMPLATE_MEMORY, SERVER_SIZE)?;
-        let (running, _layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
+        let (running, _layer) = self.shared.launcher.spawn_with_socket(&space, &self.shared.facts, &policy)?;
         let mut archive = Vec::new();
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
         socket.set_read_timeout(Some(TEMPLATE_TIMEOUT))?;
@@ -431,9 +402,9 @@ impl WorkerPool {
     }
 
     fn start_worker(&self, key: &WorkerKey) -> Result<Box<PooledWorker>, WorkerStartError> {
-        let space = RunSpace::create(&self.launcher, self.space_config(worker_size(key)))?;
+        let space = RunSpace::create(&self.shared.launcher, self.space_config(worker_size(key)))?;
         let policy = self.sandbox_policy(key)?;
-        let (running, layer) = self.launcher.spawn_with_socket(&space, &self.facts, &policy)?;
+        let (running, layer) = self.shared.launcher.spawn_with_socket(&space, &self.shared.facts, &policy)?;
         let socket = running.stdout.try_clone().map(UnixStream::from)?;
         let line = WorkerConnection::new(socket);
         if let Err(error) = line.wait_until_ready() {
@@ -449,21 +420,21 @@ impl WorkerPool {
         RunSpaceConfig {
             disk_bytes: size.disk_bytes,
             inodes: size.inodes,
-            tolerated: self.config.tolerated.clone(),
+            tolerated: self.shared.config.tolerated.clone(),
             reuse: SandboxReuse::Never,
             caches: None,
         }
     }
 
     fn program(&self) -> Result<MountedFile, WorkerStartError> {
-        let named = &self.config.program;
+        let named = &self.shared.config.program;
         MountedFile::from_path(named).map_err(|source| WorkerStartError::Program { file: named.clone(), source })
     }
 
     fn sandbox_policy(&self, key: &WorkerKey) -> Result<Policy, WorkerStartError> {
         let program = self.program()?;
         let library = key.library.as_ref().map(|shown| shown.file.to_string_lossy());
-        let sockets = key.sockets_in_sandbox(&self.facts.path);
+        let sockets = key.sockets_in_sandbox(&self.shared.facts.path);
         let options = WorkerOptions::arguments(key.dialect, library.as_deref())
             .into_iter()
             .chain(sockets.as_deref().map(WorkerOptions::socket_directory_argument))
@@ -486,7 +457,7 @@ impl WorkerPool {
         size: WorkerSize,
     ) -> Result<Policy, WorkerStartError> {
         Ok(Policy {
-            repo: self.facts.path.clone(),
+            repo: self.shared.facts.path.clone(),
             checkout: None,
             git: GitDirs::default(),
             workdir: RelPath::new(".")?,
@@ -503,43 +474,14 @@ impl WorkerPool {
                 open_files: Limit::Max(size.open_files),
                 ..Limits::UNLIMITED
             },
-            home: self.launcher.host().home().to_owned(),
+            home: self.shared.launcher.host().home().to_owned(),
             hide: Vec::new(),
             tools,
             caches: Vec::new(),
-            tolerated: self.config.tolerated.clone(),
+            tolerated: self.shared.config.tolerated.clone(),
             view: false,
             inputs: None,
         })
-    }
-}
-
-impl PooledWorker {
-    /// Kills a worker that gave no answer, and returns the reason. Blocks until the sandbox has reported it.
-    fn kill_and_diagnose(self, error: WorkerError, begun: Instant) -> WorkerFailure {
-        match error {
-            WorkerError::TimedOut(took) => WorkerFailure::TimedOut(took),
-            WorkerError::Disconnected(error) => match failure_message(&self.running, &error) {
-                words if words == MEMORY_LIMIT_MESSAGE => WorkerFailure::MemoryExceeded(begun.elapsed()),
-                words => WorkerFailure::Died(words),
-            },
-        }
-    }
-}
-
-impl WorkerFailure {
-    fn into_unanswered(self, request: &impl WorkerRequest) -> Unanswered {
-        match self {
-            Self::TimedOut(took) => worker_client::timed_out(request, took),
-            Self::MemoryExceeded(took) => {
-                let message = "it exceeded the memory limit, so its worker was ended";
-                match request.is_committing() {
-                    true => worker_client::engine_died(request, message),
-                    false => Unanswered::Limit(SqlCode::MemoryLimit, message.to_owned(), took),
-                }
-            }
-            Self::Died(why) => worker_client::engine_died(request, &why),
-        }
     }
 }
 
@@ -547,48 +489,6 @@ impl Drop for PooledWorker {
     fn drop(&mut self) {
         drop(self.running.kill());
     }
-}
-
-/// Returns the last message of a worker or its sandbox.
-fn failure_message(running: &RunningSandbox, error: &io::Error) -> String {
-    let mut messages = Vec::new();
-    let until = Instant::now() + Duration::from_secs(2);
-    loop {
-        match running.recv() {
-            Ok(EventPoll::Event(SandboxEvent::Refused { message, hint, .. })) => return format!("{message}; {hint}"),
-            Ok(EventPoll::Event(SandboxEvent::NotStarted { message, .. })) => return message,
-            Ok(EventPoll::Event(SandboxEvent::Exited { status, limit, .. })) => {
-                if limit == Some(LimitKind::Memory) {
-                    return MEMORY_LIMIT_MESSAGE.to_owned();
-                }
-                if let Some(limit) = limit {
-                    return format!("it reached its limit of {}", limit.as_str());
-                }
-                messages.push(format!("{status:?}"));
-            }
-            Ok(EventPoll::Event(SandboxEvent::Ready { .. })) => {}
-            Ok(EventPoll::Closed) | Err(_) => break,
-            // The cause that closed the socket ends the worker too, slightly later.
-            Ok(EventPoll::WouldBlock) if !wait_for_report(running, until) => break,
-            Ok(EventPoll::WouldBlock) => {}
-        }
-    }
-    let mut bytes = vec![0; MAX_STDERR_BYTES];
-    let is_set = rustix::io::ioctl_fionbio(&running.stderr, true).is_ok();
-    if let (true, Ok(stderr)) = (is_set, running.stderr.try_clone()) {
-        let length = std::fs::File::from(stderr).read(&mut bytes).unwrap_or(0);
-        messages.push(String::from_utf8_lossy(&bytes[..length]).trim().to_owned());
-    }
-    messages.push(error.to_string());
-    messages.join("; ")
-}
-
-/// Waits until a sandbox sends a report; returns `false` if the time limit was reached.
-fn wait_for_report(running: &RunningSandbox, until: Instant) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let left = until.saturating_duration_since(Instant::now());
-    let Ok(left) = rustix::event::Timespec::try_from(left) else { return false };
-    matches!(poll(&mut [PollFd::new(running, PollFlags::IN)], Some(&left)), Ok(ready) if ready > 0)
 }
 
 /// Runs blocking work on a thread of the runtime for blocking tasks.

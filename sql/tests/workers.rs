@@ -16,8 +16,9 @@ const SCHEMA: &str =
     INSERT INTO big WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 3000) SELECT n FROM s;";
 
 fn main() {
-    let tests: [(&str, fn()); 7] = [
+    let tests: [(&str, fn()); 8] = [
         ("reuses_idle_worker", reuses_idle_worker),
+        ("users_share_no_worker", users_share_no_worker),
         ("worker_sandbox_hides_host_files", worker_sandbox_hides_host_files),
         ("leaves_database_file_unchanged", leaves_database_file_unchanged),
         ("detects_replaced_database_file", detects_replaced_database_file),
@@ -118,6 +119,15 @@ fn reuses_idle_worker() {
     assert_eq!(bench.workers.idle_count(), 1, "the same worker");
     let again = bench.judge(&request("SELECT nmae FROM customers"));
     assert_eq!(bad.digest, again.digest, "equal requests, equal bytes");
+}
+
+fn users_share_no_worker() {
+    let bench = start_pool(4);
+    let users = [1, 2].map(|user| bench.workers.for_user(user));
+    for (count, user) in [(1, 0), (2, 1), (2, 0), (2, 1)] {
+        let judged = bench.runtime.block_on(users[user].judge(&request("SELECT name FROM customers")));
+        assert_eq!((judged.verdict, bench.workers.idle_count()), (SqlVerdict::Ok, count), "{judged:?}");
+    }
 }
 
 fn worker_sandbox_hides_host_files() {

@@ -154,6 +154,6 @@ impl Service {
         self.metrics.observe_sql_start(requested_at.elapsed());
         let operator = Arc::clone(&self.operator.borrow());
         let workers = self.sql.workers(&self.engine, &operator)?;
-        Ok((permit, workers))
+        Ok((permit, workers.for_user(caller.uid)))
     }
 }

@@ -178,7 +178,11 @@ impl<'s> Tokens<'s> {
             "columns" | "fields" | "index" | "indexes" | "keys" if is_of(at + 1) => {
                 of_table(at + 2).unwrap_or_else(other)
             }
-            "create" if self.is_any(at + 1, &["table", "view"]) => of_table(at + 2).unwrap_or_else(other),
+            // The definition names other tables: those of foreign keys, and of a view.
+            "create" if self.is_any(at + 1, &["table", "view"]) => match of_table(at + 2) {
+                Some(Action::Metadata { source, .. }) => Action::Metadata { source, table: None },
+                found => found.unwrap_or_else(other),
+            },
             _ => other(),
         }
     }
@@ -212,7 +216,8 @@ impl<'s> Tokens<'s> {
         if names.is_empty() {
             return refused();
         }
-        let changed = names.into_iter().map(|name| Action::Schema { operation: operation.clone(), name });
+        let names = names.into_iter().chain(self.new_table_name());
+        let changed = names.map(|name| Action::Schema { operation: operation.clone(), name });
         let mut actions: BTreeSet<Action> = changed.collect();
         actions.extend(self.storage_actions());
         (FormKind::Definition { query: self.inner_query() }, actions)
@@ -236,6 +241,15 @@ impl<'s> Tokens<'s> {
             at += 1;
         }
         names
+    }
+
+    /// Returns the new name that `ALTER TABLE … RENAME` gives to a table. `RENAME COLUMN` and `RENAME INDEX` give none.
+    fn new_table_name(&self) -> Option<String> {
+        let rename = (1..self.all.len()).find(|at| self.is_word(0, "alter") && self.is_word(*at, "rename"))?;
+        let is_filler = |at: usize| self.is_any(at, &["to", "as"]) || self.text(at) == "=";
+        let at = rename + 1 + usize::from(is_filler(rename + 1));
+        let is_part = at == rename + 1 && self.is_any(at, &["column", "index", "key"]);
+        self.dotted_name(at).filter(|_| !is_part).map(|(name, _)| name)
     }
 
     /// Returns the use of files and of other servers by the options of a table.
@@ -389,11 +403,16 @@ mod tests {
             ("RENAME TABLE a TO b", vec![schema("rename table", "a"), schema("rename table", "b")]),
             ("CREATE OR REPLACE TEMPORARY TABLE x (id int)", vec![schema("create table", "x")]),
             ("ALTER TABLE old.t ADD x INT", vec![schema("alter table", "old.t")]),
+            ("ALTER TABLE a RENAME TO `b`", vec![schema("alter table", "a"), schema("alter table", "b")]),
+            ("ALTER TABLE a RENAME b", vec![schema("alter table", "a"), schema("alter table", "b")]),
+            ("ALTER TABLE a RENAME COLUMN b TO c", vec![schema("alter table", "a")]),
             ("BEGIN", vec![Action::Transaction("BEGIN".to_owned())]),
             ("START TRANSACTION READ ONLY", vec![Action::Transaction("START".to_owned())]),
             ("SET GLOBAL general_log = 1", vec![Action::Setting("general_log".to_owned())]),
             ("SHOW VARIABLES", vec![Action::Setting("variables".to_owned())]),
             ("SHOW TABLES", vec![metadata("`SHOW TABLES`", None)]),
+            ("SHOW CREATE TABLE t", vec![metadata("`SHOW CREATE`", None)]),
+            ("SHOW CREATE TABLE mysql.user", vec![other("`SHOW CREATE` describes a table of another database")]),
             ("SHOW FULL COLUMNS FROM t", vec![metadata("`SHOW FULL`", Some("t"))]),
             ("SHOW COLUMNS FROM t FROM mysql", vec![Action::Setting("columns".to_owned())]),
             ("SHOW COLUMNS FROM t WHERE EXISTS (SELECT 1)", vec![other("the condition of `SHOW` has a subquery")]),

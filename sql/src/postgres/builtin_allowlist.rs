@@ -79,8 +79,9 @@ const HARMLESS_FUNCTIONS: &[&str] = &[
 ];
 
 /// The types whose values are shown as names of objects, by object id: `regclass`, `regproc`, `regprocedure`,
-/// `regoper`, `regoperator`, `regtype`, `regrole`, `regnamespace`, `regcollation`.
-const NAME_TYPES: &[u32] = &[2205, 24, 2202, 2203, 2204, 2206, 4096, 4089, 4191];
+/// `regoper`, `regoperator`, `regtype`, `regrole`, `regnamespace`, `regcollation`, and the arrays of each.
+const NAME_TYPES: &[u32] =
+    &[2205, 24, 2202, 2203, 2204, 2206, 4096, 4089, 4191, 2210, 1008, 2207, 2208, 2209, 2211, 4097, 4090, 4192];
 
 /// Views and tables of `pg_catalog` that describe the schema of the database, and nothing of the server.
 const SCHEMA_CATALOGS: &[&str] = &[

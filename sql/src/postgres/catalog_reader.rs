@@ -54,6 +54,15 @@ const RULES_QUERY: &str = "
 const TRIGGERS_QUERY: &str = "
     SELECT t.tgrelid::text, t.tgtype::text, p.proname::text FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal";
+/// The indexes and sequences that belong to a table.
+const OWNED_QUERY: &str = "
+    SELECT n.nspname::text, c.relname::text, i.indrelid::text FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    UNION ALL
+    SELECT n.nspname::text, c.relname::text, d.refobjid::text FROM pg_catalog.pg_depend d
+    JOIN pg_catalog.pg_class c ON c.oid = d.objid AND c.relkind = 'S'
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype IN ('a', 'i')";
 const FUNCTION_NAMES_QUERY: &str = "
     SELECT lower(p.proname), bool_and(n.nspname = 'pg_catalog')::text, bool_and(p.provolatile = 'i')::text
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace GROUP BY 1";
@@ -80,6 +89,8 @@ pub(super) struct DatabaseContent {
     pub(super) harmless_functions: BTreeSet<String>,
     /// The keys whose changes change rows of other tables.
     pub(super) cascades: Vec<Cascade>,
+    /// The tables to which indexes and sequences belong, by the names of these.
+    pub(super) owners: BTreeMap<String, u32>,
 }
 
 /// A table, a view or a sequence.
@@ -138,6 +149,10 @@ impl DatabaseContent {
         content.read_relations(session, deadline)?;
         content.read_keys(session, deadline)?;
         content.read_rules(session, deadline)?;
+        for row in session.query_texts(OWNED_QUERY, deadline)? {
+            let [schema, name, table] = fields(&row);
+            content.owners.insert(qualified_name(schema, name), table.parse().unwrap_or_default());
+        }
         for row in session.query_texts(FUNCTION_NAMES_QUERY, deadline)? {
             let [name, is_builtin, is_immutable] = fields(&row);
             let is_listed = builtin_allowlist::is_harmless(name);

@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use super::catalog_reader::quote_identifier;
 use super::server::PostgresPrograms;
-use super::session::{RowCount, Session, SessionError};
+use super::session::{MEANING_SETTINGS, RowCount, Session, SessionError};
 use super::{postgres_errors, result_columns};
 use crate::external::dsn::{Dsn, ServerAddress, TlsMode};
 use crate::external::external_run::{self, JudgedStatement, RunFailure, TransactionEnd};
@@ -36,17 +36,6 @@ const DUMP_OPTIONS: &[&str] = &[
 ];
 /// Maximum size of a schema, in bytes.
 const MAX_SCHEMA_BYTES: u64 = 32 << 20;
-/// The settings that decide what a statement means and how values are written, as on the worker's server.
-const SETTINGS: &[(&str, &str)] = &[
-    ("standard_conforming_strings", "on"),
-    ("transform_null_equals", "off"),
-    ("backslash_quote", "safe_encoding"),
-    ("datestyle", "ISO, MDY"),
-    ("intervalstyle", "postgres"),
-    ("bytea_output", "hex"),
-    ("extra_float_digits", "1"),
-    ("xmlbinary", "base64"),
-];
 /// The time for the end of a transaction after the deadline.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -172,7 +161,7 @@ fn quoted_path(path: &[String]) -> String {
 
 fn transaction_settings(path: &[String], deadline: Instant) -> String {
     let milliseconds = deadline.saturating_duration_since(Instant::now()).as_millis().max(1);
-    let fixed = SETTINGS.iter().map(|(name, value)| format!("SET LOCAL {name} = '{value}'; "));
+    let fixed = MEANING_SETTINGS.iter().map(|(name, value)| format!("SET LOCAL {name} = '{value}'; "));
     let mut settings: String = fixed.collect();
     settings += &format!("SET LOCAL search_path = {}; ", quoted_path(path));
     settings += &format!("SET LOCAL statement_timeout = {milliseconds}; SET LOCAL lock_timeout = {milliseconds}");

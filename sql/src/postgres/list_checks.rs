@@ -1,11 +1,14 @@
 //! Checks lists of tables and columns a second time: the server plans the statement for a role that has privileges on
 //! the lists alone. The rows that foreign keys change are checked too.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use proctor_core::sql::{Dialect, SqlCode};
 
+use super::affected_relations;
 use super::catalog_reader::{DatabaseContent, RelationKind, quote_identifier};
+use super::definitions;
 use super::postgres_errors;
 use super::server::LISTED_ROLE;
 use super::session::{Session, SessionError};
@@ -149,10 +152,11 @@ pub(super) fn check_cascades(
 }
 
 /// Checks a change of the schema: each of its words that is the name of a table must be on the list. References,
-/// parents, types of columns and bodies are thus covered, whatever their syntax.
+/// parents, types of columns and bodies are thus covered, whatever their syntax. So must new names, the tables that the
+/// change affects without naming them, and those to which indexes and sequences belong.
 ///
 /// # Errors
-/// The text contains the name of a table that is not on the list.
+/// Such a table is not on the list.
 pub(super) fn check_definition(
     content: &DatabaseContent,
     sql: &str,
@@ -162,17 +166,36 @@ pub(super) fn check_definition(
     if bound.kind() != StatementKind::Schema {
         return Ok(());
     }
+    let is_hidden = |name: &str| !allow_lists::is_table_allowed(allow, name);
     let words = lexer::possible_names(sql, Dialect::Postgres);
     for relation in content.relations.values().filter(|relation| relation.kind != RelationKind::Sequence) {
         // A table outside of `public` is named with its schema.
         let is_named = split_name(&relation.name.to_ascii_lowercase(), &['"']).iter().all(|part| words.contains(part));
-        if is_named && !allow_lists::is_table_allowed(allow, &relation.name) {
-            let message = format!("the definition contains the name `{}`, which is not on the list", relation.name);
-            return Err(EngineRefusal {
-                subject: Some(relation.name.clone()),
-                ..EngineRefusal::new(SqlCode::TableRefused, message)
-            });
+        if is_named && is_hidden(&relation.name) {
+            return Err(table_refusal("the definition contains the name", &relation.name));
+        }
+    }
+    let names: BTreeSet<&str> = bound.schema_changes().map(|(_, name)| name).collect();
+    let affected = affected_relations::find(content, sql, &names);
+    let mut affected = affected.into_iter().filter(|relation| relation.kind != RelationKind::Sequence);
+    if let Some(relation) = affected.find(|relation| is_hidden(&relation.name)) {
+        return Err(table_refusal("the definition also changes", &relation.name));
+    }
+    for (what, name) in bound.schema_changes() {
+        let belongs_to_table = what.ends_with("index") || what.ends_with("sequence");
+        let owner = content.owners.get(name).and_then(|oid| content.relations.get(oid));
+        if let Some(owner) = owner.filter(|owner| belongs_to_table && is_hidden(&owner.name)) {
+            return Err(table_refusal(&format!("`{name}` belongs to"), &owner.name));
+        }
+        let new_name = definitions::new_name(sql, name).filter(|_| !belongs_to_table);
+        if let Some(new_name) = new_name.filter(|new_name| is_hidden(new_name)) {
+            return Err(table_refusal("the new name is", &new_name));
         }
     }
     Ok(())
+}
+
+fn table_refusal(what: &str, table: &str) -> EngineRefusal {
+    let message = format!("{what} `{table}`, which is not on the list");
+    EngineRefusal { subject: Some(table.to_owned()), ..EngineRefusal::new(SqlCode::TableRefused, message) }
 }

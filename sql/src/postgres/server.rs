@@ -1,8 +1,9 @@
 //! Starts a PostgreSQL server for one worker, in the sandbox of the worker: a private data directory, a Unix socket in
 //! it, no network, and no durability. The server ends with the worker.
 //!
-//! A data directory is copied from a template, which `initdb` creates once for each installed version. Databases belong
-//! to a role without privileges, as which all statements of requests run.
+//! A data directory is copied from a template, which `initdb` creates once for each installed version. Each database
+//! belongs to its own role without privileges, as which its statements run. A schema can thus change no settings of other
+//! databases, and cannot see or end their connections.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -15,8 +16,6 @@ use rustix::process::Signal;
 use super::session::{Session, SessionError};
 use crate::server_files::{self, START_TIMEOUT, ServerDirectory, ServerError, ServerFiles, ServerProcess};
 
-/// The role that owns the databases of requests. It has no privileges on the server.
-pub(super) const OWNER: &str = "proctor";
 /// A role that gets the privileges of a list of tables.
 pub(super) const LISTED_ROLE: &str = "proctor_listed";
 /// The role of the server's own administration, which runs no statement of a request.
@@ -31,7 +30,7 @@ const READY: &str = "ready to accept connections";
 /// The memory that a process of the server needs to start, in bytes.
 const MIN_PROCESS_MEMORY: u64 = 64 << 20;
 /// The version of the content of a template.
-const TEMPLATE_VERSION: u32 = 1;
+const TEMPLATE_VERSION: u32 = 2;
 /// The oldest supported major version. It introduced statements as bodies of functions, which a bound statement is read
 /// from.
 const OLDEST_VERSION: u32 = 14;
@@ -164,25 +163,44 @@ impl Server {
         self.process.data()
     }
 
-    /// Creates an empty database that belongs to [`OWNER`].
+    /// Creates an empty database with the role that owns it.
     pub(super) fn create_database(&self, name: &str) -> Result<(), ServerError> {
-        self.administer(&format!("CREATE DATABASE {name} OWNER {OWNER} TEMPLATE template1 STRATEGY file_copy"))
-            .or_else(|_| self.administer(&format!("CREATE DATABASE {name} OWNER {OWNER} TEMPLATE template1")))
+        let owner = owner_of(name);
+        let create = format!("CREATE DATABASE {name} OWNER {owner} TEMPLATE template1");
+        let admin = self.administration()?;
+        admin.run(&format!("CREATE ROLE {owner} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"))?;
+        admin.run(&format!("GRANT {LISTED_ROLE} TO {owner}"))?;
+        admin.run(&format!("{create} STRATEGY file_copy")).or_else(|_| admin.run(&create))
     }
 
-    /// Removes a database and ends its connections.
+    /// Removes a database with its role, and ends its connections.
     pub(super) fn drop_database(&self, name: &str) -> Result<(), ServerError> {
-        self.administer(&format!("DROP DATABASE {name} WITH (FORCE)"))
+        let admin = self.administration()?;
+        admin.run(&format!("DROP DATABASE {name} WITH (FORCE)"))?;
+        admin.run(&format!("DROP ROLE {}", owner_of(name)))
     }
 
-    fn administer(&self, sql: &str) -> Result<(), ServerError> {
-        let session = Session::connect(&self.socket_directory(), ADMIN, "postgres")?;
-        session.execute(sql, Instant::now() + START_TIMEOUT)?;
+    fn administration(&self) -> Result<Administration, ServerError> {
+        Ok(Administration(Session::connect(&self.socket_directory(), ADMIN, "postgres")?))
+    }
+}
+
+/// A connection of the server's own administration.
+struct Administration(Session);
+
+impl Administration {
+    fn run(&self, sql: &str) -> Result<(), ServerError> {
+        self.0.execute(sql, Instant::now() + START_TIMEOUT)?;
         Ok(())
     }
 }
 
-/// Creates a data directory with the roles of a worker.
+/// Returns the role that owns a database. It has no privileges on the server.
+pub(super) fn owner_of(database: &str) -> String {
+    format!("owner_{database}")
+}
+
+/// Creates a data directory.
 fn create_data(programs: &PostgresPrograms, data: &Path) -> Result<(), ServerError> {
     let mut command = server_files::server_command(&programs.program("initdb"));
     command.arg("-D").arg(data).args(["-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C"]);
@@ -212,17 +230,16 @@ pub fn write_template(programs: &PostgresPrograms, out: impl Write) -> Result<()
     server.process.shut_down(Signal::INT)?.write_archive(out)
 }
 
-/// Creates the roles of a worker. Large parts of a new server that no request needs are removed.
+/// Creates the role that all databases share. Large parts of a new server that no request needs are removed.
 fn prepare_roles(server: &Server) -> Result<(), ServerError> {
+    let admin = server.administration()?;
     for sql in [
-        format!("CREATE ROLE {OWNER} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"),
         format!("CREATE ROLE {LISTED_ROLE} NOLOGIN"),
-        format!("GRANT {LISTED_ROLE} TO {OWNER}"),
         "ALTER DATABASE template0 IS_TEMPLATE false".to_owned(),
         "DROP DATABASE template0".to_owned(),
         "REVOKE ALL ON DATABASE postgres FROM PUBLIC".to_owned(),
     ] {
-        server.administer(&sql)?;
+        admin.run(&sql)?;
     }
     Ok(())
 }

@@ -78,6 +78,17 @@ impl RowCount {
     }
 }
 
+/// The settings that decide what a statement means and how values are written, with the values of a new server.
+pub(super) const MEANING_SETTINGS: &[(&str, &str)] = &[
+    ("standard_conforming_strings", "on"),
+    ("transform_null_equals", "off"),
+    ("backslash_quote", "safe_encoding"),
+    ("datestyle", "ISO, MDY"),
+    ("intervalstyle", "postgres"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "1"),
+    ("xmlbinary", "base64"),
+];
 /// A connection.
 pub(super) struct Session {
     runtime: Runtime,
@@ -211,6 +222,12 @@ impl Session {
     /// Runs statements of Proctor, or the parts of a schema.
     pub(super) fn execute_batch(&self, sql: &str, deadline: Instant) -> Result<(), SessionError> {
         self.run_until(deadline, async { Ok(self.client.batch_execute(sql).await?) })
+    }
+
+    /// Sets [`MEANING_SETTINGS`], which a schema may have changed for its database or its role.
+    pub(super) fn reset_meaning(&self, deadline: Instant) -> Result<(), SessionError> {
+        let settings = MEANING_SETTINGS.iter().map(|(name, value)| format!("SET {name} = '{value}'"));
+        self.execute_batch(&settings.collect::<Vec<_>>().join("; "), deadline)
     }
 
     /// Prepares a statement. The server refuses a text with more than one.

@@ -10,6 +10,7 @@ use proctor_core::sql::{
 };
 use sqlparser::ast::{Expr, Visitor};
 
+use crate::allow_lists;
 use crate::catalog::CatalogTable;
 use crate::engine::{
     Action, BoundStatement, EngineRefusal, ExecutionBounds, GENERATED_ROWS_PREFIX, StatementKind, StatementOutcome,
@@ -17,7 +18,8 @@ use crate::engine::{
 };
 use crate::scratch_rows;
 use crate::stage::{ChainContext, REDUCE_ADVICE, SqlStage, StageError, Statement, execution_bounds};
-use crate::stages::statement_tree::find_writes;
+use crate::stages::selected_rows::{self, SelectedRows};
+use crate::stages::statement_tree::{common_table_expressions, find_writes};
 use crate::stages::tree_walk::walk;
 use crate::stages::{rewrite_extent, safety, statement_binding};
 
@@ -295,10 +297,10 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
     }
     let tree = case.statements[index].tree.clone();
     let target = tree.as_ref().and_then(safety::write_target).map(|(table, _)| table);
-    let name = written_table(&bound).or(target).map(|name| name.trim_matches(['"', '`', '[', ']']).to_owned());
-    let Some(table) = name.and_then(|name| case.engine.catalog().table(bare_name(&name)).cloned()) else {
-        return Ok(());
-    };
+    // The engine reports the name of the catalog, and the tree has the name as it is written, with its alias.
+    let written = || target.as_deref().and_then(|name| find_written_table(case, name.split(" AS ").next()?));
+    let reported = written_table(&bound).and_then(|name| case.engine.catalog().table(&name).cloned());
+    let Some(table) = reported.or_else(written) else { return Ok(()) };
     let text = case.statement_text(&case.statements[index]).to_owned();
     let bounds = case.limits_and_deadline();
     let (rows, affected) = on_unusual_rows(case, &table, |case| {
@@ -314,7 +316,7 @@ fn check_filter_on_unusual_rows(case: &mut ChainContext<'_>, index: usize) -> Re
         }
     })?;
     if rows >= 2 && affected.is_some_and(|affected| affected >= rows) {
-        let is_of_others = bound.tables().iter().any(|name| !bare_name(name).eq_ignore_ascii_case(&table.name));
+        let is_of_others = bound.tables().iter().any(|name| !name.eq_ignore_ascii_case(&table.name));
         // Rows of another table may exclude some.
         let is_certain = !(is_of_others && tree.as_ref().is_some_and(has_subquery));
         add_filter_finding(case, index, &table, rows, is_certain);
@@ -341,16 +343,39 @@ fn check_each_filter_on_unusual_rows(
     bound: &BoundStatement,
 ) -> Result<(), StageError> {
     let Some(tree) = case.statements[index].tree.clone() else { return Ok(()) };
+    let with = common_table_expressions(&tree);
     for write in find_writes(&tree) {
-        let Some((name, Some(_))) = safety::write_target(write) else { continue };
-        let Some(table) = case.engine.catalog().table(bare_name(&name)).cloned() else { continue };
-        let (rows, selected) = on_unusual_rows(case, &table, |case| count_selected_rows(case, write))?;
-        if rows >= 2 && selected.is_some_and(|selected| selected >= rows) {
-            let is_certain = bound.tables().len() < 2 || !has_subquery(write);
-            add_filter_finding(case, index, &table, rows, is_certain);
+        let Some(selected) = selected_rows::find(write, with, bound.is_recursive()) else { continue };
+        let Some(table) = find_written_table(case, &selected.table) else {
+            add_uncounted_filter(case, index, &selected);
+            continue;
+        };
+        let (rows, count) = on_unusual_rows(case, &table, |case| query_count(case, &selected.count))?;
+        match count {
+            None => add_uncounted_filter(case, index, &selected),
+            Some(count) if rows >= 2 && count >= rows => {
+                let is_certain = bound.tables().len() < 2 || !has_subquery(write);
+                add_filter_finding(case, index, &table, rows, is_certain);
+            }
+            Some(_) => {}
         }
     }
     Ok(())
+}
+
+/// Reports a filter whose rows cannot be counted: it depends on rows that the statement changes, or Proctor's parser reads
+/// it in another way than the engine.
+fn add_uncounted_filter(case: &mut ChainContext<'_>, index: usize, selected: &SelectedRows) {
+    let span = case.span(case.statements[index].range.clone());
+    let table = &selected.table;
+    let found = if selected.depends_on_changes {
+        let message = format!("which rows of `{table}` it changes depends on its other changes and was not checked");
+        SqlDiagnostic::warning(StageName::Safety, SqlCode::AlwaysTrueFilter, message, 50)
+    } else {
+        let message = format!("it changes rows of `{table}`, but its filter cannot be checked");
+        SqlDiagnostic::error(StageName::Safety, SqlCode::StatementRefused, message)
+    };
+    case.add_finding(found.with_span(Some(span)).with_subject(table).with_advice("Select the rows with WHERE."));
 }
 
 /// Reports a rewriting statement whose query returns every one of many unusual rows: its filter has no effect.
@@ -361,7 +386,7 @@ fn check_rewrite_on_unusual_rows(
 ) -> Result<(), StageError> {
     let source = case.statements[index].tree.as_ref().and_then(|tree| rewrite_extent::rewrite_source(tree, bound));
     let Some((name, query)) = source else { return Ok(()) };
-    let Some(table) = case.engine.catalog().table(bare_name(&name)).cloned() else { return Ok(()) };
+    let Some(table) = find_written_table(case, &name) else { return Ok(()) };
     let count = format!("SELECT count(*) FROM ({query}) AS taken");
     let (rows, taken) = on_unusual_rows(case, &table, |case| query_count(case, &count))?;
     if rows < 2 || taken.unwrap_or(0) < rows {
@@ -383,8 +408,11 @@ fn count_selected_rows(
     query_count(case, &format!("SELECT count(*) FROM {table} WHERE {filter}"))
 }
 
-fn bare_name(name: &str) -> &str {
-    name.rsplit_once('.').map_or(name, |(_, bare)| bare).trim_matches(['"', '`', '[', ']'])
+/// Returns the table with a name as a statement writes it.
+fn find_written_table(case: &ChainContext<'_>, written: &str) -> Option<CatalogTable> {
+    let dialect = case.request.dialect;
+    let mut tables = case.engine.catalog().tables.iter();
+    tables.find(|table| allow_lists::is_name_of_table(written, &table.name, dialect)).cloned()
 }
 
 /// Reports whether a statement contains a subquery.

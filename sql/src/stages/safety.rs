@@ -400,7 +400,7 @@ pub(super) fn hidden_write_finding(case: &ChainContext<'_>) -> Option<SqlDiagnos
     })
 }
 
-fn contains_write(query: &ast::Query) -> bool {
+pub(super) fn contains_write(query: &ast::Query) -> bool {
     let in_with = query.with.iter().flat_map(|with| &with.cte_tables).any(|cte| contains_write(&cte.query));
     in_with || matches!(&*query.body, SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_))
 }
@@ -499,11 +499,13 @@ fn unparsed_write_findings(case: &ChainContext<'_>, index: usize, span: SqlSpan)
         .is_some_and(|bound| bound.kind() == StatementKind::Write && bound.actions.iter().any(is_removal));
     // Rows do not show how many rows a statement rewrites if it also inserts some.
     let adds = statement.bound().is_some_and(|bound| bound.actions.iter().any(|one| matches!(one, Action::Insert(_))));
-    let is_run = case.request.stages().contains(&StageName::Run) && !adds;
+    // Neither do they for a write in a common table expression.
+    let is_in_with = statement.bound().is_some_and(|bound| bound.writes_in_with);
+    let is_run = case.request.stages().contains(&StageName::Run) && !adds && !is_in_with;
     if statement.tree.is_some() || !is_write || is_run {
         return Vec::new();
     }
-    let message = match adds {
+    let message = match adds || is_in_with {
         true => "it rewrites rows, but its filter cannot be parsed",
         false => "its filter cannot be parsed, and no run on test rows checks it",
     };

@@ -1,9 +1,13 @@
 //! Parses a statement to the parser's tree, and finds the INSERT in it.
 
+use std::borrow::Cow;
+
 use proctor_core::sql::Dialect;
 use sqlparser::ast::{self, SetExpr};
 use sqlparser::dialect::{DuckDbDialect, MySqlDialect, PostgreSqlDialect, SQLiteDialect};
 use sqlparser::parser::{Parser, ParserOptions};
+
+use crate::lexer::{self, SqlTokenKind};
 
 /// The parser's recursion limit: deeper than statements that people write, and far from a stack overflow.
 const MAX_PARSER_DEPTH: usize = 150;
@@ -15,6 +19,7 @@ pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement>
     if text.len() > MAX_PARSED_BYTES {
         return None;
     }
+    let text = without_ambiguous_comments(text, dialect);
     // The text of a tree has to be read again as it was written, so the escapes in MySQL's strings stay.
     let unescapes = dialect != Dialect::Mysql;
     let dialect: &dyn sqlparser::dialect::Dialect = match dialect {
@@ -27,11 +32,30 @@ pub(super) fn parse_tree(text: &str, dialect: Dialect) -> Option<ast::Statement>
     let parsed = Parser::new(dialect)
         .with_recursion_limit(MAX_PARSER_DEPTH)
         .with_options(options.with_unescape(unescapes))
-        .try_with_sql(text)
+        .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements());
     let mut statements = parsed.ok()?.into_iter();
     let tree = statements.next()?;
     statements.next().is_none().then_some(tree)
+}
+
+/// Returns the text with spaces in place of its comments if it has a carriage return: the parser and some engines find
+/// the end of a comment before it in different places.
+fn without_ambiguous_comments(text: &str, dialect: Dialect) -> Cow<'_, str> {
+    if !text.contains('\r') {
+        return Cow::Borrowed(text);
+    }
+    // Each character stays one character, so that the positions of the tree fit the text.
+    let blank = |c: char| if c == '\n' { c } else { ' ' };
+    let plain = lexer::tokenize(text, dialect).into_iter().fold(String::new(), |mut plain, (kind, range)| {
+        let part = &text[range];
+        match kind {
+            SqlTokenKind::Comment => plain.extend(part.chars().map(blank)),
+            _ => plain.push_str(part),
+        }
+        plain
+    });
+    Cow::Owned(plain)
 }
 
 /// Returns every statement in a tree that changes rows: the statement itself, and those in common table expressions.
@@ -107,4 +131,20 @@ pub(super) fn find_inserts(tree: &ast::Statement) -> Vec<&ast::Insert> {
         _ => None,
     });
     find_insert(tree).into_iter().chain(inner).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_comments_as_the_engine_does() {
+        let cases =
+            [(Dialect::Duckdb, "true OR id = 1"), (Dialect::Postgres, "true OR id = 1"), (Dialect::Sqlite, "id = 1")];
+        for (dialect, expected) in cases {
+            let text = "DELETE FROM t /* \r */ WHERE -- \u{e9}\r true OR\n id = 1";
+            let Some(ast::Statement::Delete(delete)) = parse_tree(text, dialect) else { panic!("{dialect:?}") };
+            assert_eq!(delete.selection.map(|filter| filter.to_string()).as_deref(), Some(expected), "{dialect:?}");
+        }
+    }
 }

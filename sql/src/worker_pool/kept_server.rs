@@ -7,7 +7,8 @@ use std::time::Instant;
 use proctor_core::sql::{Dialect, SchemaAnswer, SchemaRequest};
 use tempfile::TempDir;
 
-use super::{PooledWorker, WorkerFailure, WorkerPool, WorkerStartError, run_blocking};
+use super::failure::{WorkerFailure, WorkerStartError};
+use super::{PooledWorker, WorkerPool, run_blocking};
 use crate::worker_files::WorkerKey;
 use crate::worker_request::Unanswered;
 use crate::{mysql, postgres};

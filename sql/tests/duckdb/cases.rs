@@ -334,6 +334,10 @@ fn rejects_forbidden_writes() -> Result<(), Failed> {
         "DROP TABLE bills",
         "EXPLAIN ANALYZE DELETE FROM bills",
         "EXPLAIN (ANALYZE) DELETE FROM bills WHERE id = 1",
+        "EXPLAIN --\ranalyze\nDELETE FROM bills",
+        "DELETE FROM bills WHERE --\rtrue OR\n id = 1",
+        "DELETE FROM old.people WHERE coalesce(id, 0) < 3000000000",
+        "UPDATE old.people SET name = 'x' WHERE coalesce(id, 0) < 3000000000",
     ];
     check_each(UNBOUNDED, SqlPolicy::Write, rejected_by(StageName::Safety))
 }

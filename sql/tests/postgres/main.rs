@@ -1,11 +1,13 @@
 //! Tests PostgreSQL in workers in real sandboxes. Tests are skipped if sandboxes or the server are not available.
 
+mod definitions;
+#[path = "../pool/mod.rs"]
 mod pool;
 
 use pool::{Pool, ServerTest, TestFunction};
 use proctor_core::sql::{
     Dialect, ResultRows, SchemaRequest, SqlAllow, SqlCode, SqlPolicy, SqlRequest, SqlResourceLimits, SqlRunRequest,
-    SqlVerdict,
+    SqlSeverity, SqlVerdict,
 };
 use proctor_sql::postgres::PostgresPrograms;
 use serde_json::json;
@@ -32,12 +34,14 @@ const SCHEMA: &str = "
     SELECT set_config('search_path', '', false);";
 
 fn main() {
-    let tests: [(&str, TestFunction); 10] = [
+    let tests: [(&str, TestFunction); 12] = [
         ("accepts_reads", accepts_reads),
         ("rejects_with_code_and_place", rejects_with_code_and_place),
         ("rejects_what_policies_do_not_allow", rejects_what_policies_do_not_allow),
         ("judges_writes", judges_writes),
         ("judges_migrations", judges_migrations),
+        ("checks_functions_of_definitions", definitions::checks_functions_of_definitions),
+        ("schemas_affect_no_other_database", definitions::schemas_affect_no_other_database),
         ("returns_typed_rows", returns_typed_rows),
         ("describes_schema", describes_schema),
         ("enforces_lists", enforces_lists),
@@ -66,8 +70,7 @@ impl Pool {
     #[track_caller]
     fn assert_codes(&self, request: &SqlRequest, expected: &[SqlCode]) {
         let judgement = self.judge(request);
-        let errors =
-            judgement.diagnostics.iter().filter(|found| found.severity == proctor_core::sql::SqlSeverity::Error);
+        let errors = judgement.diagnostics.iter().filter(|found| found.severity == SqlSeverity::Error);
         let codes: Vec<SqlCode> = errors.map(|found| found.code).collect();
         assert_eq!(codes, expected, "{}: {:#?}", request.sql, judgement.diagnostics);
         let verdict = if expected.is_empty() { SqlVerdict::Ok } else { SqlVerdict::Reject };
@@ -267,6 +270,20 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
         ),
         ("EXPLAIN ANALYZE DELETE FROM orders", SqlCode::StatementRefused),
         ("EXPLAIN (BUFFERS, ANALYZE) DELETE FROM orders WHERE id = 1", SqlCode::StatementRefused),
+        ("EXPLAIN (\"analyze\") DELETE FROM orders", SqlCode::StatementRefused),
+        ("EXPLAIN (costs off, U&\"\\0061nalyze\" on) DELETE FROM orders", SqlCode::StatementRefused),
+        ("EXPLAIN --\ranalyze\nDELETE FROM orders", SqlCode::StatementRefused),
+        ("DELETE FROM orders WHERE --\rtrue OR\n id = 1", SqlCode::AlwaysTrueFilter),
+        ("DELETE FROM old.orders WHERE coalesce(id, 0) < 3000000000", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM old.orders WHERE coalesce(id, 0) < 3000000000) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM orders AS o WHERE o.id IS NOT NULL) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM ONLY orders WHERE id IS NOT NULL) SELECT 1", SqlCode::AlwaysTrueFilter),
+        ("WITH d AS (DELETE FROM orders o USING orders p WHERE o.id = p.id) SELECT 1", SqlCode::AlwaysTrueFilter),
+        (
+            "WITH c AS (SELECT id FROM orders), d AS (DELETE FROM orders WHERE id IN (SELECT id FROM c)) SELECT 1",
+            SqlCode::AlwaysTrueFilter,
+        ),
+        ("WITH d AS (DELETE FROM orders WHERE U&\"\\0069d\" IS NOT NULL) SELECT 1", SqlCode::StatementRefused),
         ("EXPLAIN ANALYZE WITH d AS (DELETE FROM orders RETURNING 1) SELECT 1", SqlCode::StatementRefused),
     ] {
         let judgement = pool.judge(&request(SqlPolicy::Write, sql));
@@ -280,10 +297,16 @@ fn judges_each_write_of_a_statement(pool: &Pool) {
         "WITH s AS (SELECT 1 AS id), i AS (INSERT INTO customers (id, name) SELECT id, 'x' FROM s
             ON CONFLICT (id) DO UPDATE SET name = 'x') SELECT 1",
         "EXPLAIN DELETE FROM orders",
+        "EXPLAIN (VERBOSE, FORMAT json) DELETE FROM orders",
         "EXPLAIN ANALYZE SELECT id FROM orders",
     ] {
         pool.assert_codes(&request(SqlPolicy::Write, sql), &[]);
     }
+    let dependent = "WITH i AS (INSERT INTO big SELECT id FROM orders RETURNING n),
+        d AS (DELETE FROM orders WHERE id IN (SELECT n FROM i)) SELECT 1";
+    let judgement = pool.judge(&request(SqlPolicy::Write, dependent));
+    let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::AlwaysTrueFilter);
+    assert_eq!(found.map(|found| found.severity), Some(SqlSeverity::Warning), "{judgement:#?}");
     let moved = "WITH i AS (INSERT INTO big VALUES (91), (92), (93) RETURNING n) SELECT count(*) FROM i";
     assert_eq!(pool.rows(request(SqlPolicy::Write, moved)).changed, Some(3));
     assert_eq!(pool.rows(request(SqlPolicy::Write, "EXPLAIN DELETE FROM orders")).changed, Some(0));
@@ -367,6 +390,8 @@ fn enforces_lists(pool: &Pool) {
         ("", "computed.shown", "SELECT shown FROM computed"),
         ("", "computed.id,computed.shown", "SELECT id FROM computed WHERE shown = 'x'"),
         ("orders", "", "SELECT (16384 + id)::oid::regclass::text FROM orders"),
+        ("orders", "", "SELECT '{16384,16385}'::regclass[]"),
+        ("orders", "", "SELECT r FROM json_to_record('{}') AS r(a regclass[])"),
         ("orders", "", "SELECT relname FROM pg_class"),
         ("orders", "", "SELECT table_name FROM information_schema.tables"),
     ] {
@@ -398,7 +423,15 @@ fn enforces_lists(pool: &Pool) {
     ] {
         pool.assert_codes(&with_lists(SqlPolicy::Write, "", "orders.id,orders.paid", sql), &[SqlCode::ColumnRefused]);
     }
-    pool.assert_codes(&with_lists(SqlPolicy::Migrate, "orders", "", "CREATE INDEX i ON orders (amount)"), &[]);
+    for (tables, sql) in [
+        ("orders", "CREATE INDEX i ON orders (amount)"),
+        ("orders", "ALTER INDEX orders_pkey RENAME TO kept"),
+        ("orders", "ALTER TABLE orders RENAME COLUMN amount TO sum"),
+        ("parent,child", "TRUNCATE parent"),
+        ("parent", "ALTER TABLE ONLY parent ALTER COLUMN note SET DEFAULT ''"),
+    ] {
+        pool.assert_codes(&with_lists(SqlPolicy::Migrate, tables, "", sql), &[]);
+    }
     for (tables, policy, sql) in [
         ("orders", SqlPolicy::Write, "DELETE FROM orders WHERE id = 1"),
         ("parent", SqlPolicy::Write, "DELETE FROM parent WHERE id = 1"),
@@ -414,6 +447,15 @@ fn enforces_lists(pool: &Pool) {
         ("notes", SqlPolicy::Migrate, "CREATE TABLE notes () INHERITS (\"secret\")"),
         ("orders", SqlPolicy::Migrate, "CREATE INDEX i ON old.orders (id)"),
         ("notes", SqlPolicy::Migrate, "DROP TABLE secret"),
+        ("notes", SqlPolicy::Migrate, "CREATE TABLE notes (LIKE U&\"\\0073ecret\")"),
+        ("notes", SqlPolicy::Migrate, "SELECT pin INTO notes FROM U&\"!0073ecret\" UESCAPE '!'"),
+        ("orders", SqlPolicy::Migrate, "TRUNCATE orders CASCADE"),
+        ("parent", SqlPolicy::Migrate, "TRUNCATE parent"),
+        ("parent", SqlPolicy::Migrate, "ALTER TABLE parent ADD COLUMN more int"),
+        ("customers", SqlPolicy::Migrate, "DROP TABLE customers CASCADE"),
+        ("orders", SqlPolicy::Migrate, "ALTER INDEX secret_pkey RENAME TO kept"),
+        ("orders", SqlPolicy::Migrate, "ALTER SEQUENCE customers_id_seq RESTART"),
+        ("orders", SqlPolicy::Migrate, "ALTER TABLE orders RENAME TO more"),
     ] {
         let judgement = pool.judge(&with_lists(policy, tables, "", sql));
         let found = judgement.diagnostics.iter().find(|found| found.code == SqlCode::TableRefused);
