@@ -23,6 +23,7 @@ mod tree_preparation;
 mod warm_run_spaces;
 
 pub use exec::{CommandTree, ExecutedCommand};
+pub(crate) use file_scope::add_dropped_changes;
 pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
 pub use reuse_preview::{ProfilePreview, ReusePreview, StepPreview, StoredPreview};
@@ -38,7 +39,7 @@ use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{ProfileName, RunId};
-use proctor_core::model::plan::{Plan, PlannedStep};
+use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
 use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
@@ -270,6 +271,15 @@ impl Engine {
         Ok(repository)
     }
 
+    /// Opens the repository that contains the directory `repo`, for the spec in `spec_dir` of the tree, or else in `repo`.
+    fn open_repository_for(&self, repo: &Path, spec_dir: Option<&RelPath>) -> Result<Repository, EngineError> {
+        let repository = self.open_repository(repo)?;
+        match spec_dir {
+            Some(spec_dir) => repository.for_spec_in(spec_dir.clone()),
+            None => Ok(repository),
+        }
+    }
+
     /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.
     ///
     /// # Errors
@@ -300,7 +310,7 @@ impl Engine {
         let (began, began_at) = (Instant::now(), self.clock.now_text());
         request.require_whole_profile()?;
         let tolerated = self.tolerated_controls(request.sandbox)?;
-        let repository = self.open_repository(&request.repo)?;
+        let repository = self.open_repository_for(&request.repo, request.spec_dir.as_ref())?;
         request.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
         let early_changes = self.read_changes_early(&repository, &request);
         let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;
