@@ -19,7 +19,7 @@ mod shell_words;
 mod spec_yaml;
 
 pub use crate::adopt::import::import_result::{ImportedHook, Setting, SkippedHook, Source, Tool};
-pub use crate::adopt::import::merge::{MergeError, merge};
+pub use crate::adopt::import::merge::{MergeError, MergedSpec, RepeatedSkill, merge};
 pub(crate) use crate::adopt::import::spec_yaml::files_field;
 
 use schemars::JsonSchema;
