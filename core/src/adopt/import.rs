@@ -14,6 +14,7 @@ mod lefthook;
 mod merge;
 mod path_pattern;
 mod pre_commit;
+mod pygrep_hooks;
 mod rejection;
 mod shell_words;
 mod spec_yaml;

@@ -85,6 +85,7 @@ const FIXING_TOOLS: &[FixingTool] = &[
     tool(&["biome", "format"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
     tool(&["biome", "lint"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
     tool(&["black"]).without(&["-q", "--quiet"]).with(&["--check"]),
+    tool(&["blacken-docs"]).fix_only(),
     tool(&["buf", "format"])
         .without(&["-w", "--write"])
         .with(&["--diff", "--exit-code"])
@@ -150,6 +151,8 @@ const FIXING_TOOLS: &[FixingTool] = &[
     tool(&["terraform", "fmt"]).without(&["-write=true"]).with(&["-check"]),
     tool(&["tofu", "fmt"]).without(&["-write=true"]).with(&["-check"]),
     tool(&["typos"]).without(&["-w", "--write-changes"]).fixes_with(&["-w", "--write-changes"]).fix_exits(2),
+    tool(&["uv", "export"]).fix_only().fix_exits(0),
+    tool(&["uv", "lock"]).with(&["--locked"]),
     tool(&["xo"]).without(&["--fix"]).fixes_with(&["--fix"]).fix_exits(1),
     tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]).fixes_with(&["-i", "--in-place"]),
 ];
@@ -172,13 +175,14 @@ const PRINT_OPTIONS: &[&str] = &[
 
 /// Options that have the same effect as an option to add. Options that only print the changes do not count: `black
 /// --diff` and `isort --diff` succeed on every file.
-const EQUIVALENT_OPTIONS: [(&str, &[&str]); 6] = [
+const EQUIVALENT_OPTIONS: [(&str, &[&str]); 7] = [
     ("--check", &["-c", "--check-only"]),
     ("--check-only", &["--check", "-c"]),
     ("--no-fix", &["--diff"]),
     ("-check", &["--check", "-check=true"]),
     ("--diff", &["-d"]),
     ("-d", &["--diff"]),
+    ("--locked", &["--check"]),
 ];
 
 /// Commands that start a tool of a project and come before the tool's name. If one is a prefix of another, the
