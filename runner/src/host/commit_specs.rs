@@ -19,7 +19,7 @@ use crate::error::EngineError;
 use crate::host::git_on_demand::git_on_demand;
 use crate::host::repository::Repository;
 use crate::host::spec_file::commit_include;
-use crate::run::engine::add_dropped_changes;
+use crate::run::engine::file_scope::add_dropped_changes;
 use crate::run::request::EngineConfig;
 
 /// Mode bits of a symbolic link in a tree object.

@@ -5,7 +5,7 @@ mod admission_findings;
 mod cleanup;
 mod completion;
 mod exec;
-mod file_scope;
+pub(crate) mod file_scope;
 mod host_views;
 mod needed_paths;
 mod prior_result;
@@ -23,7 +23,6 @@ mod tree_preparation;
 mod warm_run_spaces;
 
 pub use exec::{CommandTree, ExecutedCommand};
-pub(crate) use file_scope::add_dropped_changes;
 pub use file_scope::require_valid_scope;
 pub use prior_result::{PriorRun, PriorRunRequest, RunInProgress, is_reusable, planned_commands, takes_caller_env};
 pub use reuse_preview::{ProfilePreview, ReusePreview, StepPreview, StoredPreview};
@@ -39,7 +38,7 @@ use proctor_core::decision::verdict::{InconclusiveDetail, InconclusiveReason};
 use proctor_core::model::enforcement::{SandboxMode, Tolerated};
 use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::{ProfileName, RunId};
-use proctor_core::model::plan::{Plan, PlannedStep, RelPath};
+use proctor_core::model::plan::{Plan, PlannedStep};
 use proctor_core::spec::{OperatorConfig, ResolvedPlan, Spec};
 use proctor_core::text::redact::Redactor;
 use proctor_git::helper::{GitHelper, IgnoreQuery};
@@ -269,15 +268,6 @@ impl Engine {
         let repository = Repository::find(repo)?;
         preflight::require_owner(&repository, self.owner)?;
         Ok(repository)
-    }
-
-    /// Opens the repository that contains the directory `repo`, for the spec in `spec_dir` of the tree, or else in `repo`.
-    fn open_repository_for(&self, repo: &Path, spec_dir: Option<&RelPath>) -> Result<Repository, EngineError> {
-        let repository = self.open_repository(repo)?;
-        match spec_dir {
-            Some(spec_dir) => repository.for_spec_in(spec_dir.clone()),
-            None => Ok(repository),
-        }
     }
 
     /// Verifies a repository: spec → plan → snapshot → checks → skills → evidence → status.

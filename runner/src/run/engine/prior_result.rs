@@ -78,6 +78,19 @@ impl Engine {
         self.search_prior_run(request).inspect_err(failed).ok().flatten()
     }
 
+    /// Opens the repository that contains the directory `repo`, for the spec in `spec_dir` of the tree, or else in `repo`.
+    pub(super) fn open_repository_for(
+        &self,
+        repo: &Path,
+        spec_dir: Option<&RelPath>,
+    ) -> Result<Repository, EngineError> {
+        let repository = self.open_repository(repo)?;
+        match spec_dir {
+            Some(spec_dir) => repository.for_spec_in(spec_dir.clone()),
+            None => Ok(repository),
+        }
+    }
+
     fn search_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
         let repository = self.open_repository_for(&request.repo, request.spec_dir.as_ref())?;
         let spec = RepoPath(repository.spec_path().into_bytes());
