@@ -151,7 +151,7 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
     let failures = record.steps().filter(|(_, step)| step.outcome.is_failure());
     let unsure = record.steps().filter(|(_, step)| match step.outcome {
         // A step that was never started has no output.
-        Outcome::Cancelled => step.was_started(),
+        Outcome::Cancelled => step.was_started() && view.detail == Detail::Verbose,
         outcome => outcome == Outcome::Inconclusive,
     });
     let steps = failures.chain(unsure).map(|(skill, step)| {
@@ -172,7 +172,17 @@ fn failure_blocks(record: &RunRecord, view: &ReportOptions<'_>) -> Vec<String> {
         let name = step.planned.fixes.as_ref().unwrap_or(&step.planned.name);
         step_text::fixed_block(&format!("{skill}/{name}"), step, view.layout)
     });
-    fixed.chain(checks).chain(steps).chain(doubts).collect()
+    fixed.chain(checks).chain(steps).chain(cancelled_block(record, view)).chain(doubts).collect()
+}
+
+/// Renders a line for each step that was cancelled while it ran. Its incomplete output explains nothing.
+fn cancelled_block(record: &RunRecord, view: &ReportOptions<'_>) -> Option<String> {
+    let is_cancelled = |step: &StepEvidence| step.outcome == Outcome::Cancelled && step.was_started();
+    let cancelled = record.steps().filter(|(_, step)| is_cancelled(step) && view.detail != Detail::Verbose);
+    let lines: String = cancelled
+        .map(|(skill, step)| step_text::step_heading(&format!("{skill}/{}", step.planned.name), step, view.layout))
+        .collect();
+    (!lines.is_empty()).then_some(lines)
 }
 
 /// Renders a reason for an inconclusive verdict.

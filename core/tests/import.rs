@@ -124,8 +124,9 @@ fn imports_or_lists_every_published_hook() {
 fn imported_configuration_of_flask_is_short() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/import/pre-commit/flask.yaml");
     let text = std::fs::read_to_string(path).expect("the fixture");
-    let spec = import_text(Source::PreCommit, &text).spec.expect("a spec");
-    assert!(spec.lines().count() <= 80, "{} lines:\n{spec}", spec.lines().count());
+    let result = import_text(Source::PreCommit, &text);
+    let (spec, hooks) = (result.spec.expect("a spec"), result.imported.len());
+    assert!(spec.lines().count() <= 10 * (hooks + 1), "{} lines for {hooks} hooks:\n{spec}", spec.lines().count());
     assert!(spec.contains("version: \"^0.15.9\""), "{spec}");
 }
 
@@ -176,6 +177,60 @@ fn lists_unsupported_hooks_with_reason() {
         let left = import_local_hook(hook).expect_err(hook);
         assert!(left.contains(reason), "{hook}: {left}");
     }
+}
+
+/// Imports one hook of a public repository. Returns its spec and its notes, or the reason why it is skipped.
+fn import_public_hook(repo: &str, rev: &str, hook: &str) -> Result<(String, String), String> {
+    let text = format!("repos: [{{repo: 'https://github.com/{repo}', rev: {rev}, hooks: [{hook}]}}]\n");
+    let result = import_text(Source::PreCommit, &text);
+    match result.skipped.first() {
+        Some(left) => Err(left.reason.clone()),
+        None => Ok((result.spec.expect("a spec"), result.imported[0].notes.join("; "))),
+    }
+}
+
+#[test]
+fn pygrep_hooks_search_for_the_expression_of_their_version() {
+    let noqa = |rev: &str| import_public_hook("pre-commit/pygrep-hooks", rev, "{id: python-check-blanket-noqa}");
+    let (spec, notes) = noqa("v1.10.0").expect("imported");
+    assert!(spec.contains("(?i)# noqa(?!: )") && spec.contains("types: [python]"), "{spec}");
+    assert_eq!(notes, "");
+    assert!(!noqa("v1.4.0").expect("imported").0.contains("(?i)"));
+    assert!(noqa("v1.0.0").expect_err("it did not exist").contains("is not read"));
+    let (spec, notes) = noqa("0123abc").expect("imported");
+    assert!(spec.contains("(?i)") && notes.contains("newest known expression"), "{notes}");
+    let (spec, _) = import_public_hook(
+        "pre-commit/pygrep-hooks",
+        "v1.10.0",
+        "{id: text-unicode-replacement-char, args: [--multiline]}",
+    )
+    .expect("imported");
+    assert!(spec.contains("re.DOTALL") && !spec.contains('\u{fffd}'), "{spec}");
+}
+
+#[test]
+fn hooks_of_uv_zizmor_vulture_and_blacken_docs_are_imported() {
+    let import = |repo, rev, hook: &str| import_public_hook(repo, rev, hook);
+    let (lock, _) = import("astral-sh/uv-pre-commit", "0.9.8", "{id: uv-lock}").expect("imported");
+    assert!(lock.contains("cmd: [uv, lock, --locked]") && lock.contains("fix: [uv, lock]"), "{lock}");
+    assert!(lock.contains("version: \"^0.9.8\"") && lock.contains("UV_OFFLINE: \"true\""), "{lock}");
+    let (export, notes) = import("astral-sh/uv-pre-commit", "0.9.8", "{id: uv-export}").expect("imported");
+    assert!(export.contains(r#"[uv, export, --frozen, "--output-file=requirements.txt", --quiet]"#), "{export}");
+    assert!(notes.contains("changes count as drift"), "{notes}");
+    for (id, reason) in [("pip-compile", "a package index"), ("uv-audit", "vulnerabilities"), ("uv-sync", "checkout")] {
+        let left = import("astral-sh/uv-pre-commit", "0.9.8", &format!("{{id: {id}}}")).expect_err(id);
+        assert!(left.contains(reason), "{left}");
+    }
+    let (zizmor, _) = import("woodruffw/zizmor-pre-commit", "v1.22.0", "{id: zizmor}").expect("imported");
+    assert!(zizmor.contains("cmd: [zizmor, --no-progress, \"{files}\"]"), "{zizmor}");
+    let (vulture, _) = import("jendrikseipp/vulture", "v2.14", "{id: vulture}").expect("imported");
+    assert!(vulture.contains("cmd: [vulture]") && vulture.contains("types: [python]"), "{vulture}");
+    let hook = "{id: blacken-docs, additional_dependencies: [black==24.1.0]}";
+    let (docs, notes) = import("adamchainz/blacken-docs", "1.19.1", hook).expect("imported");
+    assert!(docs.contains("cmd: [blacken-docs, \"{files}\"]"), "{docs}");
+    assert!(notes.contains("installed black, not with `black==24.1.0`"), "{notes}");
+    let hook = "{id: blacken-docs, additional_dependencies: [black, cython]}";
+    assert!(import("adamchainz/blacken-docs", "1.19.1", hook).expect_err("another package").contains("cython"));
 }
 
 #[test]

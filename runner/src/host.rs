@@ -1,6 +1,7 @@
 //! Reads what the machine and the repository provide: the environment, toolchains, git and the spec.
 
 pub(crate) mod alternates;
+pub(crate) mod commit_specs;
 pub mod environment;
 pub(crate) mod git_on_demand;
 pub(crate) mod hidden_programs;

@@ -18,6 +18,7 @@ mod test_support;
 pub use clock::Clock;
 pub use error::{EngineError, SpecProblems};
 pub use gate::{Gate, GateRequest};
+pub use host::commit_specs::{CommitSpecQuery, CommitSpecs, RemovedSpec, WorktreeSpecs, commit_specs, worktree_specs};
 pub use host::environment;
 pub use host::pushed_commits::pushed_commits;
 pub use host::repository::{WorktreePlace, repository_record_name};

@@ -77,6 +77,7 @@ mod screen_snapshots;
 mod skill_order;
 mod spec;
 mod spec_directories;
+mod spec_hooks;
 mod sql;
 mod sql_external;
 mod sql_observability;
@@ -199,6 +200,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         screen_snapshots::CASES,
         spec::CASES,
         spec_directories::CASES,
+        spec_hooks::CASES,
         sql::CASES,
         sql_external::CASES,
         sql_observability::CASES,

@@ -173,6 +173,7 @@ pub(crate) fn pass_from_aborted_run(env: &TestEnvironment, repo: &Repo<'_>) -> R
     let request = RunRequest {
         run_id: None,
         repo: repo.path().to_owned(),
+        spec_dir: None,
         source: RunSource::Worktree,
         profile,
         plan_sha256: None,

@@ -139,6 +139,7 @@ impl InProcessEngine {
             plan_sha256: None,
             run_id: None,
             repo: fixture.path("repository"),
+            spec_dir: None,
             source: RunSource::Worktree,
             profile: ProfileName::new("quick")?,
             changeset: None,

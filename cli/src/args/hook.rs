@@ -68,6 +68,10 @@ pub(crate) struct HookOptions {
     /// changes
     #[arg(long)]
     pub all_files: bool,
+    /// Verify each spec of a commit, at the top and in subdirectories, unless the changes do not affect
+    /// it
+    #[arg(long)]
+    pub each_spec: bool,
 }
 
 impl HookOptions {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proctor_core::decision::gc::FreedItems;
 use proctor_core::reuse::{ResultStats, ResultVerification};
-use proctor_core::text::humanize::size;
+use proctor_core::text::humanize::used_size;
 use proctor_runner::{EngineError, GcExtent, StoreError, prune_results, result_stats, verify_results};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -72,7 +72,9 @@ fn render(record: &CacheRecord) -> String {
     match record {
         CacheRecord::Stats(stats) => render_stats(stats),
         CacheRecord::Verified(verified) => render_verification(verified),
-        CacheRecord::Pruned(freed) => format!("removed {}, {}\n", counted(freed.number, "entry"), size(freed.bytes)),
+        CacheRecord::Pruned(freed) => {
+            format!("removed {}, {}\n", counted(freed.number, "entry"), used_size(freed.bytes))
+        }
     }
 }
 
@@ -81,7 +83,7 @@ fn render_stats(stats: &ResultStats) -> String {
         "{} of {}, {}\n",
         counted(stats.results, "stored result"),
         counted(stats.steps, "step"),
-        size(stats.bytes)
+        used_size(stats.bytes)
     );
     if stats.from_others > 0 {
         text.push_str(&format!("{} {}\n", paint(DIM, "of other machines:"), counted(stats.from_others, "result")));

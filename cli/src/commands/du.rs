@@ -1,7 +1,7 @@
 //! Implements `proctor du`, which lists what uses the space of the state directory.
 
 use proctor_core::decision::gc::KindUsage;
-use proctor_core::text::humanize::size;
+use proctor_core::text::humanize::{size, used_size};
 use proctor_runner::{EngineError, state_usage};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -49,15 +49,15 @@ pub(crate) fn du(args: &DuArgs, caller: &Caller, screen: &mut Screen) -> Result<
 
 fn render(record: &DiskUsageRecord) -> String {
     let mut text: String = record.kinds.iter().map(render_kind).collect();
-    text.push_str(&format!("{:>10} in {}\n", size(record.bytes), escape_line(&record.state_dir)));
+    text.push_str(&format!("{:>10} in {}\n", used_size(record.bytes), escape_line(&record.state_dir)));
     text
 }
 
 fn render_kind(usage: &KindUsage) -> String {
     let bound = usage.max_bytes.map(|max| paint(DIM, format!(", at most {}", size(max)))).unwrap_or_default();
-    let mut text = format!("{:>10} {}{bound}\n", size(usage.bytes), paint(STRONG, &usage.kind));
+    let mut text = format!("{:>10} {}{bound}\n", used_size(usage.bytes), paint(STRONG, &usage.kind));
     for one in usage.repositories.iter().take(MAX_SHOWN) {
-        text.push_str(&format!("{:>10}   {}\n", size(one.bytes), escape_line(&one.repository)));
+        text.push_str(&format!("{:>10}   {}\n", used_size(one.bytes), escape_line(&one.repository)));
     }
     let hidden = usage.repositories.len().saturating_sub(MAX_SHOWN);
     if hidden > 0 {
@@ -65,7 +65,7 @@ fn render_kind(usage: &KindUsage) -> String {
     }
     if usage.unassigned_bytes > 0 && !usage.repositories.is_empty() {
         let name = paint(DIM, "of unknown repositories");
-        text.push_str(&format!("{:>10}   {name}\n", size(usage.unassigned_bytes)));
+        text.push_str(&format!("{:>10}   {name}\n", used_size(usage.unassigned_bytes)));
     }
     text
 }

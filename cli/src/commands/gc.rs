@@ -2,7 +2,7 @@
 //! can be recreated.
 
 use proctor_core::decision::gc::{FreedItems, RemovedItems};
-use proctor_core::text::humanize::size;
+use proctor_core::text::humanize::used_size;
 use proctor_runner::{EngineError, GcExtent, collect_garbage};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub(crate) fn gc(args: &GcArgs, caller: &Caller, screen: &mut Screen) -> Result<
 fn render(record: &GcRecord) -> String {
     let kinds = record.freed.kinds();
     let mut text: String = kinds.iter().map(|(kind, freed)| kind_line(kind, *freed)).collect();
-    text.push_str(&format!("freed {} in {}\n", size(record.bytes), escape_line(&record.state_dir)));
+    text.push_str(&format!("freed {} in {}\n", used_size(record.bytes), escape_line(&record.state_dir)));
     text
 }
 
@@ -64,7 +64,7 @@ fn kind_line(kind: &str, freed: FreedItems) -> String {
         0 => String::new(),
         held => paint(DIM, format!(" ({held} in use)")),
     };
-    format!("{} {:>6} removed, {}{in_use}\n", paint(DIM, format!("{kind:<15}")), freed.number, size(freed.bytes))
+    format!("{} {:>6} removed, {}{in_use}\n", paint(DIM, format!("{kind:<15}")), freed.number, used_size(freed.bytes))
 }
 
 #[cfg(test)]

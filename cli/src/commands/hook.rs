@@ -6,11 +6,14 @@ mod git_command;
 mod git_environment;
 mod hook_directory;
 mod hook_file;
+mod hook_run;
 mod hook_script;
+mod hook_specs;
 mod install;
 mod pre_commit;
 mod pre_push;
 mod pushed_refs;
+mod repository_specs;
 mod status;
 
 use crate::args::{HookCommand, HookName, HookRunArgs, RepoArgs};

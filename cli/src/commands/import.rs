@@ -7,7 +7,7 @@ mod imported_spec_file;
 use std::path::Path;
 
 use proctor_core::adopt::import::{
-    self, ImportError, ImportRequest, ImportResult, ImportedHook, MergeError, Setting, SkippedHook, Tool,
+    self, ImportError, ImportRequest, ImportResult, ImportedHook, MergeError, RepeatedSkill, Setting, SkippedHook, Tool,
 };
 use proctor_core::code::{Coded as _, CommandCode};
 use proctor_core::decision::verdict::EXIT_USAGE;
@@ -58,7 +58,14 @@ pub(crate) fn import(args: &ImportArgs, caller: &Caller, screen: &mut Screen) ->
         import::import(&config.bytes, &request).map_err(|error| command_error(error, &config, caller))?;
     let existing = if args.into { imported_spec_file::read(&directory)? } else { None };
     if let (Some(existing), Some(text)) = (&existing, &mut imported.spec) {
-        *text = import::merge(existing, text, &args.profile).map_err(|error| merge_error(&error))?;
+        let merged = import::merge(existing, text, &args.profile).map_err(|error| merge_error(&error))?;
+        *text = merged.text;
+        for RepeatedSkill { imported: name, skill, step } in merged.repeated {
+            for hook in imported.imported.iter_mut().filter(|hook| hook.skill == name) {
+                (hook.skill, hook.step) = (skill.clone(), step.clone());
+                hook.notes.push("the spec makes this check already, so it is not added".to_owned());
+            }
+        }
     }
     let written = match &imported.spec {
         Some(text) if !args.dry_run => {

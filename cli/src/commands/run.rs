@@ -21,6 +21,7 @@ use proctor_core::decision::gate::{
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::model::cache::CacheTrust;
 use proctor_core::model::event::RunEvent;
+use proctor_core::model::plan::RelPath;
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::record::run_record::RunRecord;
 use proctor_core::report::{ReportedCommit, ReportedRun};
@@ -45,7 +46,7 @@ use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
 use crate::runtime::{block_on, block_on_one_thread};
 use crate::screen::{self, Screen, TextLayout};
-use completed_run::RunFuture;
+use completed_run::{RunFuture, check_agreement};
 use conflicting_options::{is_range, reject_conflicting_options, skills_wanted};
 use daemon_run::DaemonRun;
 use run_backend::RunBackend;
@@ -53,7 +54,7 @@ use run_watcher::{AppliedPaths, RunWatcher};
 use span_export::SpanExports;
 
 pub(crate) use commit_range::{CommitRecord, RangeRecord};
-pub(super) use completed_run::{CompletedRun, ReusedRun};
+pub(super) use completed_run::{CompletedRun, ReusedRun, print_result};
 
 /// Capacity of the event channel; a run with a full channel waits for the screen.
 const EVENT_CAPACITY: usize = 256;
@@ -111,6 +112,8 @@ pub(super) struct CommandRuns<'a> {
     reports: &'a mut ReportOutputs,
     backend: RunBackend,
     repo: PathBuf,
+    /// The directory of the spec in the verified tree, if it is not that of `repo`.
+    spec_dir: Option<RelPath>,
     cancel: CancellationToken,
     interrupts: Interrupts,
     /// Destination of the patch, if one was requested.
@@ -160,6 +163,7 @@ impl<'a> CommandRuns<'a> {
             reports,
             backend,
             repo,
+            spec_dir: None,
             cancel,
             interrupts,
             patch_target: None,
@@ -190,6 +194,25 @@ impl<'a> CommandRuns<'a> {
     /// Restricts the runs that follow.
     pub(super) fn set_scope(&mut self, scope: ScopeRequest) {
         self.scope = scope;
+    }
+
+    /// Selects the spec in a directory of the verified tree for the runs that follow; `None` selects that of the
+    /// repository.
+    pub(super) fn set_spec_dir(&mut self, spec_dir: Option<RelPath>) {
+        self.spec_dir = spec_dir;
+    }
+
+    /// Returns the selected directory of the verified tree.
+    pub(super) fn spec_dir(&self) -> Option<&RelPath> {
+        self.spec_dir.as_ref()
+    }
+
+    /// Returns the path of the directory that contains `spec/`.
+    pub(super) fn spec_root(&self) -> PathBuf {
+        match &self.spec_dir {
+            Some(directory) if !directory.is_repository() => self.repo.join(directory.as_str()),
+            _ => self.repo.clone(),
+        }
     }
 
     /// Returns the commit that an index would make. Only available for runs in this process.
@@ -225,7 +248,10 @@ impl<'a> CommandRuns<'a> {
             inputs: InputRequirement::Any,
             machines: MachineRequirement::Any,
         };
-        let (engine, query) = (Arc::clone(engine), PriorRunRequest { repo: self.repo.clone(), commit, demands });
+        let (engine, query) = (
+            Arc::clone(engine),
+            PriorRunRequest { repo: self.repo.clone(), spec_dir: self.spec_dir.clone(), commit, demands },
+        );
         // If the search fails, the run simply takes place.
         let earlier = tokio::task::spawn_blocking(move || engine.find_prior_run(&query)).await.ok()??;
         Some(ReusedRun { run: earlier.run_id, ended: Some(earlier.ended_at) })
@@ -272,6 +298,7 @@ impl CommandRuns<'_> {
             plan_sha256: None,
             run_id: None,
             repo: self.repo.clone(),
+            spec_dir: self.spec_dir.clone(),
             source,
             profile: self.args.profile.clone(),
             changeset: self.args.changeset.clone(),
@@ -298,7 +325,7 @@ impl CommandRuns<'_> {
             }
         };
         Ok(RunSubmission {
-            repo: daemon::repo_utf8(&self.repo)?,
+            repo: daemon::repo_utf8(&self.spec_root())?,
             profile: self.args.profile.clone(),
             changeset_id: self.args.changeset.clone(),
             submodules: self.args.submodules && rev.is_some(),
@@ -341,7 +368,7 @@ impl CommandRuns<'_> {
             // The engine knows only that the run was cancelled; this function knows the signal.
             record.cancelled_by = Some(signal.to_owned());
         }
-        self.exports.start_export(&record, began_ms, &self.repo);
+        self.exports.start_export(&record, began_ms, &self.spec_root());
         Ok((record, report))
     }
 
@@ -370,7 +397,7 @@ impl CommandRuns<'_> {
         };
         let ended = joined.map_err(|_| CliError::Internal("the engine stopped".to_owned()))??;
         record.add_inconclusive_reasons(&ended.doubts);
-        self.exports.start_export(&record, began_ms, &self.repo);
+        self.exports.start_export(&record, began_ms, &self.spec_root());
         let code = if ended.reused.is_some() { 0 } else { check_agreement(&record, &ended)? };
         Ok((record, code))
     }
@@ -529,66 +556,5 @@ impl CommandRuns<'_> {
                 Ok(CommitRecord { commit: id, subject, exit_code, run: None, error: Some(body.error) })
             }
         }
-    }
-}
-
-/// Shows the result and returns the exit code.
-pub(super) fn print_result(
-    format: RunFormat,
-    record: &RunRecord,
-    report: &CompletedRun,
-    text: &str,
-    screen: &mut Screen,
-) -> Result<u8, CliError> {
-    match format {
-        RunFormat::Human => {
-            // A blank line separates the progress from a report of several lines.
-            if screen.has_live_progress && text.lines().count() > 1 {
-                screen.err("\n");
-            }
-            screen.out(text);
-        }
-        RunFormat::Json => screen.out_json(record)?,
-        // The other formats are written together with the report files, when the exit code is known.
-        _ => {}
-    }
-    check_agreement(record, report)
-}
-
-/// Returns the exit code if the last shown event agrees with the engine's result.
-fn check_agreement(record: &RunRecord, report: &CompletedRun) -> Result<u8, CliError> {
-    let shown = record.finished.as_ref().map(|finished| (finished.verdict, finished.exit_code));
-    if shown == Some((report.verdict, report.exit_code)) {
-        return Ok(report.exit_code);
-    }
-    Err(CliError::Internal(format!(
-        "the run ended with {} ({}), but its last event has {shown:?}",
-        report.verdict.as_str(),
-        report.exit_code
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture::finished;
-    use proctor_core::decision::verdict::Verdict;
-    use proctor_core::model::tier::Tier;
-
-    fn completed(verdict: Verdict, exit_code: u8) -> CompletedRun {
-        CompletedRun { verdict, exit_code, doubts: Vec::new(), patch: None, reused: None }
-    }
-
-    #[test]
-    fn result_must_agree_with_the_last_event() {
-        let mut record = RunRecord::default();
-        let passed = completed(Verdict::Passed, 0);
-        assert_eq!(check_agreement(&record, &passed).expect_err("no last event").exit_code(), 5);
-        record.apply(finished(Verdict::Passed, Tier::ONE, 0), std::time::Duration::ZERO);
-        assert_eq!(check_agreement(&record, &passed).expect("the same"), 0);
-        assert_eq!(
-            check_agreement(&record, &completed(Verdict::Failed, 1)).expect_err("another verdict").exit_code(),
-            5
-        );
     }
 }

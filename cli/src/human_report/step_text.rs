@@ -52,7 +52,7 @@ pub(crate) fn render_step(name: &str, step: &StepEvidence, command: &str, view: 
 }
 
 /// Renders the first line of the block of a step: `FAIL skill/step (exit 1, 16 ms)`.
-fn step_heading(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
+pub(crate) fn step_heading(name: &str, step: &StepEvidence, layout: TextLayout) -> String {
     let attempt = match step.earlier_attempts.len() {
         0 => String::new(),
         earlier => format!(", attempt {}", earlier + 1),

@@ -188,10 +188,12 @@ fn outdated_tool_makes_the_run_inconclusive() {
 fn interrupted_run_names_the_signal() {
     let mut unreached = step(planned("after", &["true"]), Termination::Cancelled);
     unreached.enforcement = Default::default();
+    let mut noisy = step(planned("sleep", &["sleep", "100"]), Termination::Cancelled);
+    noisy.stdout = stream("error: this output is not complete\n");
     insta::assert_snapshot!(render_plain([
         started(&[("slow", &["sleep", "after"])]),
         RunEvent::Cancelling { by: "SIGINT".into() },
-        step_finished("slow", step(planned("sleep", &["sleep", "100"]), Termination::Cancelled)),
+        step_finished("slow", noisy),
         step_finished("slow", unreached),
         RunEvent::Doubted {
             doubt: InconclusiveReason::Interrupted,

@@ -14,12 +14,15 @@ mod lefthook;
 mod merge;
 mod path_pattern;
 mod pre_commit;
+mod pygrep_hooks;
 mod rejection;
 mod shell_words;
 mod spec_yaml;
 
+pub(crate) use crate::adopt::import::check_mode::to_fix_mode;
 pub use crate::adopt::import::import_result::{ImportedHook, Setting, SkippedHook, Source, Tool};
-pub use crate::adopt::import::merge::{MergeError, merge};
+pub use crate::adopt::import::merge::{MergeError, MergedSpec, RepeatedSkill, merge};
+pub(crate) use crate::adopt::import::shell_words::quote_all;
 pub(crate) use crate::adopt::import::spec_yaml::files_field;
 
 use schemars::JsonSchema;

@@ -6,6 +6,7 @@
 mod cargo;
 mod check_tools;
 mod ci_commands;
+mod ci_scripts;
 pub(crate) mod detected_project;
 mod go;
 mod make;
@@ -113,6 +114,9 @@ fn detect_projects(tree: &RepoScan) -> (Vec<Project>, Vec<InitNote>) {
             notes.extend(make::unused_targets_note(tree, dir, &found[before..]));
         }
     }
+    found.extend(ci_scripts::detect_autotools(tree));
+    let at_top: Vec<Project> = found.iter().filter(|project| project.dir.is_empty()).cloned().collect();
+    found.extend(ci_scripts::detect(tree, &at_top));
     found.extend(shell_scripts::detect(tree));
     if found.len() > MAX_PROJECTS {
         let left_out: Vec<String> = found.drain(MAX_PROJECTS..).map(|project| project.spec_dir()).collect();

@@ -245,7 +245,7 @@ pub struct StepFiles {
 
 impl StepFiles {
     /// Returns the rules, with the defaults filled in.
-    pub(super) fn to_rules(&self, parallel: u32, per_file: bool) -> FileRules {
+    pub(crate) fn to_rules(&self, parallel: u32, per_file: bool) -> FileRules {
         let texts = |list: &Option<Spanned<Vec<Spanned<SpecText>>>>| -> Vec<String> {
             list.iter().flat_map(|list| &list.value).map(|text| text.value.0.clone()).collect()
         };

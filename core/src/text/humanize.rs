@@ -32,6 +32,17 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// Formats a used size in the largest unit that fits, rounded down to one decimal. Sizes on a disk are multiples of its
+/// blocks, so that [`size`] would often use a small unit.
+pub fn used_size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => format!("{} {unit}", bytes >> shift),
+        Some((unit, shift)) => format!("{}.{} {unit}", bytes >> shift, ((bytes % (1 << shift)) * 10) >> shift),
+        None => format!("{bytes} B"),
+    }
+}
+
 /// Formats a number with its noun: `1 step`, `2 steps`.
 pub fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -63,6 +74,10 @@ mod tests {
         assert_eq!(
             [0, 512, 4096, 5000, 8 << 30, (1 << 20) + 1].map(size),
             ["0 B", "512 B", "4 KiB", "4.8 KiB", "8 GiB", "1.0 MiB"]
+        );
+        assert_eq!(
+            [0, 512, 4096, 3_145_732 << 10, (5 << 20) + 4096, 1 << 30].map(used_size),
+            ["0 B", "512 B", "4 KiB", "3.0 GiB", "5.0 MiB", "1 GiB"]
         );
         assert_eq!([0, 9, 31, 64].map(signal_name), ["0", "9 (SIGKILL)", "31 (SIGSYS)", "64"]);
         assert_eq!(count(1, "step") + &count(0, "step"), "1 step0 steps");

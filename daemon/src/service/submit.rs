@@ -190,7 +190,8 @@ impl Service {
         }
         let _permit = self.preparation_limit.acquire(caller).await;
         let (repo, commit, demands) = (checked.repo.clone(), CommitRef::from(commit), checked.gate_demands());
-        let (engine, request) = (Arc::clone(&checked.engine), PriorRunRequest { repo, commit, demands });
+        let (engine, request) =
+            (Arc::clone(&checked.engine), PriorRunRequest { repo, spec_dir: None, commit, demands });
         let earlier = run_blocking(move || engine.find_prior_run(&request)).await.ok()??;
         let earlier_run = self.run(caller, &earlier.run_id).await.ok()?;
         checked.key.is_satisfied_by_tree(&earlier_run.view).then_some(earlier.run_id)
@@ -459,6 +460,7 @@ impl CheckedRequest {
             request: RunRequest {
                 run_id: Some(id),
                 repo: self.repo,
+                spec_dir: None,
                 source,
                 profile: submission.profile,
                 plan_sha256,

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use proctor_core::model::drift::{display_path, is_evidence_path};
+use proctor_core::decision::spec_selection::spec_directory;
+use proctor_core::model::drift::display_path;
 use proctor_core::model::plan::RelPath;
 use proctor_core::spec;
 use proctor_sandbox::{RepoFacts, SandboxError};
@@ -42,15 +43,24 @@ impl Repository {
     /// Same as [`Repository::open`], and no spec in `path` can be verified.
     pub(crate) fn find(path: &Path) -> Result<Self, EngineError> {
         let place = WorktreePlace::find(path)?;
-        let below = place.spec_dir.as_os_str().as_encoded_bytes();
-        if below.is_empty() {
-            return Ok(Self::open(&place.top)?);
+        let repository = Self::open(&place.top)?;
+        if place.spec_dir.as_os_str().is_empty() {
+            return Ok(repository);
         }
-        let spec = [below, b"/", spec::PATH.as_bytes()].concat();
-        let text = std::str::from_utf8(below).ok().filter(|_| !is_evidence_path(&spec) && !spec.starts_with(b".git/"));
-        let spec_dir = text.and_then(|text| RelPath::new(text).ok());
-        let spec_dir = spec_dir.ok_or_else(|| EngineError::SpecDirectory(path.to_path_buf()))?;
-        Ok(Self::open(&place.top)?.with_spec_dir(spec_dir))
+        let spec_dir = place.spec_dir.to_str().and_then(|text| RelPath::new(text).ok());
+        repository.for_spec_in(spec_dir.ok_or_else(|| EngineError::SpecDirectory(path.to_path_buf()))?)
+    }
+
+    /// Returns the same directory, for the spec in `spec_dir`, which need not exist.
+    ///
+    /// # Errors
+    /// No spec in `spec_dir` can be verified.
+    pub(crate) fn for_spec_in(self, spec_dir: RelPath) -> Result<Self, EngineError> {
+        let found = self.with_spec_dir(spec_dir);
+        match spec_directory(found.spec_path().as_bytes()) {
+            Some(_) => Ok(found),
+            None => Err(EngineError::SpecDirectory(found.spec_root(found.path()))),
+        }
     }
 
     /// Returns the same directory, for the spec in `spec_dir`.

@@ -13,6 +13,9 @@ use proctor_core::spec::{
 };
 use proctor_core::text::digest::Sha256Hex;
 use proctor_git::files::path_resolution::{LinkPolicy, open_beneath};
+use proctor_git::files::repo_path::RepoPath;
+use proctor_git::helper::GitHelper;
+use proctor_git::protocol::CommitRef;
 use rustix::fs::{self, Mode, OFlags};
 
 use crate::error::{EngineError, SpecProblems};
@@ -189,6 +192,18 @@ impl SpecFile {
             .strip_suffix(&spec)
             .map_or_else(|| source.path.clone().into(), |top| format!("{top}{}", source.path).into())
     }
+}
+
+/// Reads a file of a commit that is a spec or that a spec includes.
+pub(crate) fn commit_include(
+    helper: &GitHelper,
+    repo: &Path,
+    commit: &CommitRef,
+    path: &str,
+) -> Result<Vec<u8>, IncludeError> {
+    let wanted = vec![RepoPath(path.as_bytes().to_vec())];
+    let mut content = helper.content(repo, commit, wanted, false).map_err(|_| IncludeError::Unreadable)?;
+    content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
 }
 
 /// Reads a file that a spec includes.

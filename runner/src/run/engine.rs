@@ -5,7 +5,7 @@ mod admission_findings;
 mod cleanup;
 mod completion;
 mod exec;
-mod file_scope;
+pub(crate) mod file_scope;
 mod host_views;
 mod needed_paths;
 mod prior_result;
@@ -300,7 +300,7 @@ impl Engine {
         let (began, began_at) = (Instant::now(), self.clock.now_text());
         request.require_whole_profile()?;
         let tolerated = self.tolerated_controls(request.sandbox)?;
-        let repository = self.open_repository(&request.repo)?;
+        let repository = self.open_repository_for(&request.repo, request.spec_dir.as_ref())?;
         request.changeset.as_ref().map_or(Ok(()), |id| preflight::require_changeset_at_top(&repository, id))?;
         let early_changes = self.read_changes_early(&repository, &request);
         let (mut source, file, plan) = self.prepare_tree_and_plan(&repository, &request, &tolerated, &cancel).await?;

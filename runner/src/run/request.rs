@@ -7,7 +7,7 @@ use proctor_core::decision::verdict::{InconclusiveDetail, Verdict};
 use proctor_core::model::enforcement::SandboxMode;
 use proctor_core::model::exec::ExecRecord;
 use proctor_core::model::names::{ChangesetId, ProfileName, RunId};
-use proctor_core::model::plan::PlannedStep;
+use proctor_core::model::plan::{PlannedStep, RelPath};
 use proctor_core::model::run_scope::ScopeRequest;
 use proctor_core::model::tier::{Tier, TierReason};
 use proctor_core::record::evidence::{StepEvidence, VERSION};
@@ -74,8 +74,10 @@ pub struct HelperPrograms {
 pub struct RunRequest {
     /// The run's id; `None` generates one.
     pub run_id: Option<RunId>,
-    /// Top directory of the repository's worktree.
+    /// The directory of the spec, which is the top of the worktree or in it.
     pub repo: PathBuf,
+    /// The directory that contains `spec/` in the verified tree, which the worktree may lack; `None` for `repo` itself.
+    pub spec_dir: Option<RelPath>,
     /// The tree to verify.
     pub source: RunSource,
     /// The profile.

@@ -101,7 +101,6 @@ fn commit_is_verified(env: &TestEnvironment) {
     // The commit has no spec at its top; the message names no path of a private copy.
     let refused = run(&repo, &["--rev", "HEAD"]).exits(2).prints_to_stderr(&["error[P0202]: commit "]);
     assert!(refused.stderr.contains(" has no `spec/verification.yaml`"), "{refused}");
-    a.proctor(&["hook", "install"]).exits(0).prints(&["the hook uses the spec at the top of the repository"]);
 }
 
 fn changesets_exist_only_at_top(env: &TestEnvironment) {

@@ -6,14 +6,19 @@ use std::time::{Duration, Instant};
 
 use proctor_core::api::Reuse;
 use proctor_core::decision::verdict::{EXIT_DRIFT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, EXIT_USAGE};
+use proctor_core::model::names::ProfileName;
 use proctor_core::model::outcome::Outcome;
+use proctor_core::model::plan::RelPath;
 use proctor_core::record::evidence::{CheckEvidence, StepEvidence, StreamEvidence};
 use proctor_core::record::run_record::RunRecord;
+use proctor_runner::WorktreeSpecs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::git_environment;
+use super::hook_run::no_spec_error;
+use super::hook_specs::{HookSpecs, worktree_top};
 use super::pre_push::run_args;
 use crate::args::HookRunArgs;
 use crate::args::RunFormat;
@@ -72,18 +77,48 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
         return Ok(0);
     }
     let git_caller = git_environment::without_git_changes(caller);
-    let repo = installation::repository(&args.repo, &git_caller)?;
+    let mut repo = installation::repository(&args.repo, &git_caller)?;
+    let mut specs = vec![None];
+    if args.options.each_spec {
+        repo = worktree_top(&repo)?;
+        match find_specs(HookSpecs { args, caller: &git_caller, top: &repo })? {
+            Ok(present) => specs = present.into_iter().map(Some).collect(),
+            Err(reason) => {
+                screen.err(&truncate_bytes(&reason, MAX_MESSAGE));
+                return Ok(EXIT_CONTINUE);
+            }
+        }
+    }
     let run_args = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
     let mut runs = CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?;
-    let profile = args.options.profile.as_str();
+    let mut worst = 0;
+    for spec_dir in specs {
+        runs.set_spec_dir(spec_dir);
+        let code = verify_worktree(&mut runs, &args.options.profile, screen).await?;
+        // The message to the agent has room for one problem that it can fix.
+        if code == EXIT_CONTINUE || code == EXIT_INTERRUPTED {
+            worst = code;
+            break;
+        }
+        worst = worst.max(code);
+    }
+    runs.finish_exports(screen).await;
+    Ok(worst)
+}
+
+/// Verifies the worktree with one spec, and reports a failure. Returns the exit code of the hook.
+async fn verify_worktree(
+    runs: &mut CommandRuns<'_>,
+    profile: &ProfileName,
+    screen: &mut Screen,
+) -> Result<u8, CliError> {
     match runs.run_quietly(TreeSelection::Worktree).await {
         Ok((record, code)) => {
-            runs.finish_exports(screen).await;
             let code_of_agent = hook_exit_code(code);
             if code_of_agent != 0 {
-                screen.err(&message(profile, code, &record));
+                screen.err(&message(profile.as_str(), runs.spec_dir(), code, &record));
             }
             Ok(code_of_agent)
         }
@@ -94,6 +129,18 @@ pub(super) async fn verify_for_agent(args: &HookRunArgs, caller: &Caller, screen
         }
         Err(error) => Err(error),
     }
+}
+
+/// Returns the directories of the specs in the worktree, or the message to the agent if one is missing.
+fn find_specs(search: HookSpecs<'_>) -> Result<Result<Vec<RelPath>, String>, CliError> {
+    let WorktreeSpecs { present, missing } = search.of_worktree()?;
+    Ok(match missing.first() {
+        Some(path) => Err(format!("proctor: `{}` is missing in the worktree\nhint: restore it\n", escape_line(path))),
+        None if present.is_empty() => {
+            Err(anstream::adapter::strip_str(&no_spec_error("the worktree").render()).to_string())
+        }
+        None => Ok(present),
+    })
 }
 
 /// Maps the exit code of the run to that of the hook. A failure that the agent can fix makes it continue. Failures that
@@ -135,9 +182,11 @@ fn read_input() -> Vec<u8> {
 }
 
 /// Builds the message to the agent: first the reason in our words, then marked output of the step.
-fn message(profile: &str, code: u8, record: &RunRecord) -> String {
-    let mut text = reason(profile, code, record);
-    let again = format!("hint: `proctor run --profile {profile}` shows the whole output\n");
+fn message(profile: &str, spec_dir: Option<&RelPath>, code: u8, record: &RunRecord) -> String {
+    let directory = spec_dir.map(|directory| escape_line(directory.as_str()));
+    let mut text = reason(profile, directory.as_deref(), code, record);
+    let repo = directory.map_or_else(String::new, |directory| format!(" --repo {directory}"));
+    let again = format!("hint: `proctor run{repo} --profile {profile}` shows the whole output\n");
     let bytes_left = MAX_MESSAGE.saturating_sub(text.len() + again.len());
     if let Some(step) = worst_step(record) {
         text.push_str(&quote_untrusted(&step_lines(step), bytes_left));
@@ -145,7 +194,7 @@ fn message(profile: &str, code: u8, record: &RunRecord) -> String {
     text + &again
 }
 
-fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
+fn reason(profile: &str, directory: Option<&str>, code: u8, record: &RunRecord) -> String {
     let what = match (worst_step(record), record.doubts.first(), failed_check(record)) {
         (Some(step), ..) => format!("step `{}`: {}", step_path(record, step), outcome_reason(step)),
         (None, _, Some(check)) => format!("the check of toolchain `{}` failed", escape_line(check.toolchain.as_str())),
@@ -154,7 +203,9 @@ fn reason(profile: &str, code: u8, record: &RunRecord) -> String {
         (None, None, None) => "no step passed".to_owned(),
     };
     let no_pass = if hook_exit_code(code) == EXIT_CONTINUE { "" } else { ", which is not a pass" };
-    truncate_bytes(&format!("proctor: profile `{profile}` {}{no_pass}: {what}\n", exit_code_label(code)), MAX_REASON)
+    let of_spec = directory.map_or_else(String::new, |directory| format!(" of `{directory}`"));
+    let label = exit_code_label(code);
+    truncate_bytes(&format!("proctor: profile `{profile}`{of_spec} {label}{no_pass}: {what}\n"), MAX_REASON)
 }
 
 fn worst_step(record: &RunRecord) -> Option<&StepEvidence> {

@@ -25,14 +25,23 @@ pub(super) struct BlockedReason {
     pub hint: Option<String>,
 }
 
+/// The worktree of a repository.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BlockedTree<'a> {
+    /// Its top.
+    pub top: &'a Path,
+    /// The directory that contains `spec/`.
+    pub spec_root: &'a Path,
+}
+
 impl BlockedReason {
     /// Returns the reason for a tree that could not be run.
     pub(super) fn not_run() -> Self {
         Self { message: "nothing verified".to_owned(), hint: None }
     }
 
-    /// Returns the reason for a run with this exit code. `repo` is the repository with its worktree.
-    pub(super) fn for_run(record: &RunRecord, code: u8, repo: &Path) -> Self {
+    /// Returns the reason for a run with this exit code.
+    pub(super) fn for_run(record: &RunRecord, code: u8, tree: BlockedTree<'_>) -> Self {
         let failed = record.steps().filter(|(_, step)| step.outcome.is_failure()).count();
         let total: usize = record.skills.iter().map(|skill| skill.planned.len()).sum();
         let plain = |message: String| Self { message, hint: None };
@@ -41,7 +50,7 @@ impl BlockedReason {
         }
         if failed > 0 {
             let message = format!("{failed} of {} failed", count(total, "step"));
-            return Self { message, hint: lacks_submodules(record, repo).then(|| SUBMODULES_HINT.to_owned()) };
+            return Self { message, hint: lacks_submodules(record, tree.top).then(|| SUBMODULES_HINT.to_owned()) };
         }
         if let Some(step) = step_that_changed_commit(record) {
             return Self {
@@ -49,7 +58,7 @@ impl BlockedReason {
                 hint: Some("run `proctor run`, and commit the changes".to_owned()),
             };
         }
-        if let Some(ignored) = worktree_only_directory(record, repo) {
+        if let Some(ignored) = worktree_only_directory(record, tree.spec_root) {
             let directory = escape_line(&ignored);
             return Self {
                 message: format!("nothing verified; {directory} is not part of a commit"),

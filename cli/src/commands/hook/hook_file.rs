@@ -253,6 +253,7 @@ mod tests {
             each_commit: false,
             submodules: false,
             all_files: false,
+            each_spec: false,
             fresh: false,
         };
         let text =

@@ -16,6 +16,9 @@ const DIGEST: &str = "# sha256 of what follows: ";
 /// Start of the fourth line, before the options.
 const OPTIONS: &str = "# options: ";
 
+/// The option that verifies each spec of a commit.
+pub(super) const EACH_SPEC: &str = "--each-spec";
+
 /// A hook to write.
 #[derive(Debug)]
 pub(super) struct HookScript<'a> {
@@ -40,7 +43,7 @@ impl HookScript<'_> {
     fn body(&self) -> String {
         let (name, words) = (self.hook.as_str(), option_words(self.hook, self.options));
         let (before, program) = (self.previous_hook_lines(), shell_quote(self.program));
-        let elsewhere = if self.shared { skip_without_spec(self.hook) } else { String::new() };
+        let elsewhere = if self.shared { skip_without_spec(self.hook, self.options.each_spec) } else { String::new() };
         format!(
             r#"{OPTIONS}{words}
 # `proctor hook uninstall {name}` removes this hook and restores the previous one.
@@ -91,11 +94,17 @@ end
 /// Returns the lines that skip a repository without a spec. The worktree alone does not decide: it can be a worktree of
 /// another branch, or lack files of the pushed or staged tree. A tree that git cannot read counts as one with a spec, so
 /// that `proctor` reports the problem.
-fn skip_without_spec(hook: HookName) -> String {
-    let condition = match hook {
-        HookName::PrePush => {
-            r#"in_commit() { found=$(git ls-tree --full-tree --name-only "$1" -- "$spec" 2>/dev/null) || return "$2"; [ -n "$found" ]; }
-in_push() {
+fn skip_without_spec(hook: HookName, each_spec: bool) -> String {
+    // `git ls-tree` has no patterns, and quotes unusual paths.
+    let in_commit = match each_spec {
+        true => {
+            r#"in_commit() { found=$(git ls-tree -r --full-tree --name-only "$1" 2>/dev/null) || return "$2"; printf '%s\n' "$found" | grep -Eq "(^|/)$spec\"?\$"; }"#
+        }
+        false => {
+            r#"in_commit() { found=$(git ls-tree --full-tree --name-only "$1" -- "$spec" 2>/dev/null) || return "$2"; [ -n "$found" ]; }"#
+        }
+    };
+    let in_push = r#"in_push() {
   while read -r line; do
     old=${line##* } line=${line% *} line=${line% *} new=${line##* }
     case $new in *[!0]*) in_commit "$new" 0 && return ;; esac
@@ -105,16 +114,24 @@ ${lines%?}
 end
   return 1
 }
-[ -e "$spec" ] || in_push"#
-        }
-        HookName::PreCommit => {
+[ -e "$spec" ] || in_push"#;
+    let in_head = r#"git cat-file -e "HEAD:$spec" 2>/dev/null"#;
+    let condition = match (hook, each_spec) {
+        (HookName::PrePush, _) => format!("{in_commit}\n{in_push}"),
+        (HookName::PreCommit, false) => format!(
             r#"staged=$(git ls-files -- "$spec") || staged=unknown
-[ -e "$spec" ] || [ -n "$staged" ] || git cat-file -e "HEAD:$spec" 2>/dev/null"#
-        }
+[ -e "$spec" ] || [ -n "$staged" ] || {in_head}"#
+        ),
+        (HookName::PreCommit, true) => format!(
+            r#"{in_commit}
+staged=$(git ls-files -- ":(glob)**/$spec") || staged=unknown
+[ -e "$spec" ] || [ -n "$staged" ] || in_commit HEAD 1"#
+        ),
     };
     let spec = spec::PATH;
+    let place = if each_spec { " or in a subdirectory" } else { "" };
     format!(
-        "spec={spec}\n{condition} || {{ echo 'proctor: there is no {spec} here, and nothing is verified' >&2; exit 0; }}\n"
+        "spec={spec}\n{condition} || {{ echo 'proctor: there is no {spec} here{place}, and nothing is verified' >&2; exit 0; }}\n"
     )
 }
 
@@ -126,6 +143,7 @@ fn option_words(hook: HookName, options: &HookOptions) -> String {
     }
     words.extend(options.fresh.then_some("--fresh"));
     words.extend(options.all_files.then_some("--all-files"));
+    words.extend(options.each_spec.then_some(EACH_SPEC));
     words.join(" ")
 }
 
@@ -256,6 +274,7 @@ mod tests {
             submodules: false,
             fresh: false,
             all_files: false,
+            each_spec: false,
         }
     }
 

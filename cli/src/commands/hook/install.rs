@@ -7,10 +7,11 @@ use proctor_core::spec;
 use super::hook_directory::{HookDirectory, HookDirectoryUsers};
 use super::hook_file::{ExistingHook, HookFile, HookFileState, inspect_path};
 use super::hook_script::{HookManager, HookOwner, HookScript};
-use crate::args::{HookInstallArgs, HookName, HookUninstallArgs};
+use super::repository_specs::RepositorySpecs;
+use crate::args::{HookInstallArgs, HookName, HookOptions, HookUninstallArgs};
 use crate::caller::Caller;
 use crate::error::CliError;
-use crate::installation::{self, show};
+use crate::installation::show;
 use crate::screen::Screen;
 use crate::style;
 
@@ -39,12 +40,13 @@ pub(super) fn install(
         .map(|hook| HookFile { hook: *hook, directory: directory.hooks.clone() })
         .map(|slot| Ok((slot.clone(), choose_action(&slot, args.force)?)))
         .collect::<Result<_, CliError>>()?;
+    let specs = RepositorySpecs::find(directory, caller)?;
+    let options = HookOptions { each_spec: args.options.each_spec || specs.needs_each_spec(), ..args.options.clone() };
     for (slot, putting) in slots {
-        let script = HookScript { hook: slot.hook, options: &args.options, program: &program, shared };
+        let script = HookScript { hook: slot.hook, options: &options, program: &program, shared };
         install_hook(&slot, putting, &script.text(), screen)?;
     }
-    warn_without_spec(directory, screen);
-    report_unused_spec(args, directory, caller, screen);
+    report_specs(&specs, &options, directory, screen);
     Ok(0)
 }
 
@@ -190,21 +192,30 @@ fn program_path(caller: &Caller) -> Result<String, CliError> {
     })
 }
 
-fn warn_without_spec(directory: &HookDirectory, screen: &mut Screen) {
-    if !directory.work_tree.join(spec::PATH).is_file() {
+/// Reports which specs the hook uses.
+fn report_specs(specs: &RepositorySpecs, options: &HookOptions, directory: &HookDirectory, screen: &mut Screen) {
+    if !specs.is_at_top && specs.subdirectories.is_empty() {
         let message = format!("there is no `{}` yet, and the hook rejects commits without one", spec::PATH);
         screen.err(&style::warning_with_hints(&message, &["write one, and commit it".to_owned()]));
+        return;
     }
-}
-
-/// Reports which spec the hook uses, if the caller is in a subdirectory with a spec.
-fn report_unused_spec(args: &HookInstallArgs, directory: &HookDirectory, caller: &Caller, screen: &mut Screen) {
-    let top = directory.work_tree.canonicalize().unwrap_or_else(|_| directory.work_tree.clone());
-    let Ok(nearest) = installation::repository(&args.repo, caller) else { return };
-    if nearest != top && nearest.starts_with(&top) && nearest.join(spec::PATH).is_file() {
-        let (used, other) = (show(&top.join(spec::PATH)), show(&nearest.join(spec::PATH)));
-        screen.out(&format!("the hook uses the spec at the top of the repository, {used}, and not {other}\n"));
+    if specs.subdirectories.is_empty() {
+        return;
     }
+    let list = specs.list();
+    let text = match (options.each_spec, specs.is_at_top) {
+        (true, true) => format!("the hook verifies the spec at the top, and those in {list}\n"),
+        (true, false) => {
+            format!("the hook verifies each spec of a commit (--each-spec), since the top has none: {list}\n")
+        }
+        (false, _) => {
+            let used = show(&directory.work_tree.join(spec::PATH));
+            format!(
+                "the hook uses only the spec at the top of the repository, {used}; with --each-spec, also those in {list}\n"
+            )
+        }
+    };
+    screen.out(&screen.layout().fit_lines(&text));
 }
 
 /// Removes the named hooks, or all installed ones.

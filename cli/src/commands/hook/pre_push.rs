@@ -6,23 +6,25 @@ use std::path::Path;
 
 use proctor_core::api::Reuse;
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED};
+use proctor_core::decision::verdict::EXIT_INTERRUPTED;
+use proctor_core::model::plan::RelPath;
 use proctor_core::model::run_scope::ScopeRequest;
-use proctor_runner::{MAX_RANGE, NamedCommit, Push, PushedTip, RangeBase, ResolvedPush};
+use proctor_runner::{CommitRef, CommitSpecs, MAX_RANGE, NamedCommit, Push, PushedTip, RangeBase, ResolvedPush};
 
-use super::blocked::BlockedReason;
 use super::git_environment::{self, check_same_repository};
+use super::hook_run::{HookCommit, HookResult, verify_commit, verify_each_spec};
+use super::hook_specs::{HookSpecs, worktree_top};
 use super::pushed_refs::{self, RefUpdate};
 use crate::args::{HookRunArgs, RunArgs, RunFormat};
 use crate::caller::Caller;
 use crate::commands::run::commit_range::{commit_heading, exit_code_label, short_id, worst_exit_code};
-use crate::commands::run::{CommandRuns, ReusedRun, TreeSelection, print_result};
+use crate::commands::run::{CommandRuns, TreeSelection};
 use crate::engine::{self, engine_error};
 use crate::error::CliError;
 use crate::installation;
 use crate::report_outputs::ReportOutputs;
 use crate::screen::Screen;
-use crate::style::{self, DIM, GOOD, STRONG, paint};
+use crate::style::{self, DIM, paint};
 use crate::text::{count, escape_line};
 
 /// Verifies the pushed commits. The exit code is that of the worst commit.
@@ -41,7 +43,10 @@ pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mu
         return Ok(0);
     }
     let git_caller = git_environment::without_git_changes(caller);
-    let repo = installation::repository(&args.repo, &git_caller)?;
+    let mut repo = installation::repository(&args.repo, &git_caller)?;
+    if args.options.each_spec {
+        repo = worktree_top(&repo)?;
+    }
     let pushed = pushed_commits(args, &updates, &repo, &git_caller)?;
     check_same_repository(caller, &pushed.git_dir, &repo)?;
     report_skipped(&updates, &pushed, screen);
@@ -49,15 +54,52 @@ pub(super) async fn verify_push(args: &HookRunArgs, caller: &Caller, screen: &mu
     if commits.is_empty() {
         return Ok(0);
     }
+    let specs = match args.options.each_spec {
+        true => specs_of_push(args, &updates, (&pushed.tips, &commits, &pushed.bases), (&repo, &git_caller))?,
+        false => Vec::new(),
+    };
+    let search = HookSpecs { args, caller: &git_caller, top: &repo };
     let run_args = run_args(args);
     let reuse = if args.options.fresh { Reuse::Never } else { Reuse::Verified };
     let mut reports = ReportOutputs::new(RunFormat::Human, screen)?;
     let root = repo.clone();
-    let mut runs = CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?;
+    let mut runs = match search.first_without_path(&specs) {
+        None => CommandRuns::open(&run_args, (repo, reuse), &mut reports, &git_caller, screen).await?,
+        Some(directory) if args.backend.daemon.daemon => return Err(no_path_for_daemon(directory)),
+        Some(_) => CommandRuns::in_process(&run_args, (repo, reuse), &mut reports, &git_caller, screen)?,
+    };
     let bases = if args.options.all_files { Vec::new() } else { pushed.bases };
-    let verified = verify(&mut runs, &commits, (&bases, &root), screen).await?;
+    let push = PushedCommits { commits: &commits, bases: &bases, specs: &specs, repo: &root };
+    let verified = verify(&mut runs, push, screen).await?;
     runs.finish_exports(screen).await;
     Ok(report_result(&verified, commits.len(), screen))
+}
+
+/// Returns the specs of each pushed commit.
+fn specs_of_push(
+    args: &HookRunArgs,
+    updates: &[RefUpdate],
+    (tips, commits, bases): (&[PushedTip], &[NamedCommit], &[Option<RangeBase>]),
+    (top, caller): (&Path, &Caller),
+) -> Result<Vec<CommitSpecs>, CliError> {
+    let search = HookSpecs { args, caller, top };
+    let sent: Vec<_> = updates.iter().filter(|update| update.local.is_some()).zip(tips).collect();
+    let former_of = |commit: &NamedCommit| {
+        let own = sent.iter().filter(|(_, tip)| matches!(tip, PushedTip::Commit { id } if *id == commit.id));
+        own.filter_map(|(update, _)| update.remote.clone()).collect()
+    };
+    let specs = commits.iter().enumerate().map(|(index, commit)| {
+        search.of_commit(CommitRef::from(&commit.id), bases.get(index).cloned().flatten(), former_of(commit))
+    });
+    specs.collect()
+}
+
+fn no_path_for_daemon(directory: &RelPath) -> CliError {
+    let directory = escape_line(directory.as_str());
+    CliError::Usage {
+        message: format!("a daemon cannot verify the spec of `{directory}`, which is no directory of the worktree"),
+        hint: "omit `--daemon`, or check out the commit".to_owned(),
+    }
 }
 
 /// Reads the lines that git writes.
@@ -147,54 +189,47 @@ pub(super) fn run_args(args: &HookRunArgs) -> RunArgs {
     }
 }
 
-/// A commit with its exit code.
+/// A commit with its result.
 struct VerifiedCommit<'a> {
     commit: &'a NamedCommit,
-    exit_code: u8,
-    /// The reason why the commit is not verified, if it is not.
-    reason: BlockedReason,
+    result: HookResult,
 }
 
-/// Verifies each commit in order. `bases` has, for each commit, the commit from which its changes count. A commit that
-/// cannot be run at all does not stop the others.
+/// The commits of a push.
+#[derive(Clone, Copy)]
+struct PushedCommits<'a> {
+    commits: &'a [NamedCommit],
+    /// For each commit, the commit from which its changes count.
+    bases: &'a [Option<RangeBase>],
+    /// For each commit, its specs; empty if the hook uses only the spec of the repository.
+    specs: &'a [CommitSpecs],
+    /// The repository with its worktree.
+    repo: &'a Path,
+}
+
+/// Verifies each commit in order. A commit that cannot be run at all does not stop the others.
 async fn verify<'c>(
     runs: &mut CommandRuns<'_>,
-    commits: &'c [NamedCommit],
-    (bases, repo): (&[Option<RangeBase>], &Path),
+    push: PushedCommits<'c>,
     screen: &mut Screen,
 ) -> Result<Vec<VerifiedCommit<'c>>, CliError> {
     let mut verified = Vec::new();
-    for (index, commit) in commits.iter().enumerate() {
+    let total = push.commits.len();
+    for (index, commit) in push.commits.iter().enumerate() {
         if runs.is_interrupted() {
             break;
         }
-        let base = bases.get(index).cloned().flatten();
+        let base = push.bases.get(index).cloned().flatten();
         runs.set_scope(base.map_or_else(ScopeRequest::default, changed_files));
-        let ended = runs.run_with_progress(TreeSelection::Commit(commit.id.clone()), screen).await;
-        let mut reason = BlockedReason::not_run();
-        let exit_code = match ended {
-            Ok((_, ended)) if ended.reused.is_some() => {
-                if let Some(known) = ended.reused {
-                    screen.out(&reused_run_line(commit, &known));
-                }
-                0
-            }
-            Ok((record, ended)) => {
-                let shown = record.finished.as_ref().map_or(EXIT_INCONCLUSIVE, |finished| finished.exit_code);
-                if commits.len() > 1 || shown != 0 {
-                    screen.out(&commit_heading(commit, index + 1, commits.len()));
-                }
-                reason = BlockedReason::for_run(&record, shown, repo);
-                let text = runs.report_text(&record, screen.layout()).await;
-                print_result(RunFormat::Human, &record, &ended, &text, screen)?
-            }
-            Err(error) => {
-                screen.out(&commit_heading(commit, index + 1, commits.len()));
-                screen.err(&error.render());
-                error.exit_code()
-            }
+        let heading = commit_heading(commit, index + 1, total);
+        let is_one_of_many = total > 1;
+        let shown = HookCommit { name: commit, heading: &heading, is_one_of_many, is_staged: false, top: push.repo };
+        let tree = TreeSelection::Commit(commit.id.clone());
+        let result = match push.specs.get(index) {
+            Some(specs) => verify_each_spec(runs, tree, (shown, specs), screen).await?,
+            None => verify_commit(runs, tree, shown, screen).await?,
         };
-        verified.push(VerifiedCommit { commit, exit_code, reason });
+        verified.push(VerifiedCommit { commit, result });
     }
     Ok(verified)
 }
@@ -204,32 +239,25 @@ fn changed_files(base: RangeBase) -> ScopeRequest {
     ScopeRequest { changed_since: Some(base.since), replaced_commit: base.replaced, ..ScopeRequest::default() }
 }
 
-/// Formats the line for a commit that needs no run.
-pub(super) fn reused_run_line(commit: &NamedCommit, known: &ReusedRun) -> String {
-    let when = known.ended.as_deref().map_or_else(String::new, |ended| format!(" of {}", escape_line(ended)));
-    let (id, subject) = (paint(STRONG, short_id(&commit.id)), escape_line(&commit.subject));
-    format!("{} {id} {subject} (run {}{when})\n", paint(GOOD, "verified already:"), known.run)
-}
-
 /// Reports the combined result, with a hint if it is not a pass, and returns the exit code.
 fn report_result(verified: &[VerifiedCommit<'_>], total: usize, screen: &mut Screen) -> u8 {
-    let codes: Vec<u8> = verified.iter().map(|verified| verified.exit_code).collect();
+    let codes: Vec<u8> = verified.iter().map(|verified| verified.result.exit_code).collect();
     let code = if verified.len() < total { EXIT_INTERRUPTED } else { worst_exit_code(&codes) };
     if total > 1 && code != 0 {
         screen.out(&format!("{}\n", paint(DIM, "pushed commits:")));
-        for VerifiedCommit { commit, exit_code, .. } in verified {
+        for VerifiedCommit { commit, result: HookResult { exit_code, .. } } in verified {
             let word = paint(style::exit_code_style(*exit_code), format!("{:<12}", exit_code_label(*exit_code)));
             screen.out(&format!("  {} {word} {}\n", short_id(&commit.id), escape_line(&commit.subject)));
         }
     }
-    if let Some(first) = verified.iter().find(|verified| verified.exit_code != 0) {
-        let bad = verified.iter().filter(|verified| verified.exit_code != 0).count();
+    if let Some(first) = verified.iter().find(|verified| verified.result.exit_code != 0) {
+        let bad = verified.iter().filter(|verified| verified.result.exit_code != 0).count();
         let message = match total {
-            1 => first.reason.message.clone(),
+            1 => first.result.reason.message.clone(),
             _ => format!("{bad} of {} did not pass", count(total, "commit")),
         };
         let again = format!("`proctor run --rev {}` runs it again", short_id(&first.commit.id));
-        let hint = first.reason.hint.clone().unwrap_or(again);
+        let hint = first.result.reason.hint.clone().unwrap_or(again);
         let text = style::error(
             CommandCode::PushStopped.code(),
             &format!("push blocked: {message}"),

@@ -1,7 +1,7 @@
 //! Implements `proctor hook status`, which shows the existing hooks with their owners, and whether ours would work
 //! now.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proctor_core::decision::verdict::EXIT_INCONCLUSIVE;
 use proctor_core::spec;
@@ -9,7 +9,8 @@ use rustix::fs::Access;
 
 use super::hook_directory::HookDirectory;
 use super::hook_file::{ExistingHook, HookFile, HookFileState, inspect_path};
-use super::hook_script::{BEFORE, HookOwner, ProctorHook, has_proctor_call};
+use super::hook_script::{BEFORE, EACH_SPEC, HookOwner, ProctorHook, has_proctor_call};
+use super::repository_specs::RepositorySpecs;
 use crate::args::HookName;
 use crate::caller::Caller;
 use crate::installation::show;
@@ -127,19 +128,39 @@ fn problems(directory: &HookDirectory, caller: &Caller, hook: &ExistingHook, our
     if !is_program(Path::new(&ours.program)) && !is_on_path(caller) {
         problems.push(format!("`{}` no longer exists, and `proctor` is not on PATH", escape_line(&ours.program)));
     }
-    problems.extend(spec_problem(directory, ours, caller));
+    problems.extend(spec_problems(directory, ours, caller));
     problems
 }
 
-/// Checks the spec in the worktree. A commit has its own spec, which is likely the same.
-fn spec_problem(directory: &HookDirectory, ours: &ProctorHook, caller: &Caller) -> Option<String> {
-    let mut words = ours.options.split(' ').skip_while(|word| *word != "--profile");
-    let profile = words.nth(1)?;
-    match LoadedSpec::from_repository(&directory.work_tree, caller) {
-        Err(_) if !directory.work_tree.join(spec::PATH).exists() => Some(format!("there is no `{}`", spec::PATH)),
-        Err(_) => Some(format!("`{}` is not valid; `proctor validate` shows the problems", spec::PATH)),
+/// Checks the specs in the worktree. A commit has its own specs, which are likely the same.
+fn spec_problems(directory: &HookDirectory, ours: &ProctorHook, caller: &Caller) -> Vec<String> {
+    let mut words = ours.options.split(' ');
+    let specs = words.clone().any(|word| word == EACH_SPEC).then(|| RepositorySpecs::find(directory, caller));
+    let Some(profile) = words.find(|word| *word == "--profile").and_then(|_| words.next()) else { return Vec::new() };
+    let below = match specs {
+        None => vec![PathBuf::new()],
+        Some(Err(error)) => return vec![error.to_string()],
+        Some(Ok(specs)) => specs.directories(),
+    };
+    if below.is_empty() {
+        return vec![format!("there is no `{}`, at the top or in a subdirectory", spec::PATH)];
+    }
+    below.iter().filter_map(|below| spec_problem(directory, below, profile, caller)).collect()
+}
+
+/// Checks the spec in a directory of the worktree.
+fn spec_problem(directory: &HookDirectory, below: &Path, profile: &str, caller: &Caller) -> Option<String> {
+    let root = directory.work_tree.join(below);
+    let path = show(&below.join(spec::PATH));
+    match LoadedSpec::from_repository(&root, caller) {
+        Err(_) if !root.join(spec::PATH).exists() => Some(format!("there is no `{path}`")),
+        Err(_) => Some(format!("`{path}` is not valid; `proctor validate` shows the problems")),
         Ok(found) if found.spec.profiles.get(profile).is_none() => {
-            Some(format!("the spec has no profile `{}`", escape_line(profile)))
+            let profile = escape_line(profile);
+            Some(match below.as_os_str().is_empty() {
+                true => format!("the spec has no profile `{profile}`"),
+                false => format!("`{path}` has no profile `{profile}`"),
+            })
         }
         Ok(_) => None,
     }

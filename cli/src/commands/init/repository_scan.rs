@@ -20,8 +20,6 @@ use crate::text::escape_line;
 /// Maximum number of scanned names, in total and in one directory.
 const MAX_NAMES: usize = 100_000;
 const MAX_NAMES_OF_ONE: usize = 20_000;
-/// Maximum length of a first line, in bytes.
-const FIRST_LINE_BYTES: usize = 256;
 
 /// Scans a repository, and checks which programs the caller has.
 ///
@@ -105,7 +103,7 @@ impl RepositoryScan {
         }
         self.read_files += 1;
         match how {
-            ReadScope::FirstLine => read_first_line(directory, name),
+            ReadScope::Script => read_script(directory, name),
             ReadScope::Whole | ReadScope::Name => read_whole(directory, name),
         }
     }
@@ -163,7 +161,7 @@ fn read_whole(directory: &Directory, name: &str) -> ScannedContent {
     }
 }
 
-fn read_first_line(directory: &Directory, name: &str) -> ScannedContent {
+fn read_script(directory: &Directory, name: &str) -> ScannedContent {
     use std::io::Read as _;
     let Ok(Some(file)) = directory.open_file(name) else {
         return ScannedContent::Unreadable("cannot be read".to_owned());
@@ -172,11 +170,8 @@ fn read_first_line(directory: &Directory, name: &str) -> ScannedContent {
     if file.take(MAX_SCRIPT_BYTES as u64).read_to_end(&mut bytes).is_err() {
         return ScannedContent::Unreadable("cannot be read".to_owned());
     }
-    if is_template(&String::from_utf8_lossy(&bytes)) {
-        return ScannedContent::Template;
-    }
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    ScannedContent::Text(String::from_utf8_lossy(&line[..line.len().min(FIRST_LINE_BYTES)]).into_owned())
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    if is_template(&text) { ScannedContent::Template } else { ScannedContent::Text(text) }
 }
 
 /// Checks whether a program is in the caller's `PATH`. The program is not started; the toolchain checks of a run ask

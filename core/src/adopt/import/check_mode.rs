@@ -85,6 +85,7 @@ const FIXING_TOOLS: &[FixingTool] = &[
     tool(&["biome", "format"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
     tool(&["biome", "lint"]).without(BIOME_FIX_OPTIONS).fixes_with(BIOME_WRITE_OPTIONS).fix_exits(1),
     tool(&["black"]).without(&["-q", "--quiet"]).with(&["--check"]),
+    tool(&["blacken-docs"]).fix_only(),
     tool(&["buf", "format"])
         .without(&["-w", "--write"])
         .with(&["--diff", "--exit-code"])
@@ -150,6 +151,8 @@ const FIXING_TOOLS: &[FixingTool] = &[
     tool(&["terraform", "fmt"]).without(&["-write=true"]).with(&["-check"]),
     tool(&["tofu", "fmt"]).without(&["-write=true"]).with(&["-check"]),
     tool(&["typos"]).without(&["-w", "--write-changes"]).fixes_with(&["-w", "--write-changes"]).fix_exits(2),
+    tool(&["uv", "export"]).fix_only().fix_exits(0),
+    tool(&["uv", "lock"]).with(&["--locked"]),
     tool(&["xo"]).without(&["--fix"]).fixes_with(&["--fix"]).fix_exits(1),
     tool(&["yapf"]).without(&["-i", "--in-place"]).with(&["--diff"]).fixes_with(&["-i", "--in-place"]),
 ];
@@ -172,13 +175,14 @@ const PRINT_OPTIONS: &[&str] = &[
 
 /// Options that have the same effect as an option to add. Options that only print the changes do not count: `black
 /// --diff` and `isort --diff` succeed on every file.
-const EQUIVALENT_OPTIONS: [(&str, &[&str]); 6] = [
+const EQUIVALENT_OPTIONS: [(&str, &[&str]); 7] = [
     ("--check", &["-c", "--check-only"]),
     ("--check-only", &["--check", "-c"]),
     ("--no-fix", &["--diff"]),
     ("-check", &["--check", "-check=true"]),
     ("--diff", &["-d"]),
     ("-d", &["--diff"]),
+    ("--locked", &["--check"]),
 ];
 
 /// Commands that start a tool of a project and come before the tool's name. If one is a prefix of another, the
@@ -265,6 +269,33 @@ pub(super) fn to_check_mode(argv: &[String]) -> CheckModeCommand {
     CheckModeCommand { argv: form, fix, difference: changed }
 }
 
+/// Options of checks that list files, which a fix must not have if the tool has them.
+const LISTING_OPTIONS: &[&str] = &["--list-different", "-l"];
+
+/// Returns the command that fixes what a check finds; `None` if the tool is unknown or only fixes or only checks. The
+/// command succeeds even if problems remain.
+pub(crate) fn to_fix_mode(check: &[String]) -> Option<Vec<String>> {
+    let start = program_index(check);
+    let tool = FIXING_TOOLS.iter().find(|tool| starts_with_command(&check[start..], tool.command))?;
+    let options = &check[start + tool.command.len()..];
+    let is_check_option = |word: &String| {
+        tool.added.iter().any(|added| word == added || is_equivalent_option(added, word))
+            || tool.removed.iter().any(|removed| LISTING_OPTIONS.contains(removed) && word == removed)
+            || word == "--diff"
+    };
+    let is_check = tool.added.is_empty() || options.iter().any(is_check_option);
+    // `cargo clippy --fix` compiles, and refuses a worktree with changes.
+    if !is_check || tool.is_fix_only || !tool.replacement.is_empty() || tool.command == ["cargo", "clippy"] {
+        return None;
+    }
+    let mut fix: Vec<String> = check[..start + tool.command.len()].to_vec();
+    fix.extend(tool.fix_options.first().map(|option| (*option).to_owned()));
+    fix.extend(options.iter().filter(|word| !is_check_option(word)).cloned());
+    // `cargo fmt -- --check`
+    fix.pop_if(|word| word == "--");
+    Some(tool.succeeding_fix(&fix, start))
+}
+
 impl FixingTool {
     /// Returns the command that fixes the files, or `None` if the original command does not. It succeeds even if
     /// problems remain, since the changes of a failing command are discarded.
@@ -275,16 +306,21 @@ impl FixingTool {
         if prints || !(self.fix_options.is_empty() || has(self.fix_options)) {
             return None;
         }
+        Some(self.succeeding_fix(argv, start))
+    }
+
+    /// Returns the form of a fixing command that succeeds even if problems remain.
+    fn succeeding_fix(&self, argv: &[String], start: usize) -> Vec<String> {
         match (self.command, self.fix_exit) {
             (["ruff", "check"], _) => {
                 let is_exit_option =
                     |word: &&String| !["--exit-non-zero-on-fix", "--exit-zero", "-e"].contains(&word.as_str());
                 let mut fix: Vec<String> = argv.iter().filter(is_exit_option).cloned().collect();
                 fix.insert(start + self.command.len(), "--exit-zero".to_owned());
-                Some(fix)
+                fix
             }
-            (_, 0) => Some(argv.to_vec()),
-            (_, code) => Some(in_shell(argv, "", &format!(" || [ $? = {code} ]"))),
+            (_, 0) => argv.to_vec(),
+            (_, code) => in_shell(argv, "", &format!(" || [ $? = {code} ]")),
         }
     }
 }
@@ -427,6 +463,28 @@ mod tests {
             let words: Vec<String> = hook.split(' ').map(str::to_owned).collect();
             let form = to_check_mode(&words);
             assert_eq!(form.fix.map(|fix| fix.join(" ")).unwrap_or_default(), fix, "{hook}");
+        }
+    }
+
+    #[test]
+    fn finds_the_fix_of_a_check() {
+        let cases = [
+            (".venv/bin/ruff check --no-cache --no-fix .", ".venv/bin/ruff check --exit-zero --fix --no-cache ."),
+            ("ruff format --check --force-exclude {files}", "ruff format --force-exclude {files}"),
+            ("black --check --diff -l 100 .", "black -l 100 ."),
+            ("cargo fmt --all --check", "cargo fmt --all"),
+            ("cargo fmt --all -- --check", "cargo fmt --all"),
+            ("node_modules/.bin/prettier --check .", "node_modules/.bin/prettier --write ."),
+            ("prettier -l src", "prettier --write src"),
+            ("eslint .", "sh -c eslint --fix . || [ $? = 1 ]"),
+            ("cargo fmt", ""),
+            ("pyupgrade a.py", ""),
+            ("mypy .", ""),
+            ("make lint", ""),
+        ];
+        for (check, fix) in cases {
+            let words: Vec<String> = check.split(' ').map(str::to_owned).collect();
+            assert_eq!(to_fix_mode(&words).map(|fix| fix.join(" ")).unwrap_or_default(), fix, "{check}");
         }
     }
 

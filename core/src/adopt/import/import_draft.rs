@@ -212,13 +212,15 @@ impl ImportDraft {
     }
 
     fn render_defaults(&self) -> String {
-        const VARIABLES: [(&str, &str, &str); 6] = [
+        const VARIABLES: [(&str, &str, &str); 8] = [
             ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
             ("npx", "npm_config_offline", "true"),
             ("ruff", "RUFF_NO_CACHE", "true"),
             ("python", "PYTHONDONTWRITEBYTECODE", "1"),
             ("pytest", "PYTHONDONTWRITEBYTECODE", "1"),
             ("pytest", "PYTEST_ADDOPTS", "-p no:cacheprovider"),
+            ("uv", "UV_NO_CACHE", "true"),
+            ("uv", "UV_OFFLINE", "true"),
         ];
         let wanted = VARIABLES.iter().filter(|(tool, ..)| self.tools.contains_key(*tool));
         let variables: BTreeSet<String> =

@@ -30,7 +30,12 @@ pub(super) struct KnownHook {
     pub(super) excludes_spec: bool,
     /// A note about this hook for the user.
     pub(super) note: Option<&'static str>,
+    /// The first version of the repository with this manifest.
+    since: Version,
 }
+
+/// A version of a repository.
+pub(super) type Version = [u32; 3];
 
 const fn hook(
     repos: &'static [&'static str],
@@ -51,6 +56,7 @@ const fn hook(
         version_args: &["--version"],
         excludes_spec: false,
         note: None,
+        since: [0, 0, 0],
     }
 }
 
@@ -87,9 +93,17 @@ impl KnownHook {
         Self { note: Some(note), ..self }
     }
 
-    /// Returns the hook with this id in this repository.
-    pub(super) fn find(repo: &str, id: &str) -> Option<&'static Self> {
-        HOOKS.iter().find(|known| known.repos.contains(&repo) && known.ids.contains(&id))
+    const fn since(self, major: u32, minor: u32, patch: u32) -> Self {
+        Self { since: [major, minor, patch], ..self }
+    }
+
+    /// Returns the hook with this id in this repository. `rev` decides between different manifests; without a version, the
+    /// newest one applies.
+    pub(super) fn find(repo: &str, id: &str, rev: Option<&str>) -> Option<&'static Self> {
+        let version = rev.and_then(parse_version);
+        let is_wanted = |known: &&Self| known.repos.contains(&repo) && known.ids.contains(&id);
+        let fits = |known: &&Self| version.is_none_or(|version| known.since <= version);
+        HOOKS.iter().rev().filter(is_wanted).find(fits)
     }
 
     /// Returns the program that the hook needs.
@@ -119,6 +133,10 @@ const CLANG_FORMAT_TYPES: &[&str] =
     &["c++", "c", "c#", "cuda", "java", "javascript", "json", "objective-c", "proto", "textproto"];
 const AUTOFLAKE_ARGS: &[&str] =
     &["--in-place", "--expand-star-imports", "--remove-duplicate-keys", "--remove-unused-variables"];
+const UV_REPOS: &[&str] = &["astral-sh/uv-pre-commit"];
+const ZIZMOR_REPOS: &[&str] = &["zizmorcore/zizmor-pre-commit", "woodruffw/zizmor-pre-commit"];
+const ZIZMOR_NOTE: &str = "without `GH_TOKEN`, zizmor omits the audits that need the network";
+const BLACKEN_DOCS_REPOS: &[&str] = &["adamchainz/blacken-docs", "asottile/blacken-docs"];
 const BIOME_FILES: &str = r"\.(jsx?|tsx?|c(js|ts)|m(js|ts)|d\.(ts|cts|mts)|jsonc?|css|svelte|vue|astro)$";
 
 /// Every known hook.
@@ -254,6 +272,71 @@ const HOOKS: &[KnownHook] = &[
     hook(&["compwa/taplo-pre-commit"], &["taplo-format"], &["taplo", "format"]).types(&["toml"]),
     hook(&["compwa/taplo-pre-commit"], &["taplo-lint"], &["taplo", "lint"]).types(&["toml"]),
     hook(&["johnnymorganz/stylua"], &["stylua", "stylua-system", "stylua-github"], &["stylua"]).types(&["lua"]),
+    hook(UV_REPOS, &["uv-lock"], &["uv", "lock"]).files(r"^(uv\.lock|pyproject\.toml|uv\.toml)$").without_filenames(),
+    hook(UV_REPOS, &["uv-export"], &["uv", "export"])
+        .args(&["--frozen", "--output-file=requirements.txt"])
+        .files(r"^uv\.lock$")
+        .without_filenames(),
+    hook(UV_REPOS, &["uv-export"], &["uv", "export"])
+        .args(&["--frozen", "--output-file=requirements.txt", "--quiet"])
+        .files(r"^uv\.lock$")
+        .without_filenames()
+        .since(0, 8, 5),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"]).files(r"\.github/workflows/.*\.yml$").note(ZIZMOR_NOTE),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .types(&["yaml"])
+        .files(r"\.github/workflows/")
+        .note(ZIZMOR_NOTE)
+        .since(0, 9, 0),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .types(&["yaml"])
+        .files(r"\.github/workflows/|action\.ya?ml$")
+        .note(ZIZMOR_NOTE)
+        .since(1, 0, 1),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .args(&["--no-progress"])
+        .types(&["yaml"])
+        .files(r"\.github/workflows/|action\.ya?ml$")
+        .note(ZIZMOR_NOTE)
+        .since(1, 5, 1),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .args(&["--no-progress"])
+        .types(&["yaml"])
+        .files(r"\.github/(workflows/|dependabot.yml)|action\.ya?ml$")
+        .note(ZIZMOR_NOTE)
+        .since(1, 16, 3),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .args(&["--no-progress", "."])
+        .types(&["yaml"])
+        .without_filenames()
+        .note(ZIZMOR_NOTE)
+        .since(1, 17, 0),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .args(&["--no-progress"])
+        .types(&["yaml"])
+        .files(r"\.github/(workflows/|dependabot.yml)|action\.ya?ml$")
+        .note(ZIZMOR_NOTE)
+        .since(1, 18, 0),
+    hook(ZIZMOR_REPOS, &["zizmor"], &["zizmor"])
+        .args(&["--no-progress"])
+        .types(&["yaml"])
+        .files(r"\.github/(workflows/|dependabot.ya?ml)|action\.ya?ml$")
+        .note(ZIZMOR_NOTE)
+        .since(1, 22, 0),
+    hook(&["jendrikseipp/vulture"], &["vulture"], &["vulture"]).types(&["python"]).without_filenames(),
+    hook(BLACKEN_DOCS_REPOS, &["blacken-docs"], &["blacken-docs"]).files(r"\.(rst|md|markdown)").version_args(&[]),
+    hook(BLACKEN_DOCS_REPOS, &["blacken-docs"], &["blacken-docs"])
+        .files(r"\.(rst|md|markdown)$")
+        .version_args(&[])
+        .since(1, 0, 0),
+    hook(BLACKEN_DOCS_REPOS, &["blacken-docs"], &["blacken-docs"])
+        .files(r"\.(rst|md|markdown|tex)$")
+        .version_args(&[])
+        .since(1, 4, 0),
+    hook(BLACKEN_DOCS_REPOS, &["blacken-docs"], &["blacken-docs"])
+        .files(r"\.(rst|md|markdown|py|tex)$")
+        .version_args(&[])
+        .since(1, 5, 0),
 ];
 
 /// Package names that differ from the name of the program.
@@ -287,7 +370,20 @@ const NON_TREE_HOOKS: &[(&str, &str)] = &[
     ("check-hooks-apply", "this configuration of pre-commit"),
     ("check-useless-excludes", "this configuration of pre-commit"),
     ("identity", "nothing, and prints its arguments"),
+    ("uv-sync", "the virtual environment after a checkout"),
 ];
+
+/// Hooks that query a server, which steps without network cannot do, with a description of the query.
+const NETWORK_HOOKS: &[(&[&str], &str, &str)] = &[
+    (UV_REPOS, "pip-compile", "a package index for the newest versions"),
+    (UV_REPOS, "uv-audit", "a server for known vulnerabilities"),
+];
+
+/// Returns the query of a hook that needs the network.
+pub(super) fn network_query(repo: &str, id: &str) -> Option<&'static str> {
+    let found = NETWORK_HOOKS.iter().find(|(repos, known, _)| repos.contains(&repo) && *known == id);
+    found.map(|(_, _, query)| *query)
+}
 
 /// Returns what a hook of this id checks, if that is not a tree.
 pub(super) fn non_tree_target(id: &str) -> Option<&'static str> {
@@ -306,15 +402,21 @@ pub(super) fn owner_and_name(address: &str) -> Option<String> {
     Some(format!("{owner}/{name}").to_lowercase())
 }
 
-/// Returns the range of versions that are compatible with the version in `rev`; `None` if `rev` is not a version.
-pub(super) fn compatible_range(rev: &str) -> Option<String> {
-    let text = rev.strip_prefix('v').unwrap_or(rev);
+/// Returns the version that a tag names, without its pre-release part; `None` if the text names no version.
+pub(super) fn parse_version(tag: &str) -> Option<Version> {
+    let text = tag.strip_prefix('v').unwrap_or(tag);
     let mut parts = text.split('.');
-    let major: u32 = parts.next()?.parse().ok()?;
+    let major = parts.next()?.parse().ok()?;
     let (minor, is_last) = parse_version_part(parts.next()?)?;
     let patch = parts.next().filter(|_| !is_last).and_then(parse_version_part).map_or(0, |(patch, _)| patch);
+    Some([major, minor, patch])
+}
+
+/// Returns the range of versions that are compatible with the version in `rev`; `None` if `rev` is not a version.
+pub(super) fn compatible_range(rev: &str) -> Option<String> {
+    let [major, minor, patch] = parse_version(rev)?;
     // A range without a pre-release part matches no pre-releases.
-    let pre_release = if text.contains('-') { "-0" } else { "" };
+    let pre_release = if rev.contains('-') { "-0" } else { "" };
     Some(format!("^{major}.{minor}.{patch}{pre_release}"))
 }
 
@@ -342,8 +444,8 @@ mod tests {
             assert_eq!(owner_and_name(address).as_deref(), Some("psf/black"), "{address}");
         }
         assert_eq!(owner_and_name("local"), None);
-        assert!(KnownHook::find("psf/black", "black").is_some());
-        assert!(KnownHook::find("evil/black", "black").is_none());
+        assert!(KnownHook::find("psf/black", "black", None).is_some());
+        assert!(KnownHook::find("evil/black", "black", None).is_none());
     }
 
     #[test]
@@ -358,10 +460,21 @@ mod tests {
     }
 
     #[test]
+    fn version_decides_between_manifests() {
+        let args = |rev| KnownHook::find("woodruffw/zizmor-pre-commit", "zizmor", rev).map(|hook| hook.args);
+        assert_eq!(args(Some("v1.5.0")), Some(&[][..]));
+        assert_eq!(args(Some("v1.17.0")), Some(&["--no-progress", "."][..]));
+        assert_eq!(args(Some("v1.29.0")), Some(&["--no-progress"][..]));
+        assert_eq!(args(Some("deadbeef")), args(None));
+        let files = |rev| KnownHook::find("asottile/blacken-docs", "blacken-docs", Some(rev)).map(|hook| hook.files);
+        assert_ne!(files("v1.4.0"), files("1.20.0"));
+    }
+
+    #[test]
     fn lists_each_hook_once() {
-        let names = HOOKS
-            .iter()
-            .flat_map(|known| known.repos.iter().flat_map(|repo| known.ids.iter().map(move |id| (*repo, *id))));
+        let names = HOOKS.iter().flat_map(|known| {
+            known.repos.iter().flat_map(move |repo| known.ids.iter().map(move |id| (*repo, *id, known.since)))
+        });
         let names: Vec<_> = names.collect();
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());

@@ -1,7 +1,11 @@
 //! Adds imported skills to an existing spec as text, so that its comments and its layout stay. The result is parsed to
-//! check that it contains exactly the old spec and the imported skills.
+//! check that it contains exactly the old spec and the imported skills. An imported check that the spec makes already is
+//! not added.
 
-use std::collections::BTreeSet;
+mod changed_steps;
+mod repeated_checks;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -9,6 +13,7 @@ use crate::model::names::ProfileName;
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::yaml::{self, Node, YamlFileKind, YamlValue};
 use crate::spec::{self, Diagnostic, Spec, quoted};
+use repeated_checks::{RepeatedCheck, repeated_checks};
 
 /// The reason why imported skills cannot be added to a spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,32 +32,100 @@ pub enum MergeError {
     Different,
 }
 
+/// A spec with imported skills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergedSpec {
+    /// The text.
+    pub text: String,
+    /// The imported skills that were not added, because the spec makes their checks.
+    pub repeated: Vec<RepeatedSkill>,
+}
+
+/// An imported skill whose check the spec makes already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepeatedSkill {
+    /// The name of the imported skill.
+    pub imported: String,
+    /// The skill of the spec that makes the check.
+    pub skill: String,
+    /// The step of that skill.
+    pub step: String,
+}
+
 /// Returns the text of `existing` with the toolchains and skills of `imported`, a spec that [`super::import`] has
-/// generated, and with its skills in the profile.
+/// generated, and with its skills in the profile. An imported skill is omitted if a step of the profile makes the same
+/// check. That step then checks the files of both.
 ///
 /// # Errors
 /// The existing spec is invalid, has a skill of the same name, or has a layout to which lines cannot be added.
-pub fn merge(existing: &str, imported: &str, profile: &ProfileName) -> Result<String, MergeError> {
+pub fn merge(existing: &str, imported: &str, profile: &ProfileName) -> Result<MergedSpec, MergeError> {
     let old = spec::parse(existing.as_bytes()).map_err(MergeError::InvalidSpec)?;
     let new = spec::parse(imported.as_bytes()).map_err(MergeError::InvalidSpec)?;
-    let (old_value, new_value) = (to_value(&old.spec), to_value(&new.spec));
+    let new_value = to_value(&new.spec);
+    let is_known = |name: &Value| name.as_str().is_some_and(|name| old.spec.skills.get(name).is_some());
+    if let Some(name) = included(&new_value, profile).iter().find(|name| is_known(name)).and_then(Value::as_str) {
+        return Err(MergeError::SkillExists(name.to_owned()));
+    }
+    let mut repeated = repeated_checks(&old.spec, &new.spec, profile);
+    let existing = changed_steps::change_steps(existing, &old.spec, &mut repeated);
+    let text = add_imported(&existing, imported, (new_value, &repeated), (profile, old.warnings.len()))?;
+    let repeated = repeated.into_iter();
+    let repeated =
+        repeated.map(|one| RepeatedSkill { imported: one.imported, skill: one.skill, step: one.step_name }).collect();
+    Ok(MergedSpec { text, repeated })
+}
+
+/// Adds the imported skills that are not `repeated`, and their toolchains.
+fn add_imported(
+    existing: &str,
+    imported: &str,
+    (mut new_value, repeated): (Value, &[RepeatedCheck]),
+    (profile, warnings): (&ProfileName, usize),
+) -> Result<String, MergeError> {
+    let old_value = to_value(&spec::parse(existing.as_bytes()).map_err(MergeError::InvalidSpec)?.spec);
+    remove_repeated(&mut new_value, repeated, profile);
     let names: Vec<String> =
         included(&new_value, profile).iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
-    if let Some(name) = names.iter().find(|name| old_value["skills"].get(name.as_str()).is_some()) {
-        return Err(MergeError::SkillExists(name.clone()));
-    }
     let mut root_report = DiagnosticCollector::default();
     let root = yaml::parse_file(YamlFileKind::Foreign, existing.as_bytes(), &mut root_report);
     let root = root.ok_or(MergeError::Layout("version"))?;
     let mut edits = Edits::new(existing);
-    edits.add_to_profile(&root, &names, profile)?;
-    edits.add_to_section(&root, "skills", &skill_lines(imported, (&old_value, &new_value)))?;
+    if !names.is_empty() {
+        edits.add_to_profile(&root, &names, profile)?;
+        edits.add_to_section(&root, "skills", &skill_lines(imported, (&old_value, &new_value)))?;
+    }
+    for one in repeated.iter().filter(|one| !one.toolchains.is_empty()) {
+        let names: Vec<String> =
+            one.toolchains.iter().map(|name| toolchain_name(name, &old_value, &new_value)).collect();
+        let skill = value(&root, "skills").and_then(|skills| value(skills, &one.skill));
+        let list = skill.and_then(|skill| value(skill, "toolchains")).ok_or(MergeError::Layout("toolchains"))?;
+        edits.add_to_list(list, &names, "toolchains")?;
+    }
     // A new section comes after the skills.
     edits.add_toolchains(&root, imported, (&old_value, &new_value))?;
     let text = edits.apply();
     let merged = spec::parse(text.as_bytes()).map_err(|_| MergeError::Different)?;
-    let is_same = means_both(&to_value(&merged.spec), (&old_value, &new_value), profile);
-    if is_same && merged.warnings.len() <= old.warnings.len() { Ok(text) } else { Err(MergeError::Different) }
+    let is_same = means_both(&to_value(&merged.spec), (&old_value, &new_value), (profile, repeated));
+    if is_same && merged.warnings.len() <= warnings { Ok(text) } else { Err(MergeError::Different) }
+}
+
+/// Removes the skills that are not added, and the toolchains that no skill uses then.
+fn remove_repeated(new: &mut Value, repeated: &[RepeatedCheck], profile: &ProfileName) {
+    let is_repeated = |name: &str| repeated.iter().any(|one| one.imported == name);
+    if let Some(skills) = new["skills"].as_object_mut() {
+        skills.retain(|name, _| !is_repeated(name));
+    }
+    if let Some(list) = new["profiles"][profile.as_str()]["include"].as_array_mut() {
+        list.retain(|name| !name.as_str().is_some_and(is_repeated));
+    }
+    let mut used: BTreeSet<String> = repeated.iter().flat_map(|one| one.toolchains.iter().cloned()).collect();
+    for skill in new["skills"].as_object().into_iter().flat_map(|skills| skills.values()) {
+        let names = skill["toolchains"].as_array().into_iter().flatten();
+        used.extend(names.filter_map(|name| name.as_str().map(str::to_owned)));
+    }
+    if let Some(toolchains) = new["toolchains"].as_object_mut() {
+        toolchains.retain(|name, _| used.contains(name));
+    }
 }
 
 fn to_value(spec: &Spec) -> Value {
@@ -69,7 +142,11 @@ fn included(spec: &Value, profile: &ProfileName) -> Vec<Value> {
 }
 
 /// Returns whether a spec has everything of the old spec, and the imported skills and toolchains.
-fn means_both(merged: &Value, (old, new): (&Value, &Value), profile: &ProfileName) -> bool {
+fn means_both(
+    merged: &Value,
+    (old, new): (&Value, &Value),
+    (profile, repeated): (&ProfileName, &[RepeatedCheck]),
+) -> bool {
     let same_rest = ["version", "ignored", "defaults"].iter().all(|key| merged[key] == old[key]);
     let profiles = keys(&old["profiles"])
         .iter()
@@ -85,7 +162,18 @@ fn means_both(merged: &Value, (old, new): (&Value, &Value), profile: &ProfileNam
         skill
     };
     let count = keys(&merged["skills"]).len() == keys(&old["skills"]).len() + keys(&new["skills"]).len();
-    let old_skills = keys(&old["skills"]).iter().all(|name| merged["skills"][name] == old["skills"][name]);
+    let mut added: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for one in repeated {
+        let names = one.toolchains.iter().map(|name| Value::from(toolchain_name(name, old, new)));
+        added.entry(&one.skill).or_default().extend(names);
+    }
+    let old_skills = keys(&old["skills"]).iter().all(|name| {
+        let mut expected = old["skills"][name].clone();
+        if let Some(list) = expected["toolchains"].as_array_mut() {
+            list.extend(added.get(name.as_str()).into_iter().flatten().cloned());
+        }
+        merged["skills"][name] == expected
+    });
     let names_of = |skill: &Value| skill["toolchains"].as_array().cloned().unwrap_or_default();
     let new_skills = keys(&new["skills"]).iter().all(|name| {
         let (skill, imported) = (&merged["skills"][name], &new["skills"][name]);
@@ -125,8 +213,15 @@ fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
         if merged == plain { name.to_owned() } else { merged }
     };
     let mut lines = Vec::new();
-    let mut in_toolchains = false;
+    let (mut in_toolchains, mut is_removed) = (false, false);
     for line in section(imported, "skills") {
+        if let Some(name) = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')) {
+            let name = name.trim_end_matches(':').trim_matches('"');
+            is_removed = new["skills"].get(name).is_none();
+        }
+        if is_removed {
+            continue;
+        }
         let is_needs = line == "    needs: []";
         let flow = line.strip_prefix("    toolchains: [").and_then(|rest| rest.strip_suffix(']'));
         let item = line.strip_prefix("      - ").filter(|_| in_toolchains);
@@ -177,7 +272,7 @@ impl<'t> Edits<'t> {
             };
             let plain = name.trim_matches('"');
             let merged = toolchain_name(plain, old, new);
-            skips = known.contains(plain) && merged == plain;
+            skips = known.contains(plain) && merged == plain || new["toolchains"].get(plain).is_none();
             if !skips {
                 let name = if merged == plain { name.to_owned() } else { merged };
                 lines.push(format!("  {name}:{rest}"));
@@ -202,8 +297,13 @@ impl<'t> Edits<'t> {
                 [format!("  {profile}:"), "    include:".to_owned()].into_iter().chain(items).collect::<Vec<_>>();
             return self.add_to_section(root, "profiles", &lines);
         };
-        let YamlValue::Seq(items) = &include.value else { return Err(MergeError::Layout("include")) };
-        let last = items.last().ok_or(MergeError::Layout("include"))?;
+        self.add_to_list(include, names, "include")
+    }
+
+    /// Adds names to the end of a list.
+    fn add_to_list(&mut self, list: &Node<'_>, names: &[String], key: &'static str) -> Result<(), MergeError> {
+        let YamlValue::Seq(items) = &list.value else { return Err(MergeError::Layout(key)) };
+        let last = items.last().ok_or(MergeError::Layout(key))?;
         let (start, end) = (offset(last.span.start), offset(last.span.end));
         let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
         let before = &self.text[line_start..start];
@@ -289,7 +389,7 @@ mod tests {
     }
 
     fn merge_into(existing: &str) -> Result<String, MergeError> {
-        merge(existing, &imported(), &ProfileName::new("pr").expect("a name"))
+        Ok(merge(existing, &imported(), &ProfileName::new("pr").expect("a name"))?.text)
     }
 
     const EXISTING: &str = "\
@@ -334,6 +434,68 @@ skills:
             text.contains("\n  pr:\n    include:\n      - pre-commit.ruff\n") && text.contains("  hooks-ruff: {"),
             "{text}"
         );
+    }
+
+    /// A spec with the checks of [`imported`], in the layout of `proctor init`.
+    const WITH_RUFF: &str = "\
+version: 1
+toolchains:
+  python: { required: [{ cmd: [ruff, --version] }] }
+profiles: { pr: { include: [verify.lint, verify.format] } }
+skills:
+  verify.lint:
+    toolchains: [python]
+    steps:
+      # All files.
+      - name: ruff
+        cmd: [\"ruff\", \"check\", \"--no-cache\", \"--no-fix\", \".\"]
+        fix: [\"ruff\", \"check\", \"--exit-zero\", \"--fix\", \"--no-cache\", \".\"]
+
+  verify.format:
+    steps:
+      - name: ruff_format
+        files:
+          types_or: [pyi, python, jupyter]
+        cmd:
+          - ruff
+          - format
+          - --check
+          - --no-cache
+          - --force-exclude
+          - \"{files}\"
+";
+
+    #[test]
+    fn omits_checks_that_the_spec_makes() {
+        let text = merge_into(WITH_RUFF).expect("merged");
+        insta::assert_snapshot!(text);
+        assert_eq!(merge_into(&text).as_ref(), Ok(&text), "a second time, nothing changes");
+        let merged = merge(WITH_RUFF, &imported(), &ProfileName::new("pr").expect("a name")).expect("merged");
+        let repeated: Vec<String> =
+            merged.repeated.iter().map(|one| format!("{} {}/{}", one.imported, one.skill, one.step)).collect();
+        assert_eq!(repeated, ["pre-commit.ruff verify.lint/ruff", "pre-commit.ruff-format verify.format/ruff_format"]);
+    }
+
+    #[test]
+    fn keeps_checks_of_other_files_and_options() {
+        let excluding = WITH_RUFF.replace("types_or: [pyi, python, jupyter]", "exclude: [docs/**]");
+        let options = WITH_RUFF.replace("\"--no-fix\"", "\"--no-fix\", \"--select=E\"");
+        let elsewhere = WITH_RUFF.replace("    toolchains: [python]\n", "    workdir: src\n");
+        let unlisted = WITH_RUFF.replace("include: [verify.lint, verify.format]", "include: [verify.format]");
+        for (other, kept) in [
+            (excluding, "pre-commit.ruff-format:"),
+            (options, "pre-commit.ruff:"),
+            (elsewhere, "pre-commit.ruff:"),
+            (unlisted, "pre-commit.ruff:"),
+        ] {
+            let text = merge_into(&other).expect("merged");
+            assert!(text.contains(&format!("\n  {kept}\n")), "{kept} in {text}");
+        }
+        // The tool of an environment has its own version.
+        let environment = WITH_RUFF.replace("[\"ruff\"", "[\".venv/bin/ruff\"");
+        let text = merge_into(&environment).expect("merged");
+        assert!(text.contains(".venv/bin/ruff check --no-cache --no-fix --force-exclude {files}"), "{text}");
+        assert!(text.contains("    toolchains: [python]\n"), "{text}");
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub(super) enum HookError {
         quoted(.repo)
     )]
     UnknownHook { repo: String },
+    /// The hook queries a server.
+    #[error("it asks {query}, and an imported step has no network; write a step with `network: allow`")]
+    NeedsNetwork { query: &'static str },
     /// The hook runs only on request.
     #[error("it runs only on explicit request (stage `manual`)")]
     ManualStage,

@@ -40,7 +40,7 @@ pub(super) fn quote(word: &str) -> String {
 }
 
 /// Quotes arguments for a shell, separated by spaces.
-pub(super) fn quote_all(words: &[String]) -> String {
+pub(crate) fn quote_all(words: &[String]) -> String {
     words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 

@@ -52,22 +52,50 @@ const KIND_WORDS: [(SkillKind, &[&str]); 4] = [
 const UV_VALUE_OPTIONS: [&str; 8] =
     ["--extra", "--group", "--no-group", "--only-group", "--package", "--python", "--with", "-p"];
 
+/// A line of a job of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CiLine {
+    /// A command that needs no shell and no values of the CI system.
+    Command(Vec<String>),
+    /// Anything else, which can have any effect on the commands after it.
+    Other,
+}
+
 /// Returns the commands of all workflows that need no shell and no values of the CI system.
 pub(super) fn ci_commands(tree: &RepoScan) -> Vec<Vec<String>> {
-    let mut commands = Vec::new();
+    let lines = ci_jobs(tree).into_iter().flatten();
+    let mut commands: Vec<Vec<String>> = lines
+        .filter_map(|line| match line {
+            CiLine::Command(words) => Some(words),
+            CiLine::Other => None,
+        })
+        .collect();
+    commands.truncate(MAX_COMMANDS);
+    commands
+}
+
+/// Returns the lines of each job of all workflows. Jobs in another directory are left out.
+pub(super) fn ci_jobs(tree: &RepoScan) -> Vec<Vec<CiLine>> {
+    let mut found = Vec::new();
     for text in tree.workflow_texts() {
         let mut report = DiagnosticCollector::default();
         let Some(root) = yaml::parse_file(YamlFileKind::Foreign, text.as_bytes(), &mut report) else { continue };
         let jobs = value(&root, "jobs").into_iter().flat_map(values);
-        let jobs = jobs.filter(|job| !has_default_directory(&root) && !has_default_directory(job));
-        for step in jobs.filter_map(|job| value(job, "steps")).flat_map(items) {
-            if is_plain_step(step) {
-                commands.extend(value(step, "run").and_then(scalar).into_iter().flat_map(plain_commands));
-            }
+        for job in jobs.filter(|job| !has_default_directory(&root) && !has_default_directory(job)) {
+            let steps = value(job, "steps").map(items).unwrap_or_default();
+            found.push(steps.iter().flat_map(step_lines).collect());
         }
     }
-    commands.truncate(MAX_COMMANDS);
-    commands
+    found
+}
+
+/// Returns the lines of a step; none for a step that uses an action.
+fn step_lines(step: &Node<'_>) -> Vec<CiLine> {
+    match value(step, "run").and_then(scalar) {
+        Some(script) if is_plain_step(step) => script_lines(script),
+        Some(_) => vec![CiLine::Other],
+        None => Vec::new(),
+    }
 }
 
 /// Returns whether all commands of a workflow or job run in another directory.
@@ -143,9 +171,9 @@ pub(super) fn step_name(name: &str) -> String {
     name.trim_matches('-').to_owned()
 }
 
-/// Returns the lines of a script, or their parts between `&&`, that are commands on their own. A script that changes
-/// its directory or sets variables has none.
-fn plain_commands(script: &str) -> Vec<Vec<String>> {
+/// Returns the lines of a script, or their parts between `&&`. A script that changes its directory or sets variables has
+/// no commands.
+fn script_lines(script: &str) -> Vec<CiLine> {
     let script = script.replace("\\\n", " ");
     let changes_state =
         |line: &str| ["cd ", "export ", "pushd ", "if ", "for "].iter().any(|word| line.starts_with(word));
@@ -153,9 +181,9 @@ fn plain_commands(script: &str) -> Vec<Vec<String>> {
     let commands = script.lines().flat_map(|line| line.split(" && ")).map(str::trim);
     let commands: Vec<&str> = commands.filter(|command| !command.is_empty()).collect();
     if commands.iter().any(|command| changes_state(command)) {
-        return Vec::new();
+        return vec![CiLine::Other];
     }
-    commands.into_iter().filter_map(plain_command).collect()
+    commands.into_iter().map(|command| plain_command(command).map_or(CiLine::Other, CiLine::Command)).collect()
 }
 
 fn plain_command(line: &str) -> Option<Vec<String>> {

@@ -1,7 +1,7 @@
 //! Recognizes Go modules: one project for each module.
 
 use super::ci_commands::{CI_COMMENT, MAX_CI_STEPS, ci_commands, tool_commands};
-use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft};
+use super::project::{EnvVariable, ProgramRequirement, Project, SkillDraft, SkillKind, StepDraft, to_owned_strings};
 use super::repo_scan::RepoScan;
 use super::{shell_scripts, version_ranges};
 use crate::adopt::init::detected_project::InitNote;
@@ -30,6 +30,11 @@ sed 's/$/: not as gofmt writes it/' \"$list.not\" >&2
 test ! -s \"$list.not\"
 ";
 
+const GOFMT_FIX_SCRIPT: &str = "\
+git ls-files -z --cached --others --exclude-standard -- '*.go' ':(exclude,glob)**/testdata/**' ':(exclude,glob)**/vendor/**' |
+xargs -0 sh -ec 'for file; do if test -f \"$file\"; then gofmt -w \"$file\"; fi; done' sh
+";
+
 /// Returns the module in a directory.
 pub(super) fn detect(tree: &RepoScan, dir: &str, _: &mut Vec<InitNote>) -> Option<Project> {
     let module = tree.file_text(dir, MODULE_FILE)?;
@@ -40,6 +45,7 @@ pub(super) fn detect(tree: &RepoScan, dir: &str, _: &mut Vec<InitNote>) -> Optio
     project.require(ProgramRequirement::on_path("gofmt", &["sh", "-c", "command -v gofmt"]));
     project.require(shell_scripts::git_requirement());
     let format = StepDraft::new("gofmt", &["sh", "-ec", GOFMT_SCRIPT])
+        .with_fix(Some(to_owned_strings(&["sh", "-ec", GOFMT_FIX_SCRIPT])))
         .with_comment("gofmt itself never fails, so a file that it lists fails the step.");
     project.skills.push(SkillDraft::new(SkillKind::Format, "Go formatting", vec![format]).quick().reproducible());
     let caches = vec![BUILD_CACHE_DIR.to_owned()];

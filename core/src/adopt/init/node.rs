@@ -1,6 +1,8 @@
 //! Recognizes JavaScript and TypeScript projects: the scripts of a `package.json`, run by the package manager of
 //! the lockfile. A script counts as a check if it has a known name and does not change files.
 
+mod script_fixes;
+
 use globset::Glob;
 use serde_json::{Map, Value};
 
@@ -210,7 +212,7 @@ impl NodeFacts<'_> {
     /// of the workspace's packages.
     fn steps(&self, kind: SkillKind, names: &[&str], notes: &mut Vec<InitNote>) -> Vec<StepDraft> {
         if let Some(script) = self.root.check_script(names, notes) {
-            return vec![StepDraft::new(step_name(script), &self.manager.run_command(script))];
+            return vec![self.script_step(self.root, script, step_name(script))];
         }
         if let Some(step) = self.tool_step(kind) {
             return vec![step];
@@ -220,7 +222,7 @@ impl NodeFacts<'_> {
             let Some(script) = member.check_script(names, notes) else { continue };
             let below = member.dir.strip_prefix(&self.root.dir).unwrap_or_default().trim_start_matches('/');
             let name = format!("{}-{}", step_name(script), steps.len() + 1);
-            steps.push(StepDraft::new(name, &self.manager.run_command(script)).with_dir(below));
+            steps.push(self.script_step(member, script, name).with_dir(below));
         }
         steps
     }
@@ -242,7 +244,7 @@ impl NodeFacts<'_> {
         }
         let names_tool = |script: &str| script.split(|c: char| !c.is_alphanumeric()).any(|word| word == tool.program);
         if let Some(script) = scripts.into_iter().find(|script| check_kind(script).is_some() || names_tool(script)) {
-            return Some(StepDraft::new(step_name(script), &self.manager.run_command(script)));
+            return Some(self.script_step(self.root, script, step_name(script)));
         }
         let config = self.tree.file_text(&self.root.dir, "tsconfig.json");
         match kind {

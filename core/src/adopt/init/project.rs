@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::repo_scan::RepoScan;
+use crate::adopt::import::to_fix_mode;
 use crate::adopt::init::detected_project::{DetectedProject, DraftedSkill, InitNote};
 use crate::adopt::init::path_text::join;
 use crate::model::plan::{Determinism, FileRules};
@@ -100,6 +101,8 @@ pub(super) struct SkillDraft {
 pub(super) struct StepDraft {
     pub name: String,
     pub argv: Vec<String>,
+    /// The command that fixes what the step finds, for `run --fix`.
+    pub fix: Option<Vec<String>>,
     /// The working directory, relative to the project; `""` is the project itself.
     pub dir: String,
     /// The files that the command is for; `None` if it always runs.
@@ -255,7 +258,14 @@ impl SkillDraft {
 impl StepDraft {
     /// Creates a step that runs in the directory of the project.
     pub(super) fn new(name: impl Into<String>, words: &[&str]) -> Self {
-        Self { name: name.into(), argv: to_owned_strings(words), dir: String::new(), files: None, comment: "" }
+        let argv = to_owned_strings(words);
+        let fix = to_fix_mode(&argv);
+        Self { name: name.into(), argv, fix, dir: String::new(), files: None, comment: "" }
+    }
+
+    /// Sets the command that fixes what the step finds.
+    pub(super) fn with_fix(self, fix: Option<Vec<String>>) -> Self {
+        Self { fix, ..self }
     }
 
     /// Sets the comment.

@@ -12,7 +12,7 @@ use crate::adopt::init::path_text::join;
 pub enum ScannedContent {
     /// Only its name is known.
     NameOnly,
-    /// The text of the file, or its first line.
+    /// The text of the file; of a script, the part within the bound.
     Text(String),
     /// A script that another program completes.
     Template,
@@ -118,8 +118,8 @@ impl RepoScan {
     /// Returns the paths and first lines of the repository's own shell scripts.
     pub(super) fn shell_scripts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().filter_map(|(path, content)| match content {
-            ScannedContent::Text(line) if is_shell_script_name(file_name(path)) && !is_hidden(parent(path)) => {
-                Some((path.as_str(), line.as_str()))
+            ScannedContent::Text(text) if is_shell_script_name(file_name(path)) && !is_hidden(parent(path)) => {
+                Some((path.as_str(), text.lines().next().unwrap_or_default()))
             }
             _ => None,
         })

@@ -10,7 +10,8 @@ pub const MAX_MARKER_BYTES: u64 = 1 << 20;
 pub const MAX_MARKERS: usize = 512;
 
 /// The programs that a generated spec may use; the caller searches for them in `PATH`.
-pub const PROGRAMS: [&str; 25] = [
+pub const PROGRAMS: [&str; 27] = [
+    "autoreconf",
     "bash",
     "black",
     "bun",
@@ -18,6 +19,7 @@ pub const PROGRAMS: [&str; 25] = [
     "cargo-clippy",
     "cargo-fmt",
     "cargo-nextest",
+    "cc",
     "git",
     "go",
     "gofmt",
@@ -43,8 +45,8 @@ pub const PROGRAMS: [&str; 25] = [
 pub enum ReadScope {
     /// Nothing; only the name matters.
     Name,
-    /// The first line. Up to [`MAX_SCRIPT_BYTES`] are read, to recognize a [template](is_template).
-    FirstLine,
+    /// The first [`MAX_SCRIPT_BYTES`] of a script.
+    Script,
     /// The whole file, up to [`MAX_MARKER_BYTES`].
     Whole,
 }
@@ -128,7 +130,7 @@ pub fn read_scope(path: &str) -> ReadScope {
     if MARKER_FILES.contains(&name) || is_requirements || is_workflow || is_config {
         ReadScope::Whole
     } else if is_shell_script_name(name) {
-        ReadScope::FirstLine
+        ReadScope::Script
     } else {
         ReadScope::Name
     }
@@ -183,7 +185,7 @@ mod tests {
         {
             assert_eq!(read_scope(path), ReadScope::Whole, "{path}");
         }
-        assert_eq!(read_scope("a/b.sh"), ReadScope::FirstLine);
+        assert_eq!(read_scope("a/b.sh"), ReadScope::Script);
         for path in ["src/main.rs", "Cargo.lock", "x/workflows/ci.yml"] {
             assert_eq!(read_scope(path), ReadScope::Name, "{path}");
         }

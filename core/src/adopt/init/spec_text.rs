@@ -194,15 +194,20 @@ fn render_step(step: &StepDraft, dir: &str) -> String {
     if let Some(files) = &step.files {
         text.push_str(&files_field(files));
     }
-    let line = format!("        cmd: {}", flow_list(&step.argv));
-    if fits_on_line(&line) && step.argv.iter().all(|word| !word.contains('\n')) {
-        text.push_str(&line);
-        text.push('\n');
-        return text;
+    text.push_str(&command_field("cmd", &step.argv));
+    if let Some(fix) = &step.fix {
+        text.push_str(&command_field("fix", fix));
     }
-    text.push_str("        cmd:\n");
-    step.argv.iter().for_each(|word| text.push_str(&render_word(word)));
     text
+}
+
+fn command_field(key: &str, argv: &[String]) -> String {
+    let line = format!("        {key}: {}", flow_list(argv));
+    if fits_on_line(&line) && argv.iter().all(|word| !word.contains('\n')) {
+        return format!("{line}\n");
+    }
+    let words: String = argv.iter().map(|word| render_word(word)).collect();
+    format!("        {key}:\n{words}")
 }
 
 /// Returns whether a flow-style list fits on this line. Formatters such as prettier break longer lines, and they
@@ -281,13 +286,14 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
     if !reading.warnings.is_empty() {
         return Err(DraftError::Diagnostics(reading.warnings));
     }
-    let meant: Vec<(String, String, String, Vec<String>)> = skills.iter().flat_map(intended_steps).collect();
+    let meant: Vec<IntendedStep> = skills.iter().flat_map(intended_steps).collect();
     let written = reading.spec.skills.iter().flat_map(|(name, skill)| {
         skill.steps.value.iter().map(move |step| {
             let workdir = step.workdir.as_ref().or(skill.workdir.as_ref());
             let workdir = workdir.map_or_else(|| ".".to_owned(), |dir| dir.value.as_str().to_owned());
             let argv = step.cmd.as_ref().and_then(|cmd| cmd.value.argv().ok()).map(Vec::from).unwrap_or_default();
-            (name.value.to_string(), step.name.value.to_string(), workdir, argv)
+            let fix = step.fix.as_ref().and_then(|fix| fix.value.argv().ok()).map(Vec::from);
+            (name.value.to_string(), step.name.value.to_string(), workdir, argv, fix)
         })
     });
     if !written.eq(meant) {
@@ -319,12 +325,15 @@ pub(super) fn verify_text(text: &str, projects: &[Project], skills: &[NamedSkill
     if wanted == checks { Ok(()) } else { Err(DraftError::ToolchainChecks) }
 }
 
-/// Returns the intended result for a skill: names, directories, arguments.
-fn intended_steps<'a>(named: &'a NamedSkill<'_>) -> impl Iterator<Item = (String, String, String, Vec<String>)> + 'a {
+/// The names of a step and its skill, its directory, its command, and its fix.
+type IntendedStep = (String, String, String, Vec<String>, Option<Vec<String>>);
+
+/// Returns the intended result for a skill.
+fn intended_steps<'a>(named: &'a NamedSkill<'_>) -> impl Iterator<Item = IntendedStep> + 'a {
     named.skill.steps.iter().map(|step| {
         let dir = join(&named.project.dir, &step.dir);
         let dir = dir.trim_matches('/').to_owned();
         let dir = if dir.is_empty() { ".".to_owned() } else { dir };
-        (named.name.clone(), step.name.clone(), dir, step.argv.clone())
+        (named.name.clone(), step.name.clone(), dir, step.argv.clone(), step.fix.clone())
     })
 }

@@ -1,7 +1,9 @@
 //! Tests drafts: snapshots of the text for each kind of repository, and hostile repositories, which get a correct
 //! spec or none.
 
+mod ci_scripts;
 mod existing_checks;
+mod fixes;
 
 use proptest::prelude::*;
 
@@ -12,9 +14,8 @@ fn scan_of(files: &[(&str, &str)]) -> RepoScan {
     for (path, text) in files {
         let content = match read_scope(path) {
             ReadScope::Name => ScannedContent::NameOnly,
-            ReadScope::FirstLine if is_template(text) => ScannedContent::Template,
-            ReadScope::FirstLine => ScannedContent::Text(text.lines().next().unwrap_or_default().to_owned()),
-            ReadScope::Whole => ScannedContent::Text((*text).to_owned()),
+            ReadScope::Script if is_template(text) => ScannedContent::Template,
+            ReadScope::Script | ReadScope::Whole => ScannedContent::Text((*text).to_owned()),
         };
         tree.add_file(*path, content);
     }

@@ -123,7 +123,7 @@ impl Engine {
 }
 
 /// Adds the files that a replaced commit had changed. The verified tree can contain an older version of such a file.
-fn add_dropped_changes(changes: &mut ChangedFiles, dropped: ChangedFiles) {
+pub(crate) fn add_dropped_changes(changes: &mut ChangedFiles, dropped: ChangedFiles) {
     // A path that the verified tree lacks has no effect on the files; the step may still depend on its absence.
     changes.deleted.extend(dropped.paths.iter().chain(&dropped.deleted).cloned());
     changes.paths.extend(dropped.paths.into_iter().chain(dropped.deleted));

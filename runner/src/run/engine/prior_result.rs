@@ -12,11 +12,10 @@ use std::sync::Arc;
 use proctor_core::decision::gate::GateRequirements;
 use proctor_core::model::drift::display_path;
 use proctor_core::model::names::{ProfileName, RunId};
-use proctor_core::model::plan::{Determinism, NeededPath, Network, Plan, PlannedStep, ReadOnly};
+use proctor_core::model::plan::{Determinism, NeededPath, Network, Plan, PlannedStep, ReadOnly, RelPath};
 use proctor_core::record::attestation::{Attestation, Subject};
 use proctor_core::record::evidence::{ResultOrigin, TreeSource};
 use proctor_core::record::status::LastRun;
-use proctor_core::spec::IncludeError;
 use proctor_core::telemetry::is_trace_variable;
 use proctor_core::text::canonical;
 use proctor_core::text::digest::{Sha256Hex, SnapshotId};
@@ -28,7 +27,7 @@ use super::tree_preparation::VisibleInputs;
 use crate::error::EngineError;
 use crate::gate::{Gate, GateDecision, GateRequest};
 use crate::host::repository::Repository;
-use crate::host::spec_file::SpecFile;
+use crate::host::spec_file::{SpecFile, commit_include};
 use crate::host::tool_search::{CommittedFiles, ToolSearch, toolchain_env};
 use crate::step::run_reads;
 use crate::store::attestations::Attestations;
@@ -37,8 +36,10 @@ use crate::store::results;
 /// A request for an earlier run that answers for a commit.
 #[derive(Debug, Clone)]
 pub struct PriorRunRequest {
-    /// Top directory of the repository's worktree.
+    /// The directory of the spec, which is the top of the worktree or in it.
     pub repo: PathBuf,
+    /// The directory that contains `spec/` in the commit, which the worktree may lack; `None` for `repo` itself.
+    pub spec_dir: Option<RelPath>,
     /// The commit.
     pub commit: CommitRef,
     /// The requirements on the run.
@@ -77,8 +78,21 @@ impl Engine {
         self.search_prior_run(request).inspect_err(failed).ok().flatten()
     }
 
+    /// Opens the repository that contains the directory `repo`, for the spec in `spec_dir` of the tree, or else in `repo`.
+    pub(super) fn open_repository_for(
+        &self,
+        repo: &Path,
+        spec_dir: Option<&RelPath>,
+    ) -> Result<Repository, EngineError> {
+        let repository = self.open_repository(repo)?;
+        match spec_dir {
+            Some(spec_dir) => repository.for_spec_in(spec_dir.clone()),
+            None => Ok(repository),
+        }
+    }
+
     fn search_prior_run(&self, request: &PriorRunRequest) -> Result<Option<PriorRun>, EngineError> {
-        let repository = self.open_repository(&request.repo)?;
+        let repository = self.open_repository_for(&request.repo, request.spec_dir.as_ref())?;
         let spec = RepoPath(repository.spec_path().into_bytes());
         let CommitTreeContent { tree, mut texts, .. } =
             self.helper.content(repository.path(), &request.commit, vec![spec], false)?;
@@ -144,10 +158,7 @@ impl Engine {
         let directory = repository.spec_dir.clone();
         let file = SpecFile { path, sha256: Sha256Hex::digest(&bytes), bytes, directory, included: Vec::new() };
         let file = file.with_includes(repository.spec_path(), |path| {
-            let wanted = vec![RepoPath(path.as_bytes().to_vec())];
-            let content = self.helper.content(repository.path(), &request.commit, wanted, false);
-            let mut content = content.map_err(|_| IncludeError::Unreadable)?;
-            content.texts.pop().flatten().map(String::into_bytes).ok_or(IncludeError::Missing)
+            commit_include(&self.helper, repository.path(), &request.commit, path)
         })?;
         Ok(self.parse_and_resolve(&file, &request.demands.profile)?.plan)
     }

@@ -227,6 +227,7 @@ fn preview_request(repo: &Path, profile: &ProfileName) -> RunRequest {
     RunRequest {
         run_id: None,
         repo: repo.to_path_buf(),
+        spec_dir: None,
         source: RunSource::Worktree,
         profile: profile.clone(),
         plan_sha256: None,

@@ -9,6 +9,7 @@ use crate::adopt::import::import_draft::{EquivalentCheck, HookConversion};
 use crate::adopt::import::import_result::{Source, Tool};
 use crate::adopt::import::known_hooks::{self, KnownHook};
 use crate::adopt::import::path_pattern::PathPattern;
+use crate::adopt::import::pygrep_hooks;
 use crate::adopt::import::rejection::{HookError, Rejection};
 use crate::adopt::import::shell_words::{in_shell, reject_unsupported, split};
 use crate::model::plan::{FILES_PLACEHOLDER, FileRules};
@@ -99,12 +100,18 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         if let Some(target) = known_hooks::non_tree_target(self.id).filter(|_| self.repo != "local") {
             return Err(HookError::NonTreeTarget { target });
         }
+        if let Some(query) = known_hooks::network_query(&self.repo, self.id) {
+            return Err(HookError::NeedsNetwork { query });
+        }
         self.require_file_stage()?;
         let mut check = match self.repo.as_str() {
             "meta" => Err(HookError::MetaHook),
             "local" => self.local_check(),
             known_hooks::BUILTIN_REPO => self.builtin_check(),
-            repo => self.known_check(KnownHook::find(repo, self.id).ok_or_else(|| self.unknown_hook_error())?),
+            pygrep_hooks::PYGREP_REPO => self.pygrep_check(),
+            repo => {
+                self.known_check(KnownHook::find(repo, self.id, self.tag()).ok_or_else(|| self.unknown_hook_error())?)
+            }
         }?;
         check.description = self.map.text("name")?.unwrap_or(self.id).to_owned();
         if self.omits_links()? {
@@ -117,6 +124,11 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             check.notes.push("`log_file`: the output is stored with the run".to_owned());
         }
         Ok(check)
+    }
+
+    /// Returns the revision of the hook's repository.
+    fn tag(&self) -> Option<&'t str> {
+        self.rev.map(Revision::tag)
     }
 
     fn unknown_hook_error(&self) -> HookError {
@@ -215,6 +227,35 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         Ok(EquivalentCheck { cmd, files: Some(files), fix, tools, notes, is_known: true, ..EquivalentCheck::default() })
     }
 
+    /// Converts a hook of [`pygrep_hooks::PYGREP_REPO`].
+    fn pygrep_check(&self) -> Result<EquivalentCheck, HookError> {
+        let hook = pygrep_hooks::find(self.id, self.tag()).ok_or_else(|| self.unknown_hook_error())?;
+        for key in ["language", "pass_filenames"] {
+            if self.map.get(key).is_some() {
+                return Err(HookError::ReplacedKey { key });
+            }
+        }
+        let selection = self.selection(&HookManifest { types: vec![hook.file_type], ..HookManifest::default() })?;
+        let entry = self.map.text("entry")?.unwrap_or(hook.expression);
+        let mut check = self.expression_check(entry, &selection)?;
+        check.is_known = true;
+        if hook.is_newest
+            && let Some(tag) = self.tag()
+        {
+            check.notes.push(format!("`rev` {} is not a version, so the newest known expression is used", quoted(tag)));
+        }
+        Ok(check)
+    }
+
+    /// Returns the check that searches files for an expression.
+    fn expression_check(&self, expression: &str, selection: &FileSelection) -> Result<EquivalentCheck, HookError> {
+        reject_files_word(&[expression.to_owned()])?;
+        let cmd = builtin_checks::pygrep(expression, &self.args()?.unwrap_or_default())?;
+        let files = selection.to_rules().map_err(HookError::CombinedPatterns)?;
+        let tools = vec![python_tool(None)];
+        Ok(EquivalentCheck { cmd, files: Some(files), tools, ..EquivalentCheck::default() })
+    }
+
     /// Converts a hook whose command is in the configuration.
     fn local_check(&self) -> Result<EquivalentCheck, HookError> {
         let language = self.map.text("language")?.ok_or(HookError::MissingKey("language"))?;
@@ -225,11 +266,7 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
             "pygrep" => {
                 // The spec contains the expression itself, and must not match it.
                 selection.exclude_path(spec::PATH);
-                reject_files_word(&[entry.to_owned()])?;
-                let cmd = builtin_checks::pygrep(entry, &self.args()?.unwrap_or_default())?;
-                let files = selection.to_rules().map_err(HookError::CombinedPatterns)?;
-                let tools = vec![python_tool(None)];
-                return Ok(EquivalentCheck { cmd, files: Some(files), tools, ..EquivalentCheck::default() });
+                return self.expression_check(entry, &selection);
             }
             "fail" => {
                 reject_files_word(&[entry.to_owned()])?;
@@ -277,7 +314,12 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
         }
         let program = program_name(&argv[program_index(argv)]);
         // codespell needs this package to read its configuration; since 3.11, Python includes an equivalent module.
-        let is_optional = |name: &str| program == "codespell" && ["tomli", "toml"].contains(&name);
+        // blacken-docs requires black itself.
+        let is_optional = |name: &str| match program {
+            "codespell" => ["tomli", "toml"].contains(&name),
+            "blacken-docs" => name == "black",
+            _ => false,
+        };
         let others: Vec<&str> = dependencies
             .iter()
             .copied()
@@ -293,7 +335,9 @@ impl<'t, 'a> PreCommitHook<'t, 'a> {
                 argv: to_check_mode(argv).argv,
             });
         }
-        if !dependencies.is_empty() {
+        if program == "blacken-docs" && !dependencies.is_empty() {
+            notes.push(format!("formats with the installed black, not with {}", quoted(&dependencies.join(", "))));
+        } else if !dependencies.is_empty() {
             notes.push(format!("runs the installed {}, not {}", quoted(program), quoted(&dependencies.join(", "))));
         }
         Ok(())
