@@ -197,7 +197,7 @@ fn cut(text: &str) -> String {
 fn unique_mark(sections: &[(&str, &str)]) -> String {
     let text: String = sections.iter().map(|(name, text)| format!("{name}\n{text}\n")).collect();
     (0u32..)
-        .map(|round| Sha256Hex::digest(format!("{round}\n{text}").as_bytes()).as_str()[..MARK_DIGITS].to_owned())
+        .map(|round| Sha256Hex::digest(format!("{round}\n{text}").as_bytes()).prefix(MARK_DIGITS))
         .find(|mark| !text.contains(mark.as_str()))
         .unwrap_or_default()
 }

@@ -149,7 +149,7 @@ impl OutputBench<'_> {
 /// Checks the record of an output: all of it is hashed and counted, and only a part is kept.
 fn check_record(stdout: &StreamEvidence, bytes: u64, hash: &str) -> Result<()> {
     ensure!(stdout.complete && stdout.bytes == bytes, "{} of {bytes} bytes were recorded", stdout.bytes);
-    ensure!(stdout.sha256.as_str() == hash, "the recorded hash is {}, not {hash}", stdout.sha256);
+    ensure!(stdout.sha256.to_string() == hash, "the recorded hash is {}, not {hash}", stdout.sha256);
     ensure!(stdout.kept_bytes < bytes, "all of the output is kept: the output is too short; set BYTES higher");
     Ok(())
 }

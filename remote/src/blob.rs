@@ -31,7 +31,7 @@ impl BlobDigest {
     /// Returns the digest as a message.
     pub fn to_message(&self) -> messages::Digest {
         messages::Digest {
-            hash: self.sha256.as_str().to_owned(),
+            hash: self.sha256.to_string(),
             // No blob in memory or on a disk is larger.
             size_bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
         }

@@ -55,6 +55,6 @@ mod tests {
     fn matches_example_in_manual() {
         let digest = directory_digest(&mut [(b"a", (b'f', Sha256Hex::digest(b"hi").to_raw()))]);
         let known = "a1b923be3f9978a9f43af45ddab7718d0100fbc4c5d327fe72062045b6f23d7c";
-        assert_eq!(Sha256Hex::from_raw(digest).as_str(), known);
+        assert_eq!(Sha256Hex::from_raw(digest).to_string(), known);
     }
 }

@@ -48,6 +48,7 @@ mod git_dirs;
 mod ignored_files;
 mod ignored_inputs;
 pub(crate) mod ignored_selection;
+mod known_records;
 pub(crate) mod mirror;
 pub(crate) mod mirror_files;
 mod removal;

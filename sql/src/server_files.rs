@@ -290,7 +290,7 @@ pub(crate) fn template_name(prefix: &str, version: u32, program: &Path) -> io::R
     let meta = program.metadata()?;
     let (path, bytes, inode) = (program.display(), meta.len(), meta.ino());
     let state = format!("{version} {path} {bytes} {inode} {} {}", meta.mtime(), meta.mtime_nsec());
-    Ok(format!("{prefix}-{}.tar", &Sha256Hex::digest(state.as_bytes()).as_str()[..16]))
+    Ok(format!("{prefix}-{}.tar", Sha256Hex::digest(state.as_bytes()).prefix(16)))
 }
 
 /// Returns the end of an output as one line.

@@ -25,7 +25,7 @@ impl From<&Entry> for ListedLeaf {
             (EntryKind::Gitlink, _) => 'g',
             (EntryKind::Directory, _) => 'd',
         };
-        Self { tag, sha256: entry.sha256.as_str().to_owned() }
+        Self { tag, sha256: entry.sha256.to_string() }
     }
 }
 

@@ -63,7 +63,11 @@ fn check_status(path: &Path) {
         let cited_path = path.with_file_name(file);
         let found =
             std::fs::read(&cited_path).unwrap_or_else(|error| panic!("cited {}: {error}", cited_path.display()));
-        assert_eq!(Some(Sha256Hex::digest(&found).as_str()), sha256.as_str(), "{file} is not what the status cites");
+        assert_eq!(
+            Some(Sha256Hex::digest(&found).to_string()),
+            sha256.as_str().map(str::to_owned),
+            "{file} is not what the status cites"
+        );
     }
 }
 

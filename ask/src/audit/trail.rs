@@ -162,7 +162,7 @@ impl AuditTrail {
             let hash = Sha256Hex::digest(text.as_bytes());
             transaction.execute(
                 "INSERT INTO records (seq, ask, at_ms, record, hash) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![to_integer(seq), record.ask, to_integer(at_ms), text, hash.as_str()],
+                params![to_integer(seq), record.ask, to_integer(at_ms), text, hash.to_string()],
             )?;
             head = Head::new(seq, hash);
         }

@@ -138,7 +138,7 @@ impl ChainReader {
     pub(super) fn push(&mut self, stored: &StoredRecord) {
         let seq = stored.seq;
         let hash = Sha256Hex::digest(stored.record.as_bytes());
-        if hash.as_str() != stored.hash {
+        if hash.to_string() != stored.hash {
             self.add_problem(AuditProblem::Changed { seq });
         }
         match read_record(stored) {

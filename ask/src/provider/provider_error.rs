@@ -120,7 +120,7 @@ pub enum RecordedError {
     /// The next answer belongs to another prompt.
     #[error(
         "answer {number} of `{}` belongs to the prompt {}, but the prompt is {}",
-        file.display(), expected.as_str(), found.as_str()
+        file.display(), expected, found
     )]
     OtherPrompt {
         /// The file.

@@ -94,7 +94,7 @@ impl RemoteCacheCheck {
         if let Some(problem) = &self.problem {
             return format!("{}; not used: {problem}", self.endpoint);
         }
-        let short = |key: &Sha256Hex| key.as_str()[..16].to_owned();
+        let short = |key: &Sha256Hex| key.prefix(16);
         let trusted = self.trusted_keys.iter().map(short).collect::<Vec<_>>().join(", ");
         let trusted = if trusted.is_empty() { "no key is trusted".to_owned() } else { format!("trusts {trusted}") };
         let writes = match &self.signing_key {

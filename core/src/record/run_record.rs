@@ -287,7 +287,7 @@ impl RunRecord {
     /// are none.
     pub fn cached_phrase(&self) -> Option<String> {
         let cached = self.cached_steps();
-        let mut by_key: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut by_key: BTreeMap<String, usize> = BTreeMap::new();
         let origins = self.steps().filter_map(|(_, step)| step.reused.as_ref()?.origin.as_ref());
         origins.for_each(|origin| *by_key.entry(origin.short_key()).or_default() += 1);
         let keys = by_key.iter().map(|(key, count)| format!("{count} from {key}")).collect::<Vec<_>>().join(", ");

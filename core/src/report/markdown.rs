@@ -383,7 +383,7 @@ fn evidence_list(record: &RunRecord) -> String {
     let rows = record
         .evidence
         .iter()
-        .map(|(file, sha256)| format!("- {} {}\n", inline_code(file), inline_code(sha256.as_str())));
+        .map(|(file, sha256)| format!("- {} {}\n", inline_code(file), inline_code(&sha256.to_string())));
     format!("<details><summary>evidence (sha256)</summary>\n\n{}\n</details>\n\n", rows.collect::<String>())
 }
 

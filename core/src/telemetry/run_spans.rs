@@ -242,8 +242,8 @@ impl RunTrace {
 impl SpanAttributes {
     fn add_run_start(&mut self, started: &Started) {
         self.push_optional_text("proctor.changeset.id", started.changeset_id.as_ref().map(|id| id.as_str()));
-        self.push_text("proctor.spec.sha256", started.spec_sha256.as_str());
-        self.push_text("proctor.plan.sha256", started.plan_sha256.as_str());
+        self.push_text("proctor.spec.sha256", &started.spec_sha256.to_string());
+        self.push_text("proctor.plan.sha256", &started.plan_sha256.to_string());
         self.push_text("proctor.snapshot", started.snapshot.as_str());
         let head = started.git.as_ref().and_then(|git| git.head_commit.as_deref());
         let (source, tree, commit) = match &started.source {

@@ -238,7 +238,7 @@ impl RunIndex {
     pub(super) fn run_for_key(&self, uid: u32, key_sha256: &Sha256Hex) -> rusqlite::Result<Option<(RunId, Sha256Hex)>> {
         let mut query =
             self.db.prepare_cached("SELECT run, request_sha256 FROM keys WHERE uid = ?1 AND key_sha256 = ?2")?;
-        let found = query.query_row(params![uid, key_sha256.as_str()], |row| {
+        let found = query.query_row(params![uid, key_sha256.to_string()], |row| {
             Ok((parse_column(row, 0, RunId::new)?, parse_column(row, 1, Sha256Hex::try_from)?))
         });
         found.optional()
@@ -311,7 +311,7 @@ fn remove(db: &Connection, run: &str) -> rusqlite::Result<()> {
 }
 
 fn put_key(db: &Connection, uid: u32, key: &IdempotencyHashes, run: &RunId) -> rusqlite::Result<()> {
-    let (of_key, of_request) = (key.key_sha256.as_str(), key.request_sha256.as_str());
+    let (of_key, of_request) = (key.key_sha256.to_string(), key.request_sha256.to_string());
     let added = db
         .prepare_cached("INSERT OR IGNORE INTO keys (uid, key_sha256, request_sha256, run) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![uid, of_key, of_request, run.as_str()])?;

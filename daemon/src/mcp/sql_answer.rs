@@ -70,7 +70,7 @@ fn draft_answer(judgement: &Judgement, ordered: &[&SqlDiagnostic], budget: usize
         diagnostics,
         execution,
         engine: judgement.audit.engine.clone(),
-        digest: judgement.digest.as_str().to_owned(),
+        digest: judgement.digest.to_string(),
     };
     let text = match value.feedback.is_empty() {
         true => reason,

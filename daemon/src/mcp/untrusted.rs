@@ -90,9 +90,7 @@ impl UntrustedText {
     /// Returns a digest that does not occur in the text. A collision is unlikely, and the search rules it out.
     fn unique_mark(&self) -> String {
         (0u32..)
-            .map(|round| {
-                Sha256Hex::digest(format!("{round}\n{}", self.0).as_bytes()).as_str()[..MARK_DIGITS].to_owned()
-            })
+            .map(|round| Sha256Hex::digest(format!("{round}\n{}", self.0).as_bytes()).prefix(MARK_DIGITS))
             .find(|mark| !self.0.contains(mark.as_str()))
             .unwrap_or_default()
     }

@@ -48,7 +48,8 @@ pub fn toolchain_env(home: &Path, env: &BTreeMap<String, String>, tools: Option<
     let mut variables: BTreeMap<&str, &str> = variables.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let home = path_text(home);
     variables.insert("HOME", &home);
-    variables.extend(tools.map(|tools| ("tools", tools.as_str())));
+    let tools = tools.map(Sha256Hex::to_string);
+    variables.extend(tools.as_deref().map(|tools| ("tools", tools)));
     Sha256Hex::digest(&canonical::to_vec(&variables))
 }
 
@@ -372,7 +373,7 @@ fn tree_file_identity(tree: &Path, path: &Path) -> Option<String> {
 }
 
 fn content_identity(is_executable: bool, sha256: &Sha256Hex) -> String {
-    format!("{is_executable}:{}", sha256.as_str())
+    format!("{is_executable}:{sha256}")
 }
 
 /// Identifies a file by its stat data, which changes if the file is replaced or written: only root can set

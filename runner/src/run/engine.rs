@@ -63,7 +63,7 @@ use crate::run::finish::{self, RevocablePass, RunObservations};
 use crate::run::preflight;
 use crate::run::prepared_tree::PreparedTree;
 use crate::run::request::{
-    CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest, RunSource,
+    CacheMode, ChangeHandling, EngineCaller, EngineConfig, FinishedRun, PatchResult, RunRequest,
 };
 use crate::run::run_context::{ChangeMode, RunContext, RunTree, StepTrace};
 use crate::run::run_patch;
@@ -80,10 +80,11 @@ use crate::store::directory::{Directory, random_u64};
 use crate::store::documents::RunDocumentDir;
 use crate::store::durations::StepDurations;
 use crate::store::objects::Objects;
+use crate::store::results::DecodedResults;
 use admission_findings::AdmissionFindings;
 use completion::{build_report, emit_inconclusive, withdraw_earlier_pass, write_run_documents};
 use file_scope::ScopedPlan;
-use resource_needs::{RunSpaceNeeds, command_count, disk_limit, run_space_config, sandbox_reuse};
+use resource_needs::{RunSpaceNeeds, change_mode, command_count, disk_limit, run_space_config, sandbox_reuse};
 use run_events::{announce_cancellation, run_finished_event, run_started_event};
 use shared_results_cache::SharedResultsCache;
 use spare_run_space::SpareRunSpace;
@@ -110,6 +111,8 @@ pub struct Engine {
     file_selections: Arc<FileSelections>,
     /// The exchange of results with other machines.
     shared_results: Arc<SharedResultsCache>,
+    /// The stored results that were decoded for earlier runs.
+    decoded_results: Arc<DecodedResults>,
     /// The connection to the cluster.
     remote_clients: Arc<RemoteClients>,
     /// The findings about the host when the run of this caller's request was accepted.
@@ -172,6 +175,7 @@ impl Engine {
             warm_spaces: WarmRunSpaces::default(),
             file_selections: Arc::default(),
             shared_results: Arc::default(),
+            decoded_results: Arc::default(),
             remote_clients: Arc::default(),
             admission_findings: AdmissionFindings::default(),
         })
@@ -223,6 +227,7 @@ impl Engine {
             warm_spaces: self.warm_spaces.clone(),
             file_selections: Arc::clone(&self.file_selections),
             shared_results: Arc::clone(&self.shared_results),
+            decoded_results: Arc::clone(&self.decoded_results),
             remote_clients: Arc::clone(&self.remote_clients),
             admission_findings: AdmissionFindings::default(),
         }
@@ -587,14 +592,5 @@ impl Engine {
         let work = tokio::task::spawn_blocking(move || RunSpace::create(&launcher, config));
         let made = work.await.map_err(|error| EngineError::Internal(format!("the run space: {error}")))?;
         Ok(made?)
-    }
-}
-
-/// Changes are applied only to a worktree, and not if the request has `changes: patch`.
-fn change_mode(request: &RunRequest) -> ChangeMode {
-    match (&request.source, request.changes) {
-        (_, ChangeHandling::AsPatch) => ChangeMode::AsPatch,
-        (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
-        (RunSource::Commit { .. } | RunSource::Staged(_), ChangeHandling::Apply) => ChangeMode::Discard,
     }
 }

@@ -63,7 +63,7 @@ pub(crate) fn seal(key: &SigningKey, payload_type: &str, payload: &[u8]) -> Vec<
     let envelope = Envelope {
         payload: STANDARD.encode(payload),
         payload_type: payload_type.to_owned(),
-        signatures: vec![EnvelopeSignature { keyid: key.id.as_str().to_owned(), sig }],
+        signatures: vec![EnvelopeSignature { keyid: key.id.to_string(), sig }],
     };
     // Serializing these types cannot fail.
     serde_json::to_vec(&envelope).unwrap_or_default()

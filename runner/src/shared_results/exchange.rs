@@ -329,7 +329,7 @@ struct KeptFile {
 
 impl KeptFile {
     fn name(&self, suffix: &str) -> String {
-        format!("{:015}-{}{suffix}", self.stored_ms, &self.digest.sha256.as_str()[..8])
+        format!("{:015}-{}{suffix}", self.stored_ms, self.digest.sha256.prefix(8))
     }
 
     fn parse(file: &OutputFile, suffix: &str) -> Option<Self> {
@@ -378,7 +378,7 @@ impl NamedAction {
     }
 
     fn new(name: &str, fingerprint: &Sha256Hex) -> Self {
-        let arguments = vec![name.to_owned(), fingerprint.as_str().to_owned()];
+        let arguments = vec![name.to_owned(), fingerprint.to_string()];
         let command = Command { arguments, ..Command::default() }.encode_to_vec();
         let root = Vec::new();
         let action = Action {

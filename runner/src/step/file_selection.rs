@@ -172,7 +172,7 @@ impl StepFiles {
     }
 
     /// Sets the earlier results that the passes of the reused files come from.
-    pub(crate) fn set_earlier_caches(&mut self, earlier: &[StoredResult]) {
+    pub(crate) fn set_earlier_caches(&mut self, earlier: &[Arc<StoredResult>]) {
         for result in earlier {
             merge_transparent_caches(&mut self.earlier_caches, &result.transparent_caches);
         }

@@ -25,7 +25,7 @@ pub(crate) struct StepReuseState {
     /// The relation of the execution to a stored result that is still valid.
     pub(crate) recheck: Recheck,
     /// The earlier results of a step with `per_file` that are still valid.
-    pub(crate) earlier: Vec<StoredResult>,
+    pub(crate) earlier: Vec<Arc<StoredResult>>,
 }
 
 /// The key under which the results of a step are stored.

@@ -47,7 +47,7 @@ pub(crate) async fn run(
             if key.as_ref().is_some_and(|key| !key.is_per_file) {
                 context.run_reads.note_result(&result);
             }
-            return reused_step(context, skill, step, (*result, &files));
+            return reused_step(context, skill, step, (&result, &files));
         }
         Some(ReuseSearch::Files(holding)) => earlier = holding,
         Some(ReuseSearch::Nothing(reason)) => {
@@ -299,7 +299,7 @@ async fn search_shared(
         let (blocking, key) = (Arc::clone(context), key.clone());
         let adopt = move || Some(blocking.reuse.as_ref()?.adopt(&key, &candidate, record));
         if let Ok(Some(result)) = tokio::task::spawn_blocking(adopt).await {
-            return ReuseSearch::Found(Box::new(result));
+            return ReuseSearch::Found(Arc::new(result));
         }
     }
     ReuseSearch::Nothing(reason)
@@ -426,9 +426,9 @@ async fn search_stored(
                 let origins = origins_of(&holding);
                 holding.iter().for_each(|result| shared.run_reads.note_result(result));
                 let found = if passed.len() == listed.len() {
-                    reuse.representative(holding, tree, &listed).map_or_else(ReuseSearch::Nothing, |result| {
-                        ReuseSearch::Found(Box::new(StoredResult { executed_at: executed_at.clone(), ..result }))
-                    })
+                    reuse
+                        .representative(holding, &executed_at, tree, &listed)
+                        .map_or_else(ReuseSearch::Nothing, ReuseSearch::Found)
                 } else {
                     ReuseSearch::Files(holding)
                 };
@@ -448,7 +448,7 @@ async fn search_stored(
 }
 
 /// Returns the other machines from which these results come, each once.
-fn origins_of(results: &[StoredResult]) -> Vec<ResultOrigin> {
+fn origins_of(results: &[Arc<StoredResult>]) -> Vec<ResultOrigin> {
     let origins: BTreeSet<ResultOrigin> = results.iter().filter_map(|result| result.origin.clone()).collect();
     origins.into_iter().collect()
 }
@@ -458,10 +458,10 @@ fn reused_step(
     context: &RunContext,
     skill: &PlannedSkill,
     step: &PlannedStep,
-    (result, checked): (StoredResult, &StepFiles),
+    (result, checked): (&StoredResult, &StepFiles),
 ) -> StepRun {
     let source = result.source();
-    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, &result, checked.leaves_out_others())));
+    let files = result.has_files.then(|| Arc::new(ReusedFiles::new(skill, step, result, checked.leaves_out_others())));
     let batches = result.evidence.checked_files.as_ref().map_or(0, |files| files.batches);
     let mut evidence = StepEvidence {
         planned: step.clone(),
@@ -476,7 +476,7 @@ fn reused_step(
             transparent_caches: Vec::new(),
             ..now
         }),
-        ..result.evidence
+        ..result.evidence.clone()
     };
     context.redactor().redact_step(&mut evidence);
     StepRun {

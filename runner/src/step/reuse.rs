@@ -12,6 +12,7 @@ pub(crate) mod worker;
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proctor_core::model::cache::TransparentCache;
@@ -42,7 +43,7 @@ use crate::step::tree_inputs::{ObservedTree, TreeInputs};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 use crate::store::private_copies::MIRRORS_DIR;
-use crate::store::results::{MAX_AGE, StepResults, StoreDecision};
+use crate::store::results::{DecodedResults, MAX_AGE, StepResults, StoreDecision};
 
 /// Largest accepted difference between the clock and the time of a result in the future, in milliseconds.
 const MAX_CLOCK_STEP_MS: u64 = 5 * 60 * 1_000;
@@ -102,6 +103,8 @@ pub(crate) struct ReuseConfig<'a> {
     pub(crate) clock: Clock,
     /// The exchange of results with other machines; `None` without a remote cache.
     pub(crate) shared: Option<SharedRun>,
+    /// The stored results that this process has decoded.
+    pub(crate) decoded: Arc<DecodedResults>,
 }
 
 /// The facts about an execution of a step that are not part of its evidence.
@@ -119,7 +122,7 @@ pub(crate) struct ObservedExecution {
 #[derive(Debug)]
 pub(crate) struct LastResults {
     /// The newest stored result.
-    pub(crate) newest: Option<StoredResult>,
+    pub(crate) newest: Option<Arc<StoredResult>>,
     /// The reason why the result of the last execution was not stored; `None` if it was stored.
     pub(crate) not_stored: Option<String>,
 }
@@ -131,9 +134,9 @@ type RecordedInputs = (ObservedInputs, Vec<ImageMount>);
 #[derive(Debug)]
 pub(crate) enum ReuseSearch {
     /// A result is valid.
-    Found(Box<StoredResult>),
+    Found(Arc<StoredResult>),
     /// These results of a step with `per_file` are valid, but not for all of its files.
-    Files(Vec<StoredResult>),
+    Files(Vec<Arc<StoredResult>>),
     /// No result is used.
     Nothing(NoResult),
 }
@@ -146,7 +149,7 @@ impl StepReuse {
     pub(crate) fn open(state: &Directory, state_path: &Path, config: ReuseConfig<'_>) -> Result<Self, EngineError> {
         let (helper, itself) = (program_identity(config.helper)?, program_identity(Path::new(OWN_PROGRAM))?);
         Ok(Self {
-            results: StepResults::open(state, config.max_store_bytes)?,
+            results: StepResults::open(state, config.max_store_bytes)?.with_decoded(config.decoded),
             recent: RecentObservations::default(),
             reports: StoredReports::open(state)?,
             settings: config.settings,
@@ -237,12 +240,12 @@ impl StepReuse {
     /// Searches for a stored result whose inputs are unchanged.
     pub(crate) fn find(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> ReuseSearch {
         match self.search(key, tree) {
-            Ok(result) => ReuseSearch::Found(Box::new(result)),
+            Ok(result) => ReuseSearch::Found(result),
             Err(reason) => ReuseSearch::Nothing(reason),
         }
     }
 
-    fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<StoredResult, NoResult> {
+    fn search(&self, key: &Sha256Hex, tree: ObservedTree<'_>) -> Result<Arc<StoredResult>, NoResult> {
         let inputs = TreeInputs(tree);
         let newest = self.holding_results(key, |result| self.refusal(result, &inputs), |_| true)?.swap_remove(0);
         self.mark_used(std::slice::from_ref(&newest));
@@ -267,7 +270,7 @@ impl StepReuse {
         key: &Sha256Hex,
         refusal: impl Fn(&StoredResult) -> Option<NoResult>,
         mut are_enough: impl FnMut(&StoredResult) -> bool,
-    ) -> Result<Vec<StoredResult>, NoResult> {
+    ) -> Result<Vec<Arc<StoredResult>>, NoResult> {
         if !self.request.uses_stored {
             return Err(NoResult::NotWanted);
         }
@@ -341,7 +344,7 @@ impl StepReuse {
     }
 
     /// Records that results are used, so that results which are used less are removed first. A preview uses no result.
-    fn mark_used(&self, results: &[StoredResult]) {
+    fn mark_used(&self, results: &[Arc<StoredResult>]) {
         for result in results.iter().filter(|_| !self.request.is_preview) {
             let marked = self.results.mark_used(result).and_then(|()| self.reports.mark_used(&result.evidence));
             if let Err(error) = marked {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_core::model::trace::{AccessedPath, PathState};
 use proctor_core::record::attestation::ObservedResult;
@@ -118,7 +118,7 @@ fn stored_result(
     results: &StepResults,
     key: &Sha256Hex,
     inputs_sha256: &Sha256Hex,
-) -> Result<Option<StoredResult>, StoreError> {
+) -> Result<Option<Arc<StoredResult>>, StoreError> {
     for result in results.candidates(key)? {
         let result = result?;
         if result.inputs_sha256 == *inputs_sha256 && result.worker.is_none() {

@@ -105,7 +105,8 @@ mod tests {
         let mut writer = reports.0.writer().expect("a writer");
         writer.write(b"x").expect("writes");
         writer.finish(&sha256, StoredForm::Whole).expect("finishes");
-        let (shard, rest) = sha256.as_str().split_at(2);
+        let digits = sha256.to_string();
+        let (shard, rest) = digits.split_at(2);
         let file = temp.path().join("objects").join(shard).join(format!("{rest}.zst"));
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(3_600);
         std::fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(old)).expect("an old file");

@@ -49,7 +49,7 @@ impl Attestations {
     /// A system call fails.
     pub(crate) fn stage(&self, attestation: &Attestation) -> Result<(Directory, StagedFile), StoreError> {
         let all = self.state.ensure(ATTESTATIONS_DIR, 0o700)?;
-        let subject = all.ensure(attestation.subject.key().as_str(), 0o700)?;
+        let subject = all.ensure(&attestation.subject.key().to_string(), 0o700)?;
         let file = subject.stage(&file_name(&attestation.last_run.snapshot), &attestation.to_bytes())?;
         Ok((subject, file))
     }
@@ -298,7 +298,7 @@ mod tests {
             records.write(&run_on(number, "r1")).expect("writes");
         }
         assert!(records.read_for_tree(&subject("/r"), &tree(MAX_TREES)).expect("reads").is_some());
-        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().as_str());
+        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().to_string());
         assert_eq!(std::fs::read_dir(path).expect("lists").count(), MAX_TREES);
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("temp");
         let records = Attestations::in_state(&Directory::open(temp.path()).expect("opens"));
         records.write(&run_on(1, "r1")).expect("writes");
-        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().as_str()).join(file_name(&tree(1)));
+        let path = temp.path().join(ATTESTATIONS_DIR).join(subject("/r").key().to_string()).join(file_name(&tree(1)));
         std::fs::remove_file(&path).expect("removes");
         std::os::unix::fs::symlink("/etc/passwd", &path).expect("links");
         assert!(records.read_for_tree(&subject("/r"), &tree(1)).is_err());

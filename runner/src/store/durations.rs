@@ -81,7 +81,7 @@ impl StepDurations {
 
 fn file_name(repo: &Path, profile: &ProfileName) -> String {
     let subject = [repo.as_os_str().as_bytes(), profile.as_str().as_bytes()].join(&0);
-    format!("{}.json", &Sha256Hex::digest(&subject).as_str()[..32])
+    format!("{}.json", Sha256Hex::digest(&subject).prefix(32))
 }
 
 #[cfg(test)]

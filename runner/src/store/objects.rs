@@ -129,7 +129,8 @@ impl Objects {
     /// # Errors
     /// A system call fails.
     pub(crate) fn touch(&self, sha256: &Sha256Hex, form: StoredForm) -> Result<(), StoreError> {
-        let (shard, rest) = sha256.as_str().split_at(2);
+        let digits = sha256.to_string();
+        let (shard, rest) = digits.split_at(2);
         match self.root.descend(shard) {
             Ok(directory) => directory.touch(&format!("{rest}.{}", form.suffix())),
             Err(_) => Ok(()),
@@ -143,7 +144,8 @@ impl Objects {
         form: StoredForm,
         read: impl FnOnce(zstd::stream::read::Decoder<'_, io::BufReader<File>>) -> io::Result<T>,
     ) -> Result<Option<T>, StoreError> {
-        let (shard, rest) = sha256.as_str().split_at(2);
+        let digits = sha256.to_string();
+        let (shard, rest) = digits.split_at(2);
         let Ok(directory) = self.root.descend(shard) else { return Ok(None) };
         let name = format!("{rest}.{}", form.suffix());
         let Some(packed) = directory.open_file(&name)? else { return Ok(None) };
@@ -174,7 +176,8 @@ impl ObjectWriter {
     /// # Errors
     /// A system call fails; no object appears.
     pub(crate) fn finish(self, sha256: &Sha256Hex, form: StoredForm) -> Result<(), StoreError> {
-        let (shard, rest) = sha256.as_str().split_at(2);
+        let digits = sha256.to_string();
+        let (shard, rest) = digits.split_at(2);
         let name = format!("{rest}.{}", form.suffix());
         let failed = |source| StoreError::Io { action: "write", path: name.clone(), source };
         self.encoder.finish().and_then(|file| file.sync_all()).map_err(failed)?;

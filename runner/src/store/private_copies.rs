@@ -517,7 +517,7 @@ fn repository_key(repository: &Repository) -> String {
 
 /// Returns the name of the directory of the worktree copies of the repository at `path`, which belongs to `uid`.
 pub(crate) fn copies_name(path: &[u8], uid: u32) -> String {
-    Sha256Hex::digest(&[path, b"\0", &uid.to_le_bytes()].concat()).as_str()[..32].to_owned()
+    Sha256Hex::digest(&[path, b"\0", &uid.to_le_bytes()].concat()).prefix(32)
 }
 
 fn unstable_error(path: &[u8]) -> EngineError {

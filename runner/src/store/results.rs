@@ -7,6 +7,7 @@
 //! Several processes may use the directory. Each file is replaced atomically, and a file that disappears does not
 //! matter: its step is executed again. Only one process at a time removes results beyond the bound in bytes.
 
+mod decoded_results;
 pub(crate) mod maintenance;
 mod worker_trees;
 
@@ -14,12 +15,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use proctor_core::decision::gc::FreedItems;
 use proctor_core::record::evidence::FileDependence;
 use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
+
+pub(crate) use decoded_results::DecodedResults;
 
 use super::directory::{Directory, random_u64};
 use super::freed_bytes::{BLOCK_SIZE, ignore_missing, remove_and_count, remove_dir_counted};
@@ -56,6 +60,7 @@ pub(crate) struct StepResults {
     secret: [u8; SECRET_BYTES],
     /// Maximum size of one result, in bytes.
     max_bytes: u64,
+    decoded: Arc<DecodedResults>,
 }
 
 /// The decision about a result to be stored.
@@ -81,7 +86,12 @@ impl StepResults {
     pub(crate) fn open(state: &Directory, max_store_bytes: u64) -> Result<Self, StoreError> {
         let root = state.ensure(RESULTS_DIR, 0o700)?;
         let secret = ensure_secret(&root)?;
-        Ok(Self { root, secret, max_bytes: max_store_bytes / MAX_PART_OF_STORE })
+        Ok(Self { root, secret, max_bytes: max_store_bytes / MAX_PART_OF_STORE, decoded: Arc::default() })
+    }
+
+    /// Returns the same results, with the results that the process has already decoded.
+    pub(crate) fn with_decoded(self, decoded: Arc<DecodedResults>) -> Self {
+        Self { decoded, ..self }
     }
 
     /// Returns the directory of all results.
@@ -102,17 +112,20 @@ impl StepResults {
     pub(crate) fn candidates(
         &self,
         key: &Sha256Hex,
-    ) -> Result<impl Iterator<Item = Result<StoredResult, StoreError>>, StoreError> {
+    ) -> Result<impl Iterator<Item = Result<Arc<StoredResult>, StoreError>>, StoreError> {
         let directory = self.key_directory(key)?;
         let names = directory.as_ref().map_or_else(|| Ok(Vec::new()), names_by_age)?;
         let of_directory = directory.into_iter().flat_map(move |directory| {
             let newest_first = names.clone().into_iter().rev();
-            newest_first.map(move |(_, name)| directory.read(&name, MAX_STORED_BYTES as u64))
+            newest_first.map(move |(_, name)| (directory.read(&name, MAX_STORED_BYTES as u64), name))
         });
-        let key = key.clone();
-        Ok(of_directory.filter_map(move |read| match read {
+        let (key, decoded) = (key.clone(), Arc::clone(&self.decoded));
+        Ok(of_directory.filter_map(move |(read, name)| match read {
             // Another process may have removed the file.
-            Ok(bytes) => StoredResult::decode(&bytes?).filter(|result| result.key == key).map(Ok),
+            Ok(bytes) => {
+                let result = decoded.get_or_decode(format!("{key}/{name}"), bytes?)?;
+                (result.key == key).then_some(Ok(result))
+            }
             Err(error) => Some(Err(error)),
         }))
     }
@@ -126,7 +139,7 @@ impl StepResults {
         if encoded.len() as u64 > self.max_bytes {
             return Ok(StoreDecision::TooLarge { bytes: encoded.len() as u64, max_bytes: self.max_bytes });
         }
-        let (directory, _) = self.root.ensure_unsynced(result.key.as_str(), 0o700)?;
+        let (directory, _) = self.root.ensure_unsynced(&result.key.to_string(), 0o700)?;
         directory.write_unsynced(&file_name(result), &encoded)?;
         directory.remove(NOT_STORED_FILE)?;
         let names = names_by_age(&directory)?;
@@ -167,7 +180,7 @@ impl StepResults {
     /// # Errors
     /// A system call fails.
     pub(crate) fn set_not_stored(&self, key: &Sha256Hex, reason: &str) -> Result<(), StoreError> {
-        let (directory, _) = self.root.ensure_unsynced(key.as_str(), 0o700)?;
+        let (directory, _) = self.root.ensure_unsynced(&key.to_string(), 0o700)?;
         directory.write_unsynced(NOT_STORED_FILE, reason.as_bytes())
     }
 
@@ -182,7 +195,7 @@ impl StepResults {
     /// # Errors
     /// A system call fails.
     pub(crate) fn set_distrust(&self, key: &Sha256Hex, reason: &str) -> Result<(), StoreError> {
-        let directory = self.root.ensure(key.as_str(), 0o700)?;
+        let directory = self.root.ensure(&key.to_string(), 0o700)?;
         directory.write(DISTRUST_FILE, reason.as_bytes())?;
         names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
     }
@@ -206,14 +219,14 @@ impl StepResults {
     /// # Errors
     /// A system call fails.
     pub(crate) fn refute_per_file(&self, key: &Sha256Hex, dependence: &FileDependence) -> Result<(), StoreError> {
-        let directory = self.root.ensure(key.as_str(), 0o700)?;
+        let directory = self.root.ensure(&key.to_string(), 0o700)?;
         // Serializing this type cannot fail.
         directory.write(PER_FILE_FILE, &serde_json::to_vec(dependence).unwrap_or_default())?;
         names_by_age(&directory)?.into_iter().try_for_each(|(_, name)| directory.remove(&name))
     }
 
     fn key_directory(&self, key: &Sha256Hex) -> Result<Option<Directory>, StoreError> {
-        match self.root.descend(key.as_str()) {
+        match self.root.descend(&key.to_string()) {
             Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             other => other.map(Some),
         }
@@ -421,7 +434,8 @@ pub(crate) mod tests {
     }
 
     fn candidates(results: &StepResults, key: &Sha256Hex) -> Vec<StoredResult> {
-        results.candidates(key).expect("lists").collect::<Result<_, _>>().expect("reads")
+        let found = results.candidates(key).expect("lists");
+        found.map(|result| Arc::unwrap_or_clone(result.expect("reads"))).collect()
     }
 
     #[test]
@@ -460,12 +474,12 @@ pub(crate) mod tests {
         let (temp, results) = results();
         let key = Sha256Hex::digest(b"a");
         results.store(&result("a", "/1")).expect("stores");
-        let directory = temp.path().join(RESULTS_DIR).join(key.as_str());
+        let directory = temp.path().join(RESULTS_DIR).join(key.to_string());
         let file = fs::read_dir(&directory).expect("lists").next().expect("a file").expect("an entry").path();
         let bytes = fs::read(&file).expect("reads");
-        results.root.descend(key.as_str()).expect("opens").write("x.result", &bytes[1..]).expect("writes");
+        results.root.descend(&key.to_string()).expect("opens").write("x.result", &bytes[1..]).expect("writes");
         let other = result("b", "/1").encode();
-        results.root.descend(key.as_str()).expect("opens").write("y.result", &other).expect("writes");
+        results.root.descend(&key.to_string()).expect("opens").write("y.result", &other).expect("writes");
         assert_eq!(candidates(&results, &key), [result("a", "/1")]);
     }
 
@@ -497,7 +511,7 @@ pub(crate) mod tests {
 
     /// Sets the time of the last use of a result.
     fn set_used(temp: &tempfile::TempDir, result: &StoredResult, seconds: u64) {
-        let path = temp.path().join(RESULTS_DIR).join(result.key.as_str()).join(file_name(result));
+        let path = temp.path().join(RESULTS_DIR).join(result.key.to_string()).join(file_name(result));
         let file = fs::File::options().write(true).open(path).expect("opens");
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).expect("sets the time");
     }
@@ -565,7 +579,7 @@ pub(crate) mod tests {
         let later = crate::clock::Clock::system().system_time() + MAX_AGE * 2;
         evict(temp.path(), later, (u64::MAX, GcExtent::Excess), &mut FreedItems::default()).expect("evicts");
         assert_eq!(results.per_file_refutation(&key).expect("reads"), Some(dependence));
-        results.root.descend(key.as_str()).expect("opens").write(PER_FILE_FILE, b"{").expect("writes");
+        results.root.descend(&key.to_string()).expect("opens").write(PER_FILE_FILE, b"{").expect("writes");
         results.per_file_refutation(&key).expect_err("a damaged file does not mean that `per_file` is right");
         evict(temp.path(), later, (u64::MAX, GcExtent::All), &mut FreedItems::default()).expect("evicts");
         assert_eq!(results.per_file_refutation(&key).expect("reads"), None);

@@ -9,13 +9,14 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use proctor_git::files::file_stat::FileTime;
+use proctor_git::files::file_stat::{FileStat, FileTime};
 use proctor_git::wire::codec::{BinaryDecoder, BinaryEncoder};
 use proctor_git::wire::listing_encoding::{read_paths, write_paths};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, renameat, unlinkat};
 
 use crate::cache_file::{self, JournalFrame, JournalReader, NextFrame};
 use crate::entries::{EntryTree, ScannedEntry, read_found, write_found};
+use crate::private_copy::known_records::{self, KnownRecord, RecordStamps};
 use crate::private_copy::mirror_files::{MirrorError, open_file};
 
 /// The file names of a record.
@@ -55,6 +56,8 @@ pub(crate) struct CopyRecord {
     directory: OwnedFd,
     names: RecordFileNames,
     journal: File,
+    /// The stat data of the record's file; `None` while it is not valid.
+    record_stat: Option<FileStat>,
     /// Size of the journal, in bytes.
     length: u64,
     /// The checksum that the next frame of the journal continues.
@@ -69,7 +72,12 @@ pub(crate) struct CopyRecord {
 impl CopyRecord {
     /// Reads the record in `directory`. Returns `None` if it does not exist or is not valid.
     pub(super) fn load(directory: BorrowedFd<'_>, names: RecordFileNames) -> Option<Self> {
-        let bytes = read_file(&open_file(directory, names.record)?)?;
+        let file = open_file(directory, names.record)?;
+        let record_stat = stat(&file)?;
+        if let Some(known) = Self::known(directory, names, record_stat) {
+            return Some(known);
+        }
+        let bytes = read_file(&file)?;
         let mut reader = BinaryDecoder::new(verify_checksum(&bytes)?);
         if reader.array() != Some(*MAGIC) || reader.bytes()? != boot_id()?.as_slice() {
             return None;
@@ -82,6 +90,7 @@ impl CopyRecord {
             directory,
             names,
             journal: file,
+            record_stat: Some(record_stat),
             length: journal.len() as u64,
             sum: JOURNAL_START,
             entries: held,
@@ -93,6 +102,16 @@ impl CopyRecord {
             record.compact().ok()?;
         }
         Some(record)
+    }
+
+    /// Returns a record that this process has read or written before and that has not changed since.
+    fn known(directory: BorrowedFd<'_>, names: RecordFileNames, record_stat: FileStat) -> Option<Self> {
+        let journal = open_journal(directory, names).ok()?;
+        let stamps = RecordStamps { record: record_stat, journal: stat(&journal)? };
+        let directory = directory.try_clone_to_owned().ok()?;
+        let KnownRecord { entries, newest_mtime, sum } = known_records::take(&stamps)?;
+        let (record_stat, length) = (Some(record_stat), stamps.journal.size);
+        Some(Self { directory, names, journal, record_stat, length, sum, entries, newest_mtime, unfinished: None })
     }
 
     /// Writes the record of a mirror with the content `held`.
@@ -109,6 +128,7 @@ impl CopyRecord {
             directory,
             names,
             journal,
+            record_stat: None,
             length: 0,
             sum: JOURNAL_START,
             entries: held,
@@ -185,14 +205,17 @@ impl CopyRecord {
         writer.u32(self.newest_mtime.1);
         self.entries.encode(&mut writer);
         let bytes = with_checksum(&writer.into_bytes());
+        self.record_stat = None;
         let written = || {
-            create_file(self.directory.as_fd(), names.unfinished)?.write_all(&bytes)?;
+            let mut file = create_file(self.directory.as_fd(), names.unfinished)?;
+            file.write_all(&bytes)?;
             // If the process ends here, replaying the old journal on the new record has no effect, since the last
             // entry of each path applies.
             renameat(&self.directory, names.unfinished, &self.directory, names.record)?;
-            self.journal.set_len(0)
+            self.journal.set_len(0)?;
+            Ok(stat(&file))
         };
-        written().map_err(failed)?;
+        self.record_stat = written().map_err(failed)?;
         (self.length, self.sum) = (0, JOURNAL_START);
         Ok(())
     }
@@ -254,6 +277,20 @@ impl CopyRecord {
     }
 }
 
+impl Drop for CopyRecord {
+    fn drop(&mut self) {
+        let (Some(record), None, Some(journal)) = (self.record_stat, &self.unfinished, stat(&self.journal)) else {
+            return;
+        };
+        // Another process may have appended to the journal.
+        if journal.size == self.length {
+            let entries = std::mem::take(&mut self.entries);
+            let known = KnownRecord { entries, newest_mtime: self.newest_mtime, sum: self.sum };
+            known_records::keep(RecordStamps { record, journal }, known);
+        }
+    }
+}
+
 /// The state of a journal's last frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JournalTail {
@@ -281,6 +318,10 @@ pub(super) fn verify_checksum(bytes: &[u8]) -> Option<&[u8]> {
 pub(super) fn create_file(directory: BorrowedFd<'_>, name: &str) -> std::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(directory, name, flags, Mode::from_raw_mode(0o600))?.into())
+}
+
+fn stat(file: &File) -> Option<FileStat> {
+    fstat(file).ok().map(|stat| FileStat::from_stat(&stat))
 }
 
 fn open_journal(directory: BorrowedFd<'_>, names: RecordFileNames) -> std::io::Result<File> {

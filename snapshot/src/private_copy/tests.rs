@@ -261,6 +261,7 @@ fn notices_every_bit_flip_and_truncation_of_journal() {
     let load = |journal: &[u8]| {
         fs::write(&files[0], &record).expect("writes");
         fs::write(&files[1], journal).expect("writes");
+        known_records::clear();
         CopyRecord::load(open_directory(fixture.state.path()).as_fd(), COVERED_FILES)
     };
     assert_eq!(load(&journal).expect("loads").entries().id(), ends[2].1);
@@ -274,6 +275,24 @@ fn notices_every_bit_flip_and_truncation_of_journal() {
         let last = ends.iter().rev().find(|(end, _)| *end <= length as u64).expect("an end");
         assert_eq!(loaded.entries().id(), last.1, "{length}");
     }
+}
+
+#[test]
+fn record_is_read_again_after_another_process_changed_it() {
+    let fixture = MirrorFixture::new();
+    let directory = open_directory(fixture.state.path());
+    let load = || CopyRecord::load(directory.as_fd(), IGNORED_FILES).expect("loads");
+    let found = ScannedEntry { kind: ScannedKind::File, ..ScannedEntry::MISSING };
+    let paths = |record: &CopyRecord| record.entries().paths().collect::<Vec<_>>();
+    CopyRecord::create(directory.as_fd(), IGNORED_FILES, EntryTree::from_leaves([])).expect("creates");
+    let (one, mut other) = (load(), load());
+    other.begin(&[b"a".to_vec()]).expect("begins");
+    other.finish((1, 0), vec![(b"a".to_vec(), found)]).expect("finishes");
+    // The other process keeps nothing in this one.
+    std::mem::forget(other);
+    drop(one);
+    assert_eq!(paths(&load()), [b"a"]);
+    assert_eq!(paths(&load()), [b"a"], "a record that is known");
 }
 
 #[test]

@@ -213,7 +213,7 @@ const LISTING_SUFFIX: &str = ".git";
 
 /// Returns the file name for a work tree.
 fn snapshot_file_name(place: &Path) -> String {
-    Sha256Hex::digest(place.as_os_str().as_bytes()).as_str()[..32].to_owned()
+    Sha256Hex::digest(place.as_os_str().as_bytes()).prefix(32)
 }
 
 /// Returns the name of the file with git's listing.

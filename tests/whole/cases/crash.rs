@@ -272,7 +272,7 @@ pub(super) fn assert_on_record(repo: &Repo<'_>, run: &Value) {
     assert!(!cited.is_empty(), "{run:#}");
     for (file, sha256) in cited {
         let bytes = std::fs::read(dir.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-        assert_eq!(proctor_core::text::digest::Sha256Hex::digest(&bytes).as_str(), sha256, "{file}");
+        assert_eq!(proctor_core::text::digest::Sha256Hex::digest(&bytes).to_string(), *sha256, "{file}");
     }
     assert_eq!(repo.last_run()["run_id"], run["id"]);
 }

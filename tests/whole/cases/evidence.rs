@@ -146,7 +146,7 @@ fn assert_recipes_find_hashes(env: &TestEnvironment, repo: &Repo<'_>) {
     assert!(recipes.contains(&format!("`{plan} | sha256sum` is `plan_sha256`")));
     let plan: Vec<&str> = plan.split(' ').skip(1).map(|word| if word == "PROFILE" { "pr" } else { word }).collect();
     let plan = Sha256Hex::digest(repo.proctor(&plan).exits(0).stdout.as_bytes());
-    assert_eq!(repo.evidence("verify.it")["plan_sha256"], plan.as_str());
+    assert_eq!(repo.evidence("verify.it")["plan_sha256"], plan.to_string());
     assert!(recipes.contains("`zstd -dc objects/AB/CDEF….zst | sha256sum` gives the name"));
     let output = repo.step("printed")["stdout_sha256"].as_str().expect("a hash").to_owned();
     let (shard, rest) = output.split_at(2);
@@ -157,8 +157,8 @@ fn spec_hash_of_read_bytes(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_script("true"));
     repo.run().exits(0);
     let expected = Sha256Hex::digest(repo.read("spec/verification.yaml").as_bytes());
-    assert_eq!(repo.evidence("verify.it")["spec_sha256"], expected.as_str());
-    assert_eq!(repo.last_run()["spec_sha256"], expected.as_str());
+    assert_eq!(repo.evidence("verify.it")["spec_sha256"], expected.to_string());
+    assert_eq!(repo.last_run()["spec_sha256"], expected.to_string());
 }
 
 fn snapshot_depends_on_tree_only(env: &TestEnvironment) {

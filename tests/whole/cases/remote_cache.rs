@@ -178,7 +178,7 @@ impl<'e> Machines<'e> {
             let digest = file.digest.clone().expect("a digest");
             let envelope = serde_json::from_slice(&std::fs::read(self.blob(&digest)).expect("a blob")).expect("JSON");
             let content = change(envelope);
-            let hash = Sha256Hex::digest(&content).as_str().to_owned();
+            let hash = Sha256Hex::digest(&content).to_string();
             let digest = Digest { hash, size_bytes: i64::try_from(content.len()).expect("small") };
             machine::write(&self.blob(&digest), content);
             file.digest = Some(digest);

@@ -41,7 +41,7 @@ fn hash_of_repeated_pattern(pattern: &[u8], total: usize) -> String {
         hasher.update(&block[..count]);
         left -= count;
     }
-    Sha256Hex::from_raw(hasher.finalize().into()).as_str().to_owned()
+    Sha256Hex::from_raw(hasher.finalize().into()).to_string()
 }
 
 fn large_output_uses_bounded_memory(env: &TestEnvironment) {
@@ -83,7 +83,7 @@ fn binary_output_is_escaped(env: &TestEnvironment) {
     repo.run().exits(0);
     let step = repo.step("it");
     assert_eq!(step["stdout_preview"], "\\x00\\xff\\xc3( ok");
-    assert_eq!(step["stdout_sha256"], Sha256Hex::digest(b"\0\xff\xc3( ok").as_str());
+    assert_eq!(step["stdout_sha256"], Sha256Hex::digest(b"\0\xff\xc3( ok").to_string());
 }
 
 fn terminal_escapes_are_neutralised(env: &TestEnvironment) {
@@ -153,8 +153,8 @@ fn secret_is_redacted(env: &TestEnvironment) {
     assert!(step["stdout_preview"].as_str().expect("text").starts_with("a [redacted] b\n[redacted]"), "{step:#}");
     assert_eq!((&step["stdout_redacted"], &step["stderr_redacted"]), (&2.into(), &1.into()));
     let sha256 = Sha256Hex::digest(format!("x{SECRET}\n").as_bytes());
-    assert_eq!(step["stderr_sha256"], sha256.as_str(), "the hash is that of what was written");
-    let object = env.state_dir().join("objects").join(&sha256.as_str()[..2]).join(&sha256.as_str()[2..]);
+    assert_eq!(step["stderr_sha256"], sha256.to_string(), "the hash is that of what was written");
+    let object = env.state_dir().join("objects").join(&sha256.to_string()[..2]).join(&sha256.to_string()[2..]);
     let kept = |suffix: &str| object.with_extension(suffix).exists();
     assert_eq!((kept("zst"), kept("redacted.zst")), (false, true));
 }

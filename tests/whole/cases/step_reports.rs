@@ -65,7 +65,8 @@ fn drifted_paths(repo: &Repo<'_>, step: &str) -> Vec<String> {
 
 fn object_exists(env: &TestEnvironment, text: &str, suffix: &str) -> bool {
     let sha256 = Sha256Hex::digest(text.as_bytes());
-    let (shard, rest) = sha256.as_str().split_at(2);
+    let digits = sha256.to_string();
+    let (shard, rest) = digits.split_at(2);
     env.state_dir().join("objects").join(shard).join(format!("{rest}.{suffix}")).exists()
 }
 
@@ -77,7 +78,7 @@ fn report_is_stored_without_drift(env: &TestEnvironment) {
     let sarif = "{}\n";
     let report = |format: &str, path: &str, text: &str| {
         let sha256 = Sha256Hex::digest(text.as_bytes());
-        json!({ "format": format, "path": path, "state": "read", "sha256": sha256.as_str(), "bytes": text.len(), "redacted": 0 })
+        json!({ "format": format, "path": path, "state": "read", "sha256": sha256.to_string(), "bytes": text.len(), "redacted": 0 })
     };
     let expected = json!([report("junit", "junit.xml", JUNIT_XML), report("sarif", "out/r.sarif", sarif)]);
     assert_eq!(repo.step("it")["found_reports"], expected);
@@ -153,7 +154,7 @@ fn report_of_last_attempt_counts(env: &TestEnvironment) {
     );
     let repo = env.repo_at("both", &spec("; echo 2 > junit.xml"));
     repo.run().exits(0);
-    assert_eq!(repo.step("it")["found_reports"][0]["sha256"], Sha256Hex::digest(b"2\n").as_str());
+    assert_eq!(repo.step("it")["found_reports"][0]["sha256"], Sha256Hex::digest(b"2\n").to_string());
 }
 
 fn tracked_report_is_drift(env: &TestEnvironment) {
@@ -188,7 +189,7 @@ fn linked_or_unreadable_file(env: &TestEnvironment) {
     let repo = env.repo(&TestSpec::from_steps([step_with_junit_report("ln README.md junit.xml")]));
     repo.run().exits(0);
     let text = repo.read("README.md");
-    assert_eq!(repo.step("it")["found_reports"][0]["sha256"], Sha256Hex::digest(text.as_bytes()).as_str());
+    assert_eq!(repo.step("it")["found_reports"][0]["sha256"], Sha256Hex::digest(text.as_bytes()).to_string());
     let hidden = env.repo_at(
         "hidden",
         &TestSpec::from_steps([step_with_junit_report(&format!(
@@ -322,7 +323,7 @@ fn secret_in_report_is_redacted(env: &TestEnvironment) {
     let text = format!("{SECRET} tok&lt;0123456789&amp;abcdef");
     assert_eq!(
         (&report["redacted"], &report["sha256"]),
-        (&2.into(), &Sha256Hex::digest(text.as_bytes()).as_str().into())
+        (&2.into(), &Sha256Hex::digest(text.as_bytes()).to_string().into())
     );
     assert_eq!((object_exists(env, &text, "zst"), object_exists(env, &text, "redacted.zst")), (false, true));
 }

@@ -94,7 +94,7 @@ fn each_changed_byte_is_found() {
             };
             assert!(!verify(&changed).is_empty(), "byte {byte} of record {}", at + 1);
             // With a hash that fits, the next record or the head shows the change.
-            changed[at].hash = Sha256Hex::digest(changed[at].record.as_bytes()).as_str().to_owned();
+            changed[at].hash = Sha256Hex::digest(changed[at].record.as_bytes()).to_string();
             assert!(!verify(&changed).is_empty(), "byte {byte} of record {} with its hash", at + 1);
         }
     }

@@ -245,7 +245,7 @@ pub(super) fn detect_owner(bytes: &[u8]) -> HookOwner {
 fn parse_proctor_hook(text: &str) -> Option<ProctorHook> {
     let (version, rest) = text.strip_prefix("#!/bin/sh\n")?.strip_prefix(MARK)?.split_once('\n')?;
     let (digest, body) = rest.strip_prefix(DIGEST)?.split_once('\n')?;
-    if Sha256Hex::digest(body.as_bytes()).as_str() != digest {
+    if Sha256Hex::digest(body.as_bytes()).to_string() != digest {
         return None;
     }
     let options = body.lines().next()?.strip_prefix(OPTIONS)?;

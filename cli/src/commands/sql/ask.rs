@@ -135,10 +135,7 @@ fn print_explanation(format: OutputFormat, explained: &ExplainedPrompt, screen: 
             screen.out(&crate::text::escape_text(&format!("{}\n{}", prompt.system, prompt.user)));
             let summary = format!(
                 "{} of {} tables, about {} tokens, prompt_sha256 {}\n",
-                document.shown_tables,
-                document.tables,
-                document.estimated_tokens,
-                document.prompt_sha256.as_str()
+                document.shown_tables, document.tables, document.estimated_tokens, document.prompt_sha256
             );
             screen.err(&paint(DIM, summary));
         }

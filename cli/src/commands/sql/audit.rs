@@ -99,7 +99,7 @@ fn verify(trail: &AuditTrail, screen: &mut Screen) -> Result<u8, CliError> {
     let word = if report.is_intact() { paint(GOOD, "intact") } else { paint(BAD, "damaged") };
     let _ = write!(text, "{word}: {}", count(usize::try_from(report.records).unwrap_or(usize::MAX), "record"));
     if report.records > 0 {
-        let _ = write!(text, " ({} to {}), last hash {}", report.first, report.last, report.hash.as_str());
+        let _ = write!(text, " ({} to {}), last hash {}", report.first, report.last, report.hash);
     }
     if report.removed > 0 {
         let _ = write!(text, "; records up to {} were removed", report.removed);

@@ -25,7 +25,7 @@ impl ResultOrigin {
     }
 
     /// Returns the first digits of the key's id, for display.
-    pub fn short_key(&self) -> &str {
-        &self.key_id.as_str()[..SHORT_KEY]
+    pub fn short_key(&self) -> String {
+        self.key_id.prefix(SHORT_KEY)
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn write(html: &mut Html, view: &RunPageView<'_>) {
         html.element("pre", &[("class", "log hashes"), ("tabindex", "0")], |html| {
             html.verbatim("\n");
             for (file, sha256) in record.evidence.iter().take(MAX_LISTED_FILES) {
-                html.text(&format!("{}  {}\n", sha256.as_str(), page_text::truncated_name(file)));
+                html.text(&format!("{sha256}  {}\n", page_text::truncated_name(file)));
             }
         });
         if record.evidence.len() > MAX_LISTED_FILES {

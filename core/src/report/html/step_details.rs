@@ -121,7 +121,7 @@ fn write_conditions(html: &mut Html, shown: &ShownStep<'_>) {
         );
     }
     for (name, stream) in [("stdout", &step.stdout), ("stderr", &step.stderr)] {
-        fact(&format!("{name}, sha256 of {}", size(stream.bytes)), stream.sha256.as_str().to_owned());
+        fact(&format!("{name}, sha256 of {}", size(stream.bytes)), stream.sha256.to_string());
     }
     fact("Directory", page_text::truncated_name(planned.workdir.as_str()));
     fact(

@@ -134,8 +134,8 @@ fn write_identity(html: &mut Html, record: &RunRecord) {
     if let Some(tree) = started.git.as_ref().and_then(|git| git.tree.as_deref()) {
         hash("Tree of git", &page_text::truncated_name(tree));
     }
-    hash("Spec, sha256", started.spec_sha256.as_str());
-    hash("Plan, sha256", started.plan_sha256.as_str());
+    hash("Spec, sha256", &started.spec_sha256.to_string());
+    hash("Plan, sha256", &started.plan_sha256.to_string());
 }
 
 fn write_fact(html: &mut Html, name: &str, value: impl FnOnce(&mut Html)) {

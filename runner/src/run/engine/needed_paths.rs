@@ -259,7 +259,7 @@ impl Engine {
             tools,
         };
         let key = Sha256Hex::digest(&canonical::to_vec(&inputs));
-        let with_caller = Sha256Hex::digest(&canonical::to_vec(&(key.as_str(), of_caller)));
+        let with_caller = Sha256Hex::digest(&canonical::to_vec(&(&key, of_caller)));
         Ok((key, with_caller))
     }
 
@@ -321,7 +321,7 @@ fn plan_of_command(plan: &Plan, command: &PlannedStep) -> Plan {
 
 fn platform() -> [String; 2] {
     let release = std::fs::read(OS_RELEASE).unwrap_or_default();
-    [std::env::consts::ARCH.to_owned(), Sha256Hex::digest(&release).as_str().to_owned()]
+    [std::env::consts::ARCH.to_owned(), Sha256Hex::digest(&release).to_string()]
 }
 
 fn path_scope(context: &RunContext, needed: &NeededPath, origin: PathOrigin) -> PathScope {

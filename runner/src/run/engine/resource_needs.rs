@@ -6,6 +6,7 @@ use proctor_core::model::enforcement::Tolerated;
 use proctor_core::model::plan::{Limit, Network, Plan, ReadOnly, max_files};
 use proctor_sandbox::{RunSpace, RunSpaceConfig, SandboxReuse};
 
+use crate::run::request::{ChangeHandling, RunRequest, RunSource};
 use crate::run::run_context::ChangeMode;
 
 /// Maximum size of the layers of one run, in bytes, if the plan sets no limit.
@@ -81,5 +82,14 @@ mod tests {
         assert_eq!(sandbox_reuse(&reads, ChangeMode::Apply), SandboxReuse::Allowed);
         assert_eq!(sandbox_reuse(&writes, ChangeMode::Apply), SandboxReuse::Never);
         assert_eq!(sandbox_reuse(&writes, ChangeMode::AsPatch), SandboxReuse::Allowed);
+    }
+}
+
+/// Changes are applied only to a worktree, and not if the request has `changes: patch`.
+pub(super) fn change_mode(request: &RunRequest) -> ChangeMode {
+    match (&request.source, request.changes) {
+        (_, ChangeHandling::AsPatch) => ChangeMode::AsPatch,
+        (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
+        (RunSource::Commit { .. } | RunSource::Staged(_), ChangeHandling::Apply) => ChangeMode::Discard,
     }
 }

@@ -86,8 +86,8 @@ pub struct StoredPreview {
 }
 
 impl StoredPreview {
-    fn new(result: StoredResult) -> Self {
-        Self { source: result.source(), inputs_note: result.evidence.inputs_note(), inputs: result.inputs }
+    fn new(result: &StoredResult) -> Self {
+        Self { source: result.source(), inputs_note: result.evidence.inputs_note(), inputs: result.inputs.clone() }
     }
 }
 
@@ -197,7 +197,7 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
     let reason = match prediction.search {
         Err(not_chosen) => return ReusePreview::NothingToCheck { reason: not_chosen.reason },
         Ok(ReuseSearch::Found(result)) => {
-            return ReusePreview::Reused(StoredPreview::new(*result));
+            return ReusePreview::Reused(StoredPreview::new(&result));
         }
         Ok(ReuseSearch::Nothing(_)) if !settings.enabled => {
             let reason = DISABLED_BY_OPERATOR.to_owned();
@@ -219,7 +219,7 @@ fn describe(context: &RunContext, settings: ReuseSettings, prediction: ReusePred
         last.inspect_err(|error| tracing::warn!(%error, "the stored results cannot be read")).ok()
     });
     let (newest, not_stored) = last.map_or((None, None), |last| (last.newest, last.not_stored));
-    let newest = newest.map(StoredPreview::new);
+    let newest = newest.map(|newest| StoredPreview::new(&newest));
     ReusePreview::Executed { reason: reason.to_string(), identity, newest, not_stored }
 }
 

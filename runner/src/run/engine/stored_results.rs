@@ -1,5 +1,7 @@
 //! Opens the stored results of steps for a run.
 
+use std::sync::Arc;
+
 use proctor_core::api::RemoteCacheCheck;
 use proctor_core::reuse::ReuseObstacle;
 use proctor_sandbox::StepUser;
@@ -42,6 +44,7 @@ impl Engine {
             user: user.ids_in_sandbox(),
             clock: self.clock,
             shared: self.open_shared(),
+            decoded: Arc::clone(&self.decoded_results),
         };
         if !settings.enabled {
             return Err(DISABLED_BY_OPERATOR.to_owned());

@@ -1,6 +1,7 @@
 //! Uses and stores the passes of individual files, for steps with `per_file`.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use proctor_core::model::cache::merge_transparent_caches;
 use proctor_core::model::trace::DamagedTrace;
@@ -18,7 +19,7 @@ pub(crate) struct PassedFiles {
     /// The positions of these files in the list of files.
     pub(crate) passed: Vec<usize>,
     /// The valid results, newest first; at least one.
-    pub(crate) holding: Vec<StoredResult>,
+    pub(crate) holding: Vec<Arc<StoredResult>>,
     /// The end of the oldest execution from which the passes can come.
     pub(crate) executed_at: String,
 }
@@ -83,10 +84,12 @@ impl StepReuse {
             Err(NoResult::NotStored | NoResult::Changed(_) | NoResult::TooOld) if !of_others.is_empty() => Vec::new(),
             found => found?,
         };
-        holding.retain(|result| !unused.contains(&result.chain_digest()));
+        if !unused.is_empty() {
+            holding.retain(|result| !unused.contains(&result.chain_digest()));
+        }
         for adopted in of_others.iter().filter(|adopted| confirm(&adopted.result).0) {
             self.keep_adopted(adopted);
-            holding.push(adopted.result.clone());
+            holding.push(Arc::new(adopted.result.clone()));
         }
         if holding.is_empty() {
             return Err(NoResult::NotStored);
@@ -114,7 +117,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-        files: (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+        files: (&[Vec<u8>], &[Vec<u8>], &[Arc<StoredResult>]),
     ) -> Result<RecordedFiles, FilesNotStored> {
         let recorded = self.try_record_files(key, evidence, execution, tree, files);
         recorded.inspect_err(|reason| {
@@ -130,7 +133,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[StoredResult]),
+        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[Arc<StoredResult>]),
     ) -> Result<RecordedFiles, FilesNotStored> {
         let not_observed = |message: String| FilesNotStored::Obstacle(ReuseObstacle::NotObserved { message });
         if let Some(obstacle) = result_obstacle(evidence) {
@@ -160,7 +163,7 @@ impl StepReuse {
         }
         let stored_as = passed_files(&source, all).map(|files| chain_digest(key, &of_all.digest(), &files));
         // Results of other machines are stored separately, because they are valid only while their keys are trusted.
-        let earlier: Vec<&StoredResult> = earlier.iter().filter(|result| result.origin.is_none()).collect();
+        let earlier: Vec<&Arc<StoredResult>> = earlier.iter().filter(|result| result.origin.is_none()).collect();
         for result in &earlier {
             inputs = inputs.union(&result.inputs).map_err(invalid)?;
             files.extend(result.files.iter().cloned());
@@ -179,17 +182,19 @@ impl StepReuse {
     }
 
     /// Returns the result that represents all results of a step with `per_file`, which together confirm all of its
-    /// `files`: the first one of another machine, or else the newest one. It has the caches of all of them. If one of
-    /// them left files, it has the inputs and the files of all, since these determine what the step leaves.
+    /// `files`: the first one of another machine, or else the newest one. It has the caches of all of them, and ends at
+    /// `executed_at`. If one of them left files, it has the inputs and the files of all, since these determine what the
+    /// step leaves.
     ///
     /// # Errors
     /// The results cannot be combined.
     pub(crate) fn representative(
         &self,
-        mut holding: Vec<StoredResult>,
+        mut holding: Vec<Arc<StoredResult>>,
+        executed_at: &str,
         tree: ObservedTree<'_>,
         files: &[Vec<u8>],
-    ) -> Result<StoredResult, NoResult> {
+    ) -> Result<Arc<StoredResult>, NoResult> {
         let position = holding.iter().position(|result| result.origin.is_some()).unwrap_or(0);
         if position >= holding.len() {
             return Err(NoResult::NotStored);
@@ -199,21 +204,26 @@ impl StepReuse {
             false => None,
         };
         let mut chosen = holding.swap_remove(position);
+        if holding.is_empty() && inputs.is_none() && chosen.executed_at == executed_at {
+            return Ok(chosen);
+        }
+        let changed = Arc::make_mut(&mut chosen);
+        executed_at.clone_into(&mut changed.executed_at);
         for other in holding {
-            merge_transparent_caches(&mut chosen.transparent_caches, &other.transparent_caches);
+            merge_transparent_caches(&mut changed.transparent_caches, &other.transparent_caches);
         }
         if let Some(inputs) = inputs {
-            chosen.has_files = true;
-            chosen.inputs_sha256 = inputs.digest();
-            chosen.inputs = inputs;
-            chosen.files = passed_files(&TreeInputs(tree), files).ok_or(NoResult::NotStored)?;
+            changed.has_files = true;
+            changed.inputs_sha256 = inputs.digest();
+            changed.inputs = inputs;
+            changed.files = passed_files(&TreeInputs(tree), files).ok_or(NoResult::NotStored)?;
         }
         Ok(chosen)
     }
 }
 
 /// Returns the inputs of an execution and of earlier results.
-fn all_inputs(inputs: &ObservedInputs, earlier: &[StoredResult]) -> Result<ObservedInputs, DamagedTrace> {
+fn all_inputs(inputs: &ObservedInputs, earlier: &[Arc<StoredResult>]) -> Result<ObservedInputs, DamagedTrace> {
     earlier.iter().try_fold(inputs.clone(), |inputs, result| inputs.union(&result.inputs))
 }
 

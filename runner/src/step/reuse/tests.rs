@@ -51,6 +51,7 @@ impl TestStore {
             user: (0, 0),
             clock: Clock::from_fn(now),
             shared: None,
+            decoded: Arc::default(),
         };
         StepReuse::open(&Directory::open(self.state.path()).expect("opens"), self.state.path(), config).expect("opens")
     }
@@ -72,7 +73,7 @@ fn passes_of_files_keep_their_age_when_stored_again() {
     let store = TestStore::new();
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
-    let record = |reuse: &StepReuse, checked: &[Vec<u8>], earlier: &[StoredResult]| {
+    let record = |reuse: &StepReuse, checked: &[Vec<u8>], earlier: &[Arc<StoredResult>]| {
         let trace =
             ObservedExecution { trace: Ok(AccessTrace::default()), has_files: false, transparent_caches: Vec::new() };
         reuse.record_files(&key, &evidence, trace, store.observed(), (checked, &files, earlier)).expect("stores");
@@ -96,7 +97,7 @@ fn recreates_files_of_an_earlier_check() {
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
     let reuse = store.at(first_day);
-    let record = |has_files, checked: &[Vec<u8>], earlier: &[StoredResult]| {
+    let record = |has_files, checked: &[Vec<u8>], earlier: &[Arc<StoredResult>]| {
         let execution =
             ObservedExecution { trace: Ok(AccessTrace::default()), has_files, transparent_caches: Vec::new() };
         reuse.record_files(&key, &evidence, execution, store.observed(), (checked, &files, earlier)).expect("stores");
@@ -120,7 +121,7 @@ fn passes_of_files_do_not_count_if_an_input_changed_since_they_were_found() {
     let (key, evidence) = (Sha256Hex::digest(b"key"), passed_evidence());
     let files = [b"a.py".to_vec(), b"b.py".to_vec()];
     let reuse = store.at(first_day);
-    let record = |execution: ObservedExecution, checked: &[Vec<u8>], earlier: &[StoredResult]| {
+    let record = |execution: ObservedExecution, checked: &[Vec<u8>], earlier: &[Arc<StoredResult>]| {
         let files = (checked, &files[..], earlier);
         reuse.record_files(&key, &evidence, execution, store.observed(), files).map(drop)
     };

@@ -78,12 +78,12 @@ impl StepReuse {
     /// Searches for a stored result of a worker that got the same inputs.
     pub(crate) fn find_of_worker(&self, worker: &WorkerKey) -> ReuseSearch {
         match self.search_of_worker(worker) {
-            Ok(result) => ReuseSearch::Found(Box::new(result)),
+            Ok(result) => ReuseSearch::Found(result),
             Err(reason) => ReuseSearch::Nothing(reason),
         }
     }
 
-    fn search_of_worker(&self, worker: &WorkerKey) -> Result<StoredResult, NoResult> {
+    fn search_of_worker(&self, worker: &WorkerKey) -> Result<Arc<StoredResult>, NoResult> {
         let refusal = |result: &StoredResult| {
             // A result that does not name its worker is not used for any worker.
             let execution = result.evidence.remote_execution().filter(|execution| execution.trusted);

@@ -30,7 +30,7 @@ pub(crate) struct CacheScope {
 impl CacheScope {
     /// Returns the name of the scope's directory.
     pub(super) fn directory_name(&self) -> String {
-        Sha256Hex::digest(&serde_json::to_vec(self).unwrap_or_default()).as_str()[..32].to_owned()
+        Sha256Hex::digest(&serde_json::to_vec(self).unwrap_or_default()).prefix(32)
     }
 
     /// Returns the scope of the same cache in another trust scope.

@@ -135,7 +135,7 @@ pub(crate) struct NewPath<'a> {
 impl PathScope {
     /// Returns the name of the entry's directory.
     fn directory_name(&self) -> String {
-        Sha256Hex::digest(&canonical::to_vec(self)).as_str()[..32].to_owned()
+        Sha256Hex::digest(&canonical::to_vec(self)).prefix(32)
     }
 }
 

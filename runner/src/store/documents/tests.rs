@@ -196,7 +196,7 @@ fn fails_if_earlier_pass_cannot_be_withdrawn() {
     let (state, repo) = (state(), repository(None));
     let documents = changeset(&state, repo.path(), &id()).expect("opens");
     record_documents(&documents, &[]);
-    let path = state.path().join("attestations").join(documents.subject(&last_run().profile).key().as_str());
+    let path = state.path().join("attestations").join(documents.subject(&last_run().profile).key().to_string());
     let record = std::fs::read_dir(&path).expect("lists").next().expect("one").expect("reads").path();
     std::fs::remove_file(&record).expect("ours");
     symlink("/dev/null", &record).expect("links");

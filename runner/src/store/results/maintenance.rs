@@ -131,7 +131,7 @@ fn find_damage(directory: &Directory, key: &str, name: &str) -> Result<Option<St
     let Some(result) = StoredResult::decode(&bytes) else {
         return Ok(Some("its content is damaged, or was written by another version".to_owned()));
     };
-    let is_named_right = result.key.as_str() == key && name_for(&result, &result.digest_inputs()) == name;
+    let is_named_right = result.key.to_string() == key && name_for(&result, &result.digest_inputs()) == name;
     Ok((!is_named_right).then(|| "it belongs to another step or to other inputs".to_owned()))
 }
 
@@ -187,7 +187,7 @@ mod tests {
         }
         let key = Sha256Hex::digest(b"a");
         let directory = Directory::open(temp.path()).expect("opens").descend(RESULTS_DIR).expect("opens");
-        let directory = directory.descend(key.as_str()).expect("opens");
+        let directory = directory.descend(&key.to_string()).expect("opens");
         let names = names_by_age(&directory).expect("lists");
         let bytes = directory.read(&names[0].1, 1 << 20).expect("reads").expect("a file");
         directory.write(&names[0].1, &bytes[..bytes.len() - 1]).expect("writes");
@@ -204,7 +204,7 @@ mod tests {
         results.store(&result("a", "/1")).expect("stores");
         results.set_distrust(&Sha256Hex::digest(b"c"), "it failed").expect("writes");
         assert_eq!(prune_results(temp.path(), u64::MAX, GcExtent::Excess).expect("prunes").number, 0);
-        let file = temp.path().join(RESULTS_DIR).join(Sha256Hex::digest(b"a").as_str());
+        let file = temp.path().join(RESULTS_DIR).join(Sha256Hex::digest(b"a").to_string());
         let file = fs::read_dir(file).expect("lists").next().expect("a file").expect("an entry").path();
         let old = Clock::system().system_time() - MAX_AGE - Duration::from_secs(60);
         fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(old)).expect("sets the time");

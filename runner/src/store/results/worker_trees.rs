@@ -19,10 +19,10 @@ impl StepResults {
     /// A system call fails.
     pub(crate) fn keep_tree(&self, tree: &Sha256Hex, list: impl FnOnce() -> TreeListing) -> Result<(), StoreError> {
         let (directory, _) = self.root.ensure_unsynced(TREES_DIR, 0o700)?;
-        if directory.modified_at(tree.as_str())?.is_some() {
-            return directory.touch(tree.as_str());
+        if directory.modified_at(&tree.to_string())?.is_some() {
+            return directory.touch(&tree.to_string());
         }
-        directory.write_unsynced(tree.as_str(), &list().encode())?;
+        directory.write_unsynced(&tree.to_string(), &list().encode())?;
         let mut found = Vec::new();
         for name in directory.names()? {
             // Another process may have removed the file.
@@ -37,7 +37,8 @@ impl StepResults {
 
     /// Returns the list of a tree, if it is stored.
     pub(crate) fn tree(&self, tree: &Sha256Hex) -> Option<TreeListing> {
-        let bytes = self.root.descend(TREES_DIR).and_then(|trees| trees.read(tree.as_str(), MAX_LISTING_BYTES as u64));
+        let bytes =
+            self.root.descend(TREES_DIR).and_then(|trees| trees.read(&tree.to_string(), MAX_LISTING_BYTES as u64));
         TreeListing::decode(&bytes.ok().flatten()?)
     }
 }

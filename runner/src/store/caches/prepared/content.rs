@@ -35,7 +35,7 @@ pub(crate) struct ContentDigest {
 /// change, which no program can set.
 pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<Sha256Hex, SkillCacheError> {
     let mut hash = Sha256::new();
-    hash.update(cache_layer::summarize(root)?.seal.as_str());
+    hash.update(cache_layer::summarize(root)?.seal.to_string());
     cache_layer::walk_entries(root, &mut |entry| {
         let is_readable = |rights: StepRights| match entry.kind() {
             FileType::Symlink => true,
