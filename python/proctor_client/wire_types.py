@@ -86,7 +86,7 @@ RunState = Literal["queued", "running", "finished"]
 SandboxMode = Literal["strict", "best_effort"]
 # Severity of a diagnostic.
 Severity = Literal["error", "warning"]
-# A sha256 as 64 lower-case hex digits, without a prefix (`*_sha256` fields of evidence).
+# A sha256, written as 64 lower-case hex digits without a prefix (`*_sha256` fields of evidence).
 Sha256Hex = str
 # The skills of the profile to run.
 SkillFilter = Literal["all", "not_passed"]

@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn answer_with_digest_fits_only_its_prompt() {
         let digest = prompt("right").digest();
-        let text = format!("{{\"answer\":\"a\",\"prompt_sha256\":\"{}\"}}", digest);
+        let text = format!("{{\"answer\":\"a\",\"prompt_sha256\":\"{digest}\"}}");
         let answers = parse(&text).expect("reads");
         let error = answers.next(&prompt("wrong")).expect_err("another prompt");
         assert!(matches!(error, RecordedError::OtherPrompt { number: 1, .. }), "{error}");

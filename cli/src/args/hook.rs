@@ -68,10 +68,12 @@ pub(crate) struct HookOptions {
     /// changes
     #[arg(long)]
     pub all_files: bool,
-    /// Verify each spec of a commit, at the top and in subdirectories, unless the changes do not affect
-    /// it
+    /// Verify each spec of a commit, at the top and in subdirectories
     #[arg(long)]
     pub each_spec: bool,
+    /// With `--each-spec`: skip a spec if all changes are in the directories of other specs
+    #[arg(long, requires = "each_spec")]
+    pub affected_specs: bool,
 }
 
 impl HookOptions {

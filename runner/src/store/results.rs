@@ -9,6 +9,7 @@
 
 mod decoded_results;
 pub(crate) mod maintenance;
+mod secret;
 mod worker_trees;
 
 use std::fs;
@@ -24,16 +25,15 @@ use proctor_core::reuse::{MAX_STORED_BYTES, StoredResult};
 use proctor_core::text::digest::Sha256Hex;
 
 pub(crate) use decoded_results::DecodedResults;
+pub(crate) use secret::state_secret;
+use secret::{SECRET_BYTES, ensure_secret};
 
-use super::directory::{Directory, random_u64};
+use super::directory::Directory;
 use super::freed_bytes::{BLOCK_SIZE, ignore_missing, remove_and_count, remove_dir_counted};
 use super::{GcExtent, StoreError};
 
 /// Directory of all results, in the state directory.
 pub(crate) const RESULTS_DIR: &str = "results";
-/// The file of the secret that keys depend on.
-const SECRET_FILE: &str = "secret";
-const SECRET_BYTES: usize = 32;
 /// The file that excludes a step from reuse, with the reason.
 const DISTRUST_FILE: &str = "distrusted";
 /// The file with the observation that contradicts `per_file` of a step.
@@ -244,39 +244,6 @@ fn name_for(result: &StoredResult, inputs: &Sha256Hex) -> String {
         Some(_) => format!("{inputs}-{}{SUFFIX}", result.chain_digest()),
         None => format!("{inputs}{SUFFIX}"),
     }
-}
-
-/// Returns the secret of a state directory, which makes digests of values unusable for guessing the values.
-///
-/// # Errors
-/// It cannot be read or written.
-pub(crate) fn state_secret(state: &Directory) -> Result<[u8; SECRET_BYTES], StoreError> {
-    ensure_secret(&state.ensure(RESULTS_DIR, 0o700)?)
-}
-
-fn ensure_secret(root: &Directory) -> Result<[u8; SECRET_BYTES], StoreError> {
-    if let Some(secret) = read_secret(root)? {
-        return Ok(secret);
-    }
-    let mut bytes = Vec::with_capacity(SECRET_BYTES);
-    while bytes.len() < SECRET_BYTES {
-        bytes.extend_from_slice(&random_u64()?.to_le_bytes());
-    }
-    // Another process may write its own secret at the same time; every process uses the one that it reads afterwards.
-    root.write(SECRET_FILE, &bytes)?;
-    match read_secret(root)? {
-        Some(secret) => Ok(secret),
-        None => Err(StoreError::Io {
-            action: "read",
-            path: format!("{RESULTS_DIR}/{SECRET_FILE}"),
-            source: io::Error::other("it does not have the length of a secret"),
-        }),
-    }
-}
-
-fn read_secret(root: &Directory) -> Result<Option<[u8; SECRET_BYTES]>, StoreError> {
-    let bytes = root.read(SECRET_FILE, SECRET_BYTES as u64)?;
-    Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
 }
 
 /// The time at which a result was stored or last used, in seconds and nanoseconds since 1970, and its file name.

@@ -8,7 +8,7 @@ use crate::process::FinishedProcess;
 use crate::test_spec::TestSpec;
 
 pub(super) const CASES: &[CaseDefinition] = &[
-    hook_case("spec_hooks::push_verifies_each_spec_that_the_changes_affect", push_verifies_affected_specs),
+    hook_case("spec_hooks::push_verifies_each_spec_or_those_that_the_changes_affect", push_verifies_specs),
     hook_case("spec_hooks::removed_or_moved_spec_blocks_a_push", removed_spec_blocks_push),
     hook_case("spec_hooks::removed_or_moved_spec_blocks_a_push_in_sha256", removed_spec_blocks_push).with_sha256(),
     hook_case("spec_hooks::specs_of_a_commit_do_not_depend_on_the_worktree", worktree_does_not_matter),
@@ -41,13 +41,18 @@ fn push(repo: &Repo<'_>, env: &TestEnvironment) -> FinishedProcess {
     push_to_origin(repo, env, &["main"])
 }
 
-fn push_verifies_affected_specs(env: &TestEnvironment) {
+fn push_verifies_specs(env: &TestEnvironment) {
     let repo = repo_with_specs(env);
     let installed = repo.proctor(&["hook", "install"]).exits(0);
     installed.prints(&["the hook verifies each spec of a commit (--each-spec)", "svc/a, svc/b"]);
     repo.proctor(&["hook", "status"]).exits(0).prints(&["installed by proctor", "--each-spec"]);
-    // Only one of the specs can be affected.
     repo.write("svc/a/own.txt", "new\n");
+    repo.commit();
+    let output = push(&repo, env).exits(0).all_output();
+    assert!(["svc/a: ", "svc/b: "].iter().all(|name| output.contains(name)), "{output}");
+    // Only one of the specs can be affected.
+    repo.proctor(&["hook", "install", "--each-spec", "--affected-specs"]).exits(0);
+    repo.write("svc/a/own.txt", "newer\n");
     repo.commit();
     let pushed = push(&repo, env).exits(0);
     let output = pushed.all_output();
@@ -130,6 +135,11 @@ fn commit_verifies_each_spec(env: &TestEnvironment) {
     commit().exits(1).prints_to_stderr(&["commit blocked: svc/a: 1 of 1 step failed"]);
     repo.git(&["rm", "--quiet", "--cached", "svc/a/bad"]);
     repo.write("svc/b/own.txt", "new\n");
+    repo.git(&["add", "svc/b"]);
+    let committed = commit().exits(0);
+    assert!(committed.all_output().contains("svc/a: "), "{committed}");
+    repo.proctor(&["hook", "install", "pre-commit", "--each-spec", "--affected-specs"]).exits(0);
+    repo.write("svc/b/own.txt", "newer\n");
     repo.git(&["add", "svc/b"]);
     let committed = commit().exits(0);
     assert!(committed.all_output().contains("skipped: svc/a"), "{committed}");

@@ -254,6 +254,7 @@ mod tests {
             submodules: false,
             all_files: false,
             each_spec: false,
+            affected_specs: false,
             fresh: false,
         };
         let text =

@@ -144,6 +144,7 @@ fn option_words(hook: HookName, options: &HookOptions) -> String {
     words.extend(options.fresh.then_some("--fresh"));
     words.extend(options.all_files.then_some("--all-files"));
     words.extend(options.each_spec.then_some(EACH_SPEC));
+    words.extend(options.affected_specs.then_some("--affected-specs"));
     words.join(" ")
 }
 
@@ -275,6 +276,7 @@ mod tests {
             fresh: false,
             all_files: false,
             each_spec: false,
+            affected_specs: false,
         }
     }
 

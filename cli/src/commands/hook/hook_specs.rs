@@ -34,7 +34,7 @@ impl HookSpecs<'_> {
         base: Option<RangeBase>,
         former: Vec<String>,
     ) -> Result<CommitSpecs, CliError> {
-        let query = CommitSpecQuery { commit, base, former, skips_unaffected: !self.args.options.all_files };
+        let query = CommitSpecQuery { commit, base, former, skips_unaffected: self.args.options.affected_specs };
         let found = commit_specs(self.config()?, self.top, &query).map_err(engine_error)?;
         check_count(found.verified.len())?;
         Ok(found)

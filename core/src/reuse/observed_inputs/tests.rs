@@ -113,14 +113,27 @@ fn set(now: &mut FakeInputs, path: &[u8], state: PathNow) {
 #[test]
 fn same_inputs_have_no_change() {
     assert_eq!(change_after(|_| {}), None);
-    assert_eq!(change_after(|now| drop(now.covered.insert(b"other".to_vec(), entry(b"x")))), None);
+    assert_eq!(
+        change_after(|now| {
+            now.covered.insert(b"other".to_vec(), entry(b"x"));
+        }),
+        None
+    );
 }
 
 #[test]
 fn finds_changed_content_of_the_tree() {
-    let edited = |now: &mut FakeInputs| drop(now.covered.insert(b"a".to_vec(), entry(b"c")));
+    let edited = |now: &mut FakeInputs| {
+        now.covered.insert(b"a".to_vec(), entry(b"c"));
+    };
     assert_eq!(change_after(edited).as_deref(), Some("`a` has different content"));
-    assert_eq!(change_after(|now| drop(now.covered.remove(&b"a"[..]))).as_deref(), Some("`a` no longer exists"));
+    assert_eq!(
+        change_after(|now| {
+            now.covered.remove(&b"a"[..]);
+        })
+        .as_deref(),
+        Some("`a` no longer exists")
+    );
     let executable = |now: &mut FakeInputs| {
         now.covered.insert(b"a".to_vec(), Entry { executable: true, ..entry(b"a") });
     };
@@ -152,7 +165,9 @@ fn content_matters_for_a_file_that_was_only_looked_up() {
 
 #[test]
 fn finds_files_that_were_absent() {
-    let config = |now: &mut FakeInputs| drop(now.covered.insert(b"setup.cfg".to_vec(), entry(b"")));
+    let config = |now: &mut FakeInputs| {
+        now.covered.insert(b"setup.cfg".to_vec(), entry(b""));
+    };
     assert_eq!(change_after(config).as_deref(), Some("`setup.cfg` now exists"));
     let ignored = |now: &mut FakeInputs| set(now, b"tree:setup.cfg", (file(1), stamp(1)));
     assert_eq!(change_after(ignored).as_deref(), Some("`setup.cfg` now exists"));

@@ -59,6 +59,15 @@ pub(super) fn run_space_config(needs: &RunSpaceNeeds, tolerated: Tolerated) -> R
     RunSpaceConfig { disk_bytes, inodes: max_files(disk_bytes), tolerated, reuse: sandboxes, caches }
 }
 
+/// Changes are applied only to a worktree, and not if the request has `changes: patch`.
+pub(super) fn change_mode(request: &RunRequest) -> ChangeMode {
+    match (&request.source, request.changes) {
+        (_, ChangeHandling::AsPatch) => ChangeMode::AsPatch,
+        (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
+        (RunSource::Commit { .. } | RunSource::Staged(_), ChangeHandling::Apply) => ChangeMode::Discard,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,14 +91,5 @@ mod tests {
         assert_eq!(sandbox_reuse(&reads, ChangeMode::Apply), SandboxReuse::Allowed);
         assert_eq!(sandbox_reuse(&writes, ChangeMode::Apply), SandboxReuse::Never);
         assert_eq!(sandbox_reuse(&writes, ChangeMode::AsPatch), SandboxReuse::Allowed);
-    }
-}
-
-/// Changes are applied only to a worktree, and not if the request has `changes: patch`.
-pub(super) fn change_mode(request: &RunRequest) -> ChangeMode {
-    match (&request.source, request.changes) {
-        (_, ChangeHandling::AsPatch) => ChangeMode::AsPatch,
-        (RunSource::Worktree, ChangeHandling::Apply) => ChangeMode::Apply,
-        (RunSource::Commit { .. } | RunSource::Staged(_), ChangeHandling::Apply) => ChangeMode::Discard,
     }
 }

@@ -24,6 +24,9 @@ pub(crate) struct PassedFiles {
     pub(crate) executed_at: String,
 }
 
+/// The files of a step with `per_file` that an execution checked, all of its files, and the earlier valid results.
+type CheckedFiles<'a> = (&'a [Vec<u8>], &'a [Vec<u8>], &'a [Arc<StoredResult>]);
+
 /// The stored result of a step with `per_file`.
 #[derive(Debug)]
 pub(crate) struct RecordedFiles {
@@ -117,7 +120,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-        files: (&[Vec<u8>], &[Vec<u8>], &[Arc<StoredResult>]),
+        files: CheckedFiles<'_>,
     ) -> Result<RecordedFiles, FilesNotStored> {
         let recorded = self.try_record_files(key, evidence, execution, tree, files);
         recorded.inspect_err(|reason| {
@@ -133,7 +136,7 @@ impl StepReuse {
         evidence: &StepEvidence,
         execution: ObservedExecution,
         tree: ObservedTree<'_>,
-        (checked, all, earlier): (&[Vec<u8>], &[Vec<u8>], &[Arc<StoredResult>]),
+        (checked, all, earlier): CheckedFiles<'_>,
     ) -> Result<RecordedFiles, FilesNotStored> {
         let not_observed = |message: String| FilesNotStored::Obstacle(ReuseObstacle::NotObserved { message });
         if let Some(obstacle) = result_obstacle(evidence) {
