@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::cache::TransparentCache;
+use crate::model::drift::{Entry, EntryKind};
 use crate::model::names::RunId;
 use crate::model::trace::MAX_ENCODED_BYTES;
 use crate::record::evidence::{ResultOrigin, ReuseSource, StepEvidence};
@@ -66,6 +67,13 @@ pub struct PassedFile {
     pub sha256: Sha256Hex,
     /// True for an executable file.
     pub executable: bool,
+}
+
+impl PassedFile {
+    /// Returns whether a file of the tree has the content that passed.
+    pub fn has_content(&self, entry: &Entry) -> bool {
+        entry.kind == EntryKind::File && entry.executable == self.executable && entry.sha256 == self.sha256
+    }
 }
 
 /// Returns the digest that stands for the files that a step leaves, if it checks exactly `files` with these inputs. `files`

@@ -4,9 +4,12 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use proctor_core::model::cache::merge_transparent_caches;
+use proctor_core::model::drift::Entry;
 use proctor_core::model::trace::DamagedTrace;
 use proctor_core::record::evidence::{FileDependence, StepEvidence, escape_output};
-use proctor_core::reuse::{ObservedInputs, PassedFile, ReuseObstacle, StoredResult, chain_digest, result_obstacle};
+use proctor_core::reuse::{
+    CurrentInputs as _, ObservedInputs, PassedFile, ReuseObstacle, StoredResult, chain_digest, result_obstacle,
+};
 use proctor_core::text::digest::Sha256Hex;
 
 use super::shared::AdoptedResult;
@@ -65,13 +68,21 @@ impl StepReuse {
         of_others: &[AdoptedResult],
     ) -> Result<PassedFiles, NoResult> {
         let inputs = TreeInputs(tree);
-        // The positions of the files that no result confirms yet, with the current state of each file.
-        let mut open: Vec<(usize, Option<PassedFile>)> =
-            files.iter().map(|path| inputs.file(path)).enumerate().collect();
+        let now: Vec<Option<Entry>> = files.iter().map(|path| inputs.covered(path)).collect();
+        // The positions of the files that no result confirms yet.
+        let mut open: Vec<usize> = (0..files.len()).collect();
         let refusal = |result: &StoredResult| self.refusal(result, &inputs);
         let mut confirm = |result: &StoredResult| {
-            let (known, before): (HashSet<&PassedFile>, usize) = (result.files.iter().collect(), open.len());
-            open.retain(|(_, file)| file.as_ref().is_none_or(|file| !known.contains(file)));
+            let before = open.len();
+            // Both lists are sorted by path. Files out of order would only be checked again.
+            let mut known = result.files.iter().peekable();
+            open.retain(|at| {
+                let path = files[*at].as_slice();
+                while known.next_if(|file| file.path.as_bytes() < path).is_some() {}
+                !known.peek().is_some_and(|file| {
+                    file.path.as_bytes() == path && now[*at].as_ref().is_some_and(|now| file.has_content(now))
+                })
+            });
             (open.len() < before, open.is_empty())
         };
         let mut unused = HashSet::new();
@@ -101,7 +112,7 @@ impl StepReuse {
         if self.is_chosen_for_recheck()? {
             return Err(NoResult::Recheck);
         }
-        let mut open = open.into_iter().map(|(at, _)| at).peekable();
+        let mut open = open.into_iter().peekable();
         let passed = (0..files.len()).filter(|at| open.next_if_eq(at).is_none()).collect();
         let oldest = holding.iter().min_by_key(|result| result.executed_ms);
         let executed_at = oldest.map(|result| result.executed_at.clone()).unwrap_or_default();
