@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proctor_core::code::{Coded as _, CommandCode};
-use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_USAGE};
+use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE};
 use proctor_core::model::plan::RelPath;
 use proctor_runner::{CommitSpecs, NamedCommit, RemovedSpec};
 
@@ -112,6 +112,7 @@ pub(super) async fn verify_each_spec(
         screen.err(&style::warning(&message));
     }
     let mut results = Vec::new();
+    let expected = specs.verified.len() + specs.removed.len();
     for directory in &specs.verified {
         if runs.is_interrupted() {
             break;
@@ -132,7 +133,7 @@ pub(super) async fn verify_each_spec(
         screen.err(&no_spec_error(&commit.description()).render());
         results.push((".".to_owned(), HookResult { exit_code: EXIT_USAGE, reason: BlockedReason::not_run() }));
     }
-    Ok(combined(results))
+    Ok(combined(results, expected))
 }
 
 /// Reports the specs that are not verified.
@@ -185,8 +186,13 @@ pub(super) fn no_spec_error(name: &str) -> CliError {
     }
 }
 
-/// Returns the result of all specs of a commit.
-fn combined(results: Vec<(String, HookResult)>) -> HookResult {
+/// Returns the result of all specs of a commit. If there are fewer results than `expected`, an interrupt prevented the
+/// other runs, and the commit is not verified.
+fn combined(results: Vec<(String, HookResult)>, expected: usize) -> HookResult {
+    if results.len() < expected {
+        let reason = BlockedReason { message: "interrupted".to_owned(), hint: None };
+        return HookResult { exit_code: EXIT_INTERRUPTED, reason };
+    }
     let total = results.len();
     let codes: Vec<u8> = results.iter().map(|(_, result)| result.exit_code).collect();
     let mut bad: Vec<(String, HookResult)> = results.into_iter().filter(|(_, result)| result.exit_code != 0).collect();
@@ -223,9 +229,14 @@ mod tests {
 
     #[test]
     fn worst_spec_decides_and_failed_specs_are_named() {
-        let of = |results: Vec<(&str, HookResult)>| {
-            let combined = combined(results.into_iter().map(|(name, result)| (name.to_owned(), result)).collect());
+        let of_expected = |results: Vec<(&str, HookResult)>, expected| {
+            let results = results.into_iter().map(|(name, result)| (name.to_owned(), result)).collect();
+            let combined = combined(results, expected);
             (combined.exit_code, combined.reason.message)
+        };
+        let of = |results: Vec<(&str, HookResult)>| {
+            let expected = results.len();
+            of_expected(results, expected)
         };
         assert_eq!(of(Vec::new()).0, 0);
         assert_eq!(of(vec![("a", result(0, "")), ("b", result(0, ""))]).0, 0);
@@ -233,5 +244,8 @@ mod tests {
         assert_eq!(one, (1, "svc/b: 1 of 2 steps failed".to_owned()));
         let two = of(vec![("a", result(2, "x")), ("b", result(3, "y")), ("c", result(0, ""))]);
         assert_eq!(two, (3, "2 of 3 specs did not pass: a, b".to_owned()));
+        // An interrupt between two runs.
+        assert_eq!(of_expected(vec![("a", result(0, ""))], 2), (130, "interrupted".to_owned()));
+        assert_eq!(of_expected(Vec::new(), 1).0, 130);
     }
 }
