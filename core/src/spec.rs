@@ -31,7 +31,8 @@ pub use caches::{CacheMap, WrittenCache};
 pub use command::{CommandSyntaxError, SpecCommand};
 pub use diagnostic::{Code, Diagnostic, Label, Severity, closest_match};
 pub use include::{
-    IncludeError, IncludeProblems, SpecSource, digest_sources, parse_with_includes, read_includes, select_file,
+    IMPLICIT_PROFILE, IncludeError, IncludeProblems, SpecSource, digest_sources, parse_with_includes, read_includes,
+    select_file,
 };
 pub use needed_paths::{NeededPathMap, Prepare, WrittenPath};
 pub use operator_config::{

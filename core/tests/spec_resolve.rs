@@ -123,6 +123,84 @@ fn leaks_is_inherited_and_omitted_by_default() {
 }
 
 #[test]
+fn determinism_and_tier_of_a_skill_default_to_those_of_defaults() {
+    let planned = |defaults: &str, skill: &str| {
+        let resolved = resolve(&single_step_spec(defaults, skill, ""), "").expect("resolves");
+        let fields = resolved.provenance.step_values("s/a").expect("the step");
+        let origins = ["determinism", "tier"].map(|name| {
+            let field = fields.iter().find(|field| field.field == name).expect("recorded");
+            format!("{} {}", field.value, field.origin)
+        });
+        let skill = &resolved.plan.skills[0];
+        assert_eq!(origins[0].split(' ').next(), Some(format!("{:?}", skill.determinism).as_str()));
+        assert_eq!(origins[1].split(' ').next(), Some(skill.declared_tier.to_string().as_str()));
+        origins.join(", ")
+    };
+    let both = "defaults: { determinism: D1, tier: 1 }";
+    assert_eq!(planned("", ""), "D2 built in, 2 built in");
+    assert_eq!(planned(both, ""), "D1 defaults at 2:26, 1 defaults at 2:36");
+    assert_eq!(planned("defaults: { tier: 1 }", ""), "D2 built in, 1 defaults at 2:19");
+    assert_eq!(planned(both, "determinism: D2, tier: 2,"), "D2 skill at 4:29, 2 skill at 4:39");
+    assert_eq!(planned("defaults: { determinism: D2, tier: 2 }", "tier: 1,"), "D2 defaults at 2:26, 1 skill at 4:22");
+}
+
+#[test]
+fn declarations_in_defaults_mean_the_same_as_in_each_skill() {
+    let fields = "network: allow,";
+    let inherited = plan(&single_step_spec("defaults: { determinism: D1, tier: 1 }", fields, ""));
+    let declared = plan(&single_step_spec("", &format!("determinism: D1, tier: 1, {fields}"), ""));
+    assert_eq!(inherited, Plan { spec_sha256: inherited.spec_sha256.clone(), ..declared });
+}
+
+/// Commands without a skill have no determinism and no tier from the spec.
+#[test]
+fn declarations_in_defaults_apply_to_skills_only() {
+    let text = |defaults: &str| {
+        format!("{defaults}\ntoolchains: {{ t: {{ required: [{{ cmd: t }}] }} }}\n") + &single_step_spec("", "", "")
+    };
+    let with = resolve(&text("defaults: { determinism: D1, tier: 1 }"), "").expect("resolves");
+    let without = resolve(&text(""), "").expect("resolves");
+    assert_eq!(with.plan.toolchain, without.plan.toolchain);
+    let fields = |resolved: &ResolvedPlan| {
+        let fields = resolved.provenance.step_values("t/t.1").expect("the check").iter();
+        fields.map(|field| (field.field.clone(), field.value.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&with), fields(&without));
+    let adhoc = AdhocCommand {
+        cmd: Argv::new(vec!["make".into()]).expect("a command"),
+        workdir: None,
+        timeout_ms: None,
+        grace_ms: None,
+        network: None,
+        read_only: None,
+        leaks: None,
+        env_allowlist: None,
+        env: BTreeMap::new(),
+        limits: LimitSettings::default(),
+    };
+    let step = |text: &str| {
+        let name = StepName::new("a").expect("a name");
+        spec::adhoc_step(&adhoc, name, Some(&parse_spec(text)), &OperatorConfig::default()).expect("a step")
+    };
+    assert_eq!(step(&text("defaults: { determinism: D0, tier: 1 }")), step(&text("")));
+}
+
+#[test]
+fn rejects_tier_three_and_wrong_values_in_defaults() {
+    let problems = |defaults: &str| {
+        let found = spec::parse(single_step_spec(defaults, "", "").as_bytes()).expect_err("invalid");
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let found = problems("defaults: { determinism: D3, tier: 0 }");
+    assert!(found.len() == 2 && found[0].starts_with("spec::bad_value"), "{found:#?}");
+    let found = problems("defaults: { tier: 3 }");
+    assert!(found.len() == 1 && found[0].starts_with("spec::tier_three") && found[0].ends_with("2:19"), "{found:#?}");
+    // The operator has no such defaults, so a config cannot set them by accident.
+    assert!(OperatorConfig::parse("[defaults]\ntier = 1\n").is_err());
+    assert!(OperatorConfig::parse("[defaults]\ndeterminism = 'D1'\n").is_err());
+}
+
+#[test]
 fn records_origin_of_every_value() {
     let text = single_step_spec("defaults: { network: allow }", "read_only: strict,", ", timeout_ms: 3");
     let resolved = resolve(&text, "[defaults]\ngrace_ms = 7\n[defaults.limits]\nmemory = '1GiB'\n").expect("a plan");

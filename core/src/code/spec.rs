@@ -145,7 +145,7 @@ codes! { Code;
         "Rename one of the steps.",
         "steps:\n  - { name: unit, cmd: [\"make\", \"unit\"] }\n  - { name: e2e, cmd: [\"make\", \"e2e\"] }";
     TierThree, 129, "spec::tier_three",
-        "A skill declares tier 3.",
+        "A skill or `defaults` declares tier 3.",
         "Tier 3 cannot be declared: Proctor assigns it to a run after a violation.",
         "Declare tier 1 or 2.",
         "tier: 2";

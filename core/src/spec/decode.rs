@@ -519,7 +519,7 @@ record!(IncludedSpec, "an included file", required [], kept [],
 record!(Toolchain, "a toolchain", required [], kept [], optional [required]);
 record!(ToolCheck, "a toolchain check", required [cmd], kept [], optional [version]);
 record!(Defaults, "`defaults`", required [], kept [],
-    optional [workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths]);
+    optional [determinism, tier, workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths]);
 record!(Profile, "a profile", required [], kept [include], optional [parallel]);
 record!(Skill, "a skill", required [], kept [steps],
     optional [description, determinism, tier, needs, caches, needs_paths, toolchains, container, platform, workdir,

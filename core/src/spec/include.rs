@@ -19,7 +19,7 @@ use crate::text::escape::quoted;
 /// Maximum number of included files.
 const MAX_FILES: usize = 32;
 /// The profile of a spec without profiles, which is the default of `--profile`.
-const IMPLICIT_PROFILE: &str = "pr";
+pub const IMPLICIT_PROFILE: &str = "pr";
 /// The key of the list of included files.
 const INCLUDE: &str = "include";
 
@@ -232,7 +232,10 @@ fn add_map<K: Borrow<str>, V>(
 }
 
 fn add_defaults(all: &mut Defaults, part: Defaults, report: &mut DiagnosticCollector) {
-    let Defaults { workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths } = part;
+    let Defaults { determinism, tier, workdir, timeout_ms, network, read_only, leaks, env_allowlist, env, needs_paths } =
+        part;
+    add_setting("determinism", &mut all.determinism, determinism, report);
+    add_setting("tier", &mut all.tier, tier, report);
     add_setting("workdir", &mut all.workdir, workdir, report);
     add_setting("timeout_ms", &mut all.timeout_ms, timeout_ms, report);
     add_setting("network", &mut all.network, network, report);
@@ -336,6 +339,27 @@ toolchains: { make: { required: [{ cmd: [make, --version] }] } }
         let defaults = spec.defaults.expect("merged");
         assert_eq!(defaults.timeout_ms.map(|value| value.value), Some(5));
         assert_eq!(defaults.env.expect("merged").keys().collect::<Vec<_>>(), ["A", "B"]);
+    }
+
+    #[test]
+    fn declarations_of_included_defaults_apply_to_all_skills() {
+        let declared = |main: &str, lint: &str| {
+            let included = [SpecSource { path: "spec/lint.yaml".into(), bytes: lint.into() }];
+            let main = main.replace("[lint.yaml, ../common/tools.yaml]", "[lint.yaml]");
+            let spec = parse_with_includes(main.as_bytes(), &included)?.spec;
+            let profile = ProfileName::new("pr").expect("a name");
+            let digest = Sha256Hex::digest(b"");
+            let plan = spec::resolve(&spec, &profile, &spec::OperatorConfig::default(), digest, 1)?.plan;
+            let skills = plan.skills.iter().map(|skill| format!("{:?} {}", skill.determinism, skill.declared_tier));
+            Ok::<_, Vec<Diagnostic>>(skills.collect::<Vec<_>>())
+        };
+        let lint = LINT.replace("timeout_ms: 5", "determinism: D1, tier: 1");
+        assert_eq!(declared(MAIN, &lint), Ok(vec!["D1 1".to_owned(), "D1 1".to_owned()]));
+        let own = MAIN.replace("{ build: {", "{ build: { determinism: D0, tier: 2,");
+        assert_eq!(declared(&own, &lint), Ok(vec!["D0 2".to_owned(), "D1 1".to_owned()]));
+        let twice = MAIN.replace("env: { A: x }", "tier: 2");
+        let problems = declared(&twice, &lint).expect_err("defined twice");
+        assert_eq!(problems[0].message, "the default of `tier` is defined in two files");
     }
 
     #[test]

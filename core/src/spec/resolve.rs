@@ -3,6 +3,7 @@
 //! Each value is recorded with its origin when it enters the plan, so the output of `explain` cannot differ from the
 //! plan.
 
+mod displayed_values;
 mod needed_paths;
 mod used_toolchains;
 
@@ -14,22 +15,22 @@ use super::operator_config::{OperatorConfig, exceeds};
 use super::provenance::{Provenance, SourcedValue, ValueOrigin};
 use super::setting_layers::{
     AdhocCommand, CallerSettings, SettingsLayer, StepOnlySettings, ValueWithOrigin, built_in_value, default_limit,
-    nearest_setting,
+    nearest_setting, skill_setting,
 };
-use super::size::ByteSize;
 use super::span::{Span, Spanned};
 use super::spec_types::{Profile, Skill, SpannedMap, Spec, Step};
 use super::{built_in, rules};
 use crate::model::names::{EnvName, ProfileName, SkillName, StepName, ToolchainName, VarName};
 use crate::model::plan::{
-    Argv, Determinism, FileRules, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck,
-    PlannedSkill, PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
+    Argv, FileRules, Ignored, Inputs, Leaks, Limit, LimitUnit, Limits, Network, Plan, PlannedCheck, PlannedSkill,
+    PlannedStep, ReadOnly, RelPath, ReportFile, ReportFormat, SkillOrder, VersionDemand,
 };
 use crate::model::tier::Tier;
 use crate::record::evidence::step_path;
 use crate::spec::spec_text::SpecText;
 use crate::text::digest::Sha256Hex;
 use crate::text::escape::{list_names, quoted};
+use displayed_values::{show_count, show_list, show_size};
 
 /// A plan and the origins of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,7 +253,19 @@ impl<'a> Resolver<'a> {
         skill: &Skill,
         positions: &BTreeMap<&SkillName, usize>,
     ) -> PlannedSkill {
-        let steps = skill.steps.value.iter().filter_map(|step| self.written_step(spec, name, skill, step)).collect();
+        let defaults = spec.defaults.as_ref();
+        let determinism =
+            skill_setting(skill.determinism, defaults.and_then(|all| all.determinism), built_in::DETERMINISM);
+        let tier = skill_setting(skill.tier, defaults.and_then(|all| all.tier), built_in::TIER);
+        let mut steps = Vec::new();
+        for step in &skill.steps.value {
+            let Some(planned) = self.written_step(spec, name, skill, step) else { continue };
+            self.record("determinism", determinism, |class| format!("{class:?}"));
+            self.record("tier", tier, Tier::to_string);
+            let key = step_path(name, &planned.name);
+            self.provenance.step_values.entry(key).or_default().append(&mut self.fields);
+            steps.push(planned);
+        }
         let needs: BTreeMap<usize, &SkillName> =
             skill.needs().filter_map(|need| positions.get(&need.value).map(|at| (*at, &need.value))).collect();
         let text = |text: Option<&SpecText>| text.map(|text| text.0.clone()).unwrap_or_default();
@@ -262,8 +275,8 @@ impl<'a> Resolver<'a> {
         PlannedSkill {
             name: name.clone(),
             description: text(skill.description.as_ref()),
-            determinism: skill.determinism.map_or(built_in::DETERMINISM, |class: Spanned<Determinism>| class.value),
-            declared_tier: skill.tier.map_or(built_in::TIER, |tier: Spanned<Tier>| tier.value),
+            determinism: determinism.value,
+            declared_tier: tier.value,
             needs: needs.into_values().cloned().collect(),
             caches: caches().map(|cache| cache.value.path().clone()).collect(),
             transparent_caches: transparent.map(|cache| cache.value.path().clone()).collect(),
@@ -565,24 +578,6 @@ impl<'a> Resolver<'a> {
     }
 }
 
-fn show_count(limit: &Limit) -> String {
-    match limit {
-        Limit::Max(count) => count.to_string(),
-        Limit::Unlimited => "unlimited".to_owned(),
-    }
-}
-
-fn show_size(limit: &Limit) -> String {
-    match limit {
-        Limit::Max(bytes) => ByteSize(*bytes).to_string(),
-        Limit::Unlimited => "unlimited".to_owned(),
-    }
-}
-
-fn show_list<'a>(items: impl Iterator<Item = &'a str>) -> String {
-    let items: Vec<&str> = items.collect();
-    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
-}
 /// Returns a rank that orders modes by protection.
 fn protection_rank(mode: ReadOnly) -> u8 {
     match mode {

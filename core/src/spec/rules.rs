@@ -102,7 +102,8 @@ fn check_version_ranges(index: &SpecIndex<'_>, problems: &mut DiagnosticCollecto
 }
 
 fn check_declared_tiers(index: &SpecIndex<'_>, problems: &mut DiagnosticCollector) {
-    let tiers = index.skills().filter_map(|(_, skill)| skill.tier.as_ref());
+    let default = index.spec.defaults.as_ref().and_then(|defaults| defaults.tier.as_ref());
+    let tiers = default.into_iter().chain(index.skills().filter_map(|(_, skill)| skill.tier.as_ref()));
     for tier in tiers.filter(|tier| tier.value == Tier::THREE) {
         let message = "tier 3 cannot be declared; it is the result of a violation";
         problems.add_with(|| Diagnostic::error(Code::TierThree, tier.span, message).hint("write 1 or 2"));

@@ -100,6 +100,8 @@ impl CallerSettings {
         let env =
             adhoc.env.iter().map(|(name, value)| (without_position(name.clone()), SpecText(value.clone()))).collect();
         Self(Defaults {
+            determinism: None,
+            tier: None,
             workdir: adhoc.workdir.clone().map(without_position),
             timeout_ms: adhoc.timeout_ms.map(without_position),
             network: adhoc.network.map(without_position),
@@ -176,6 +178,7 @@ impl<'a> StepOnlySettings<'a> {
 }
 
 /// A value and its origin.
+#[derive(Clone, Copy)]
 pub(super) struct ValueWithOrigin<T> {
     pub(super) value: T,
     pub(super) origin: ValueOrigin,
@@ -188,6 +191,19 @@ pub(super) fn nearest_setting<'a, T: Clone + 'a>(
     layers.iter().find_map(|layer| {
         pick(layer).map(|found| ValueWithOrigin { value: found.value.clone(), origin: (layer.origin)(found.span) })
     })
+}
+
+/// Returns a value that a skill or `defaults` can set, but no step.
+pub(super) fn skill_setting<T>(
+    own: Option<Spanned<T>>,
+    default: Option<Spanned<T>>,
+    built_in: T,
+) -> ValueWithOrigin<T> {
+    match (own, default) {
+        (Some(Spanned { value, span }), _) => ValueWithOrigin { value, origin: ValueOrigin::Skill(span) },
+        (None, Some(Spanned { value, span })) => ValueWithOrigin { value, origin: ValueOrigin::Defaults(span) },
+        (None, None) => built_in_value(built_in),
+    }
 }
 
 pub(super) fn built_in_value<T>(value: T) -> ValueWithOrigin<T> {

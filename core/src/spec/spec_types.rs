@@ -35,7 +35,7 @@ pub struct Spec {
     /// The git-ignored files that steps see in a run of a worktree: `worktree` (the default) shows those of the
     /// worktree, `hidden` shows none. Examples are `node_modules`, `.venv` and `.env`.
     pub ignored: Option<Spanned<Ignored>>,
-    /// Settings for all steps; skills and steps can override them.
+    /// Settings for all skills and steps, which can override them.
     pub defaults: Option<Defaults>,
     /// Named lists of skills; `proctor run --profile NAME` runs one of them. Without profiles, there is one profile `pr`
     /// with all skills.
@@ -75,10 +75,16 @@ pub struct ToolCheck {
     pub version: Option<Spanned<String>>,
 }
 
-/// Settings for all steps; skills and steps can override them.
+/// Settings for all skills and steps, which can override them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Defaults {
+    /// The determinism of skills that set none: `D0`, `D1` or `D2` (the default). It does not apply to toolchain checks
+    /// and single commands.
+    pub determinism: Option<Spanned<Determinism>>,
+    /// The tier of skills that set none: 1 or 2 (the default). It does not apply to toolchain checks and single commands.
+    #[schemars(with = "Option<DeclaredTier>")]
+    pub tier: Option<Spanned<Tier>>,
     /// The directory in which commands run, relative to the repository. Default: `.`.
     pub workdir: Option<Spanned<RelPath>>,
     /// Timeout of a command, in milliseconds. Default: 600000.
@@ -122,9 +128,11 @@ pub struct Profile {
 pub struct Skill {
     /// A human-readable description.
     pub description: Option<SpecText>,
-    /// `D0`: a rerun gives the same output. `D1`: a rerun gives the same outcome. `D2` (the default): results may vary.
+    /// `D0`: a rerun gives the same output. `D1`: a rerun gives the same outcome. `D2`: results may vary. Default: that
+    /// of `defaults`, otherwise `D2`.
     pub determinism: Option<Spanned<Determinism>>,
-    /// 1: any caller may run it, including agents. 2 (the default): the caller must be trusted.
+    /// 1: any caller may run it, including agents. 2: the caller must be trusted. Default: that of `defaults`, otherwise
+    /// 2.
     #[schemars(with = "Option<DeclaredTier>")]
     pub tier: Option<Spanned<Tier>>,
     /// The skills whose changes this skill sees. If no skill of the spec has this key, each skill sees the changes of

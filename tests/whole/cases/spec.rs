@@ -2,8 +2,8 @@
 
 use crate::environment::{Repo, TestEnvironment};
 use crate::machine;
-use crate::needs::{CaseDefinition, dry_case};
-use crate::test_spec::{TestSpec, TestStep};
+use crate::needs::{CaseDefinition, Needs, case, dry_case};
+use crate::test_spec::{TestSkill, TestSpec, TestStep};
 
 pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("spec::missing_spec_is_a_usage_error", missing_spec_is_usage_error),
@@ -16,6 +16,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     dry_case("spec::a_fifo_or_a_link_to_a_device_does_not_hang", fifo_or_device_link_does_not_hang),
     dry_case("spec::each_error_is_reported_with_its_position", each_error_is_reported_with_position),
     dry_case("spec::colliding_artifacts_are_refused", colliding_artifacts_are_refused),
+    case("spec::defaults_declare_determinism_and_tier_of_skills", defaults_declare_determinism_and_tier)
+        .needs(&[Needs::Sandbox, Needs::Views]),
 ];
 
 fn missing_spec_is_usage_error(env: &TestEnvironment) {
@@ -169,11 +171,35 @@ fn each_error_is_reported_with_position(env: &TestEnvironment) {
 }
 
 fn colliding_artifacts_are_refused(env: &TestEnvironment) {
-    let skill = |name| crate::test_spec::TestSkill::new(name, [TestStep::sh("it", "true")]);
+    let skill = |name| TestSkill::new(name, [TestStep::sh("it", "true")]);
     let pairs = [["\"a b\"", "\"a/b\""], ["_toolchain", "other"]];
     for (index, names) in pairs.into_iter().enumerate() {
         let repo: Repo<'_> = env.repo_at(&format!("repo{index}"), &TestSpec::new(names.map(skill)));
         repo.run().exits(2);
         assert!(repo.has_no_documents());
     }
+}
+
+/// A skill without the keys has those of `defaults`, so its result is reused. Another skill keeps its own values.
+fn defaults_declare_determinism_and_tier(env: &TestEnvironment) {
+    let print = || [TestStep::sh("it", "cat README.md")];
+    let skills =
+        [TestSkill::new("verify.it", print()), TestSkill::new("verify.own", print()).determinism("D2").tier(2)];
+    let spec = TestSpec::new(skills).with_default("determinism: D1\ntier: 1");
+    let repo = env.repo(&spec.with_top_level("toolchains: { sh: { required: [{ cmd: [sh, -c, echo 1] }] } }"));
+    let text = repo.read("spec/verification.yaml").replacen("    determinism: D0\n    tier: 1\n", "", 1);
+    repo.write("spec/verification.yaml", text);
+    for is_second in [false, true] {
+        repo.run_with(&["--max-tier", "2"]).exits(0);
+        let [it, own, checks] = ["verify.it", "verify.own", "_toolchain"].map(|name| repo.evidence(name));
+        assert_eq!((&it["determinism"], &it["declared_tier"]), (&"D1".into(), &1.into()));
+        assert_eq!((&own["determinism"], &own["declared_tier"]), (&"D2".into(), &2.into()));
+        assert_eq!(it["steps"][0].get("reused").is_some(), is_second, "{it:#}");
+        assert!(own["steps"][0].get("reused").is_none(), "{own:#}");
+        assert!(checks["checks"][0]["step"].get("reused").is_none(), "{checks:#}");
+    }
+    let explained = repo.proctor(&["explain", "verify.it/it"]).exits(0);
+    let field =
+        |name: &str| explained.stdout.lines().find(|line| line.trim_start().starts_with(name)).map(str::to_owned);
+    assert!(field("tier").is_some_and(|line| line.contains("defaults at ") && line.ends_with(" 1")), "{explained}");
 }
