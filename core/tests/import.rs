@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use proctor_core::adopt::import::{ImportError, ImportRequest, ImportResult, Source, detect, import};
 use proctor_core::model::names::ProfileName;
-use proctor_core::spec;
+use proctor_core::model::plan::Determinism;
+use proctor_core::model::tier::Tier;
+use proctor_core::spec::{self, OperatorConfig};
+use proctor_core::text::digest::Sha256Hex;
 use proptest::prelude::*;
 use serde_yaml::Value;
 
@@ -126,8 +129,43 @@ fn imported_configuration_of_flask_is_short() {
     let text = std::fs::read_to_string(path).expect("the fixture");
     let result = import_text(Source::PreCommit, &text);
     let (spec, hooks) = (result.spec.expect("a spec"), result.imported.len());
-    assert!(spec.lines().count() <= 10 * (hooks + 1), "{} lines for {hooks} hooks:\n{spec}", spec.lines().count());
+    assert_eq!((hooks, result.skipped.len()), (9, 0));
+    assert!(spec.lines().count() <= 80, "{} lines:\n{spec}", spec.lines().count());
     assert!(spec.contains("version: \"^0.15.9\""), "{spec}");
+    let parsed = spec::parse(spec.as_bytes()).expect("valid").spec;
+    let resolved = spec::resolve(&parsed, &profile(), &OperatorConfig::default(), Sha256Hex::digest(b""), 1);
+    for skill in resolved.expect("resolves").plan.skills {
+        assert_eq!((skill.determinism, skill.declared_tier), (Determinism::D1, Tier::ONE), "{}", skill.name);
+    }
+}
+
+/// Only checks of known tools are deterministic and of tier 1.
+#[test]
+fn one_unknown_hook_keeps_declarations_out_of_defaults() {
+    let text = "repos:\n- {repo: local, hooks: [{id: x, language: system, entry: ./x}]}\n\
+                - {repo: 'https://github.com/psf/black', rev: 24.3.0, hooks: [{id: black}]}\n";
+    let text = import_text(Source::PreCommit, text).spec.expect("a spec");
+    let parsed = spec::parse(text.as_bytes()).expect("valid").spec;
+    let defaults = parsed.defaults.as_ref();
+    assert!(defaults.is_none_or(|defaults| defaults.determinism.is_none() && defaults.tier.is_none()), "{text}");
+    let resolved = spec::resolve(&parsed, &profile(), &OperatorConfig::default(), Sha256Hex::digest(b""), 1);
+    let plan = resolved.expect("resolves").plan;
+    let declared: Vec<_> = plan.skills.iter().map(|skill| (skill.determinism, skill.declared_tier)).collect();
+    assert_eq!(declared, [(Determinism::D2, Tier::TWO), (Determinism::D1, Tier::ONE)]);
+}
+
+#[test]
+fn only_profiles_other_than_pr_are_written() {
+    let config = b"repos: [{repo: 'https://github.com/psf/black', rev: 24.3.0, hooks: [{id: black}]}]\n";
+    for (name, is_written) in [("pr", false), ("push", true)] {
+        let profile = ProfileName::new(name).expect("a name");
+        let request = ImportRequest { source: Source::PreCommit, file: "x", profile: &profile };
+        let text = import(config, &request).expect("valid").spec.expect("a spec");
+        assert_eq!(text.contains("\nprofiles:\n"), is_written, "{text}");
+        let parsed = spec::parse(text.as_bytes()).expect("valid").spec;
+        let profiles: Vec<&str> = parsed.profiles.keys().collect();
+        assert_eq!(profiles, [name]);
+    }
 }
 
 #[test]

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::adopt::import::import_result::{ImportedHook, SkippedHook, Tool};
 use crate::adopt::import::rejection::Rejection;
 use crate::adopt::import::spec_yaml::{
-    command_field, comment_text, files_field, flow_list, line_fits, list_field, yaml_scalar,
+    command_field, comment_text, files_field, flow_list, line_fits, list_field, profile_field, yaml_scalar,
 };
 use crate::model::names::ToolchainName;
 use crate::model::plan::FileRules;
+use crate::spec::IMPLICIT_PROFILE;
 
-/// Maximum width of a line with the skills of the profile.
-const MAX_PROFILE_WIDTH: usize = 130;
+/// The declarations of known checks, as lines of `defaults`.
+const DEFAULT_DECLARATIONS: &str = "  determinism: D1 # a rerun gives the same outcome; a skill can set another value
+  tier: 1 # every caller may run the skills, agents too
+";
 
 /// A hook of the configuration, with its result.
 #[derive(Debug)]
@@ -163,11 +166,17 @@ impl ImportDraft {
         let mut text =
             format!("# Generated from {} by `proctor import`; edit it as you like.\nversion: 1\n", comment_text(file));
         text.push_str(&self.render_toolchains());
-        text.push_str(&self.render_defaults());
-        text.push_str(&self.render_profile(profile));
-        text.push_str("skills:\n");
+        // Defaults must not give an unknown check the declarations of the known ones.
+        let all_are_known = self.skills.iter().all(|skill| skill.is_known);
+        text.push_str(&self.render_defaults(all_are_known));
+        if profile == IMPLICIT_PROFILE {
+            text.push_str(&format!("skills: # the profile `{profile}` has all of them\n"));
+        } else {
+            let names = self.skills.iter().map(|skill| skill.name.as_str());
+            text.push_str(&format!("profiles:\n{}skills:\n", profile_field(profile, names)));
+        }
         for skill in &self.skills {
-            text.push_str(&skill.render());
+            text.push_str(&skill.render(all_are_known));
         }
         for skipped in &self.skipped {
             let (name, reason) = (comment_text(&skipped.name), comment_text(&skipped.reason));
@@ -192,26 +201,17 @@ impl ImportDraft {
         text
     }
 
-    /// Returns the `defaults` section: variables that keep tools from writing caches to the tree, and from waiting
-    /// for a registry that they cannot reach.
-    /// Returns the profile with all skills, in as few lines as possible.
-    fn render_profile(&self, profile: &str) -> String {
-        let mut text = "profiles:\n".to_owned();
-        let mut line = format!("  {}: {{ include: [", yaml_scalar(profile));
-        for (number, skill) in self.skills.iter().enumerate() {
-            let name = yaml_scalar(&skill.name);
-            let separator = if number > 0 { ", " } else { "" };
-            if number > 0 && line.len() + separator.len() + name.len() > MAX_PROFILE_WIDTH {
-                text.push_str(&format!("{line},\n"));
-                line = format!("      {name}");
-            } else {
-                line.push_str(&format!("{separator}{name}"));
-            }
+    /// Returns the `defaults` section: the declarations of known checks, if all are known, and variables that keep tools
+    /// from writing caches to the tree, and from waiting for a registry that they cannot reach.
+    fn render_defaults(&self, all_are_known: bool) -> String {
+        let declarations = if all_are_known { DEFAULT_DECLARATIONS } else { "" };
+        match declarations.to_owned() + &self.render_variables() {
+            text if text.is_empty() => text,
+            text => format!("defaults:\n{text}"),
         }
-        format!("{text}{line}] }}\n")
     }
 
-    fn render_defaults(&self) -> String {
+    fn render_variables(&self) -> String {
         const VARIABLES: [(&str, &str, &str); 8] = [
             ("mypy", "MYPY_CACHE_DIR", "/dev/null"),
             ("npx", "npm_config_offline", "true"),
@@ -230,21 +230,20 @@ impl ImportDraft {
         }
         let variables: Vec<String> = variables.into_iter().collect();
         let line = format!("  env: {{ {} }}\n", variables.join(", "));
-        let env = match line_fits(&line) {
+        match line_fits(&line) {
             true => line,
             false => format!("  env:\n{}", variables.iter().map(|line| format!("    {line}\n")).collect::<String>()),
-        };
-        format!("defaults:\n{env}")
+        }
     }
 }
 
 impl ImportedSkill {
-    fn render(&self) -> String {
+    fn render(&self, all_are_known: bool) -> String {
         let mut text = format!("  {}:\n", yaml_scalar(&self.name));
         if !self.description.is_empty() && !self.name.ends_with(&format!(".{}", self.description)) {
             text.push_str(&format!("    description: {}\n", yaml_scalar(&self.description)));
         }
-        if self.is_known {
+        if self.is_known && !all_are_known {
             text.push_str("    determinism: D1\n    tier: 1\n");
         }
         if self.parallel {

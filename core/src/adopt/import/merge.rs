@@ -3,16 +3,19 @@
 //! not added.
 
 mod changed_steps;
+mod declarations;
 mod repeated_checks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::adopt::import::spec_yaml::profile_field;
 use crate::model::names::ProfileName;
 use crate::spec::diagnostic_collector::DiagnosticCollector;
 use crate::spec::yaml::{self, Node, YamlFileKind, YamlValue};
-use crate::spec::{self, Diagnostic, Spec, quoted};
+use crate::spec::{self, Diagnostic, IMPLICIT_PROFILE, Spec, quoted};
+use declarations::{declaration_lines, is_declaration, same_declarations};
 use repeated_checks::{RepeatedCheck, repeated_checks};
 
 /// The reason why imported skills cannot be added to a spec.
@@ -91,8 +94,9 @@ fn add_imported(
     let root = root.ok_or(MergeError::Layout("version"))?;
     let mut edits = Edits::new(existing);
     if !names.is_empty() {
-        edits.add_to_profile(&root, &names, profile)?;
+        // A new section comes after the skills.
         edits.add_to_section(&root, "skills", &skill_lines(imported, (&old_value, &new_value)))?;
+        edits.add_to_profile(&root, &names, profile, &old_value)?;
     }
     for one in repeated.iter().filter(|one| !one.toolchains.is_empty()) {
         let names: Vec<String> =
@@ -101,7 +105,6 @@ fn add_imported(
         let list = skill.and_then(|skill| value(skill, "toolchains")).ok_or(MergeError::Layout("toolchains"))?;
         edits.add_to_list(list, &names, "toolchains")?;
     }
-    // A new section comes after the skills.
     edits.add_toolchains(&root, imported, (&old_value, &new_value))?;
     let text = edits.apply();
     let merged = spec::parse(text.as_bytes()).map_err(|_| MergeError::Different)?;
@@ -155,9 +158,9 @@ fn means_both(
     let own = |skill: &Value| {
         let mut skill = skill.clone();
         if let Some(map) = skill.as_object_mut() {
-            map.remove("env");
-            map.remove("needs");
-            map.remove("toolchains");
+            for key in ["env", "needs", "toolchains"].into_iter().chain(declarations::KEYS) {
+                map.remove(key);
+            }
         }
         skill
     };
@@ -179,7 +182,9 @@ fn means_both(
         let (skill, imported) = (&merged["skills"][name], &new["skills"][name]);
         let expected =
             names_of(imported).into_iter().map(|tool| toolchain_name(tool.as_str().unwrap_or_default(), old, new));
-        own(skill) == own(imported) && names_of(skill).into_iter().eq(expected.map(Value::from))
+        own(skill) == own(imported)
+            && same_declarations((merged, skill), (new, imported))
+            && names_of(skill).into_iter().eq(expected.map(Value::from))
     });
     let old_tools = keys(&old["toolchains"]).iter().all(|name| merged["toolchains"][name] == old["toolchains"][name]);
     let tools: Vec<&Value> = merged["toolchains"].as_object().into_iter().flat_map(|map| map.values()).collect();
@@ -196,17 +201,18 @@ fn toolchain_name(name: &str, old: &Value, new: &Value) -> String {
 
 /// Returns the lines of a section of a generated spec, without its key.
 fn section<'t>(text: &'t str, key: &str) -> Vec<&'t str> {
-    let head = format!("{key}:");
-    let lines = text.lines().skip_while(|line| *line != head).skip(1);
+    let is_head = |line: &str| line.split(" #").next().and_then(|head| head.strip_suffix(':')) == Some(key);
+    let lines = text.lines().skip_while(|line| !is_head(line)).skip(1);
     lines.take_while(|line| line.starts_with(' ') || line.is_empty()).collect()
 }
 
-/// Returns the lines of the imported skills. The variables of the imported `defaults` become those of each skill, and
-/// `needs` is added or removed so that the order of the old skills does not change.
+/// Returns the lines of the imported skills. The variables and the declarations of the imported `defaults` become those of
+/// each skill, and `needs` is added or removed so that the order of the old skills does not change.
 fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
     let has_needs = |spec: &Value| keys(&spec["skills"]).iter().any(|name| !spec["skills"][name]["needs"].is_null());
     let (old_needs, new_needs) = (has_needs(old), has_needs(new));
-    let env: Vec<String> = section(imported, "defaults").iter().map(|line| format!("  {line}")).collect();
+    let defaults = section(imported, "defaults").into_iter().map(|line| format!("  {line}"));
+    let env: Vec<String> = defaults.filter(|line| !is_declaration(line)).collect();
     let renamed = |name: &str| {
         let plain = name.trim_matches('"');
         let merged = toolchain_name(plain, old, new);
@@ -219,7 +225,7 @@ fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
             let name = name.trim_end_matches(':').trim_matches('"');
             is_removed = new["skills"].get(name).is_none();
         }
-        if is_removed {
+        if is_removed || is_declaration(line) {
             continue;
         }
         let is_needs = line == "    needs: []";
@@ -239,6 +245,8 @@ fn skill_lines(imported: &str, (old, new): (&Value, &Value)) -> Vec<String> {
             if old_needs && !new_needs {
                 lines.push("    needs: []".to_owned());
             }
+            let name = line.trim().trim_end_matches(':').trim_matches('"');
+            lines.extend(declaration_lines(old, (new, &new["skills"][name])));
         }
     }
     lines
@@ -289,8 +297,16 @@ impl<'t> Edits<'t> {
     }
 
     /// Adds names to the list of a profile, or adds the profile.
-    fn add_to_profile(&mut self, root: &Node<'_>, names: &[String], profile: &ProfileName) -> Result<(), MergeError> {
-        let profiles = value(root, "profiles").ok_or(MergeError::Layout("profiles"))?;
+    fn add_to_profile(
+        &mut self,
+        root: &Node<'_>,
+        names: &[String],
+        profile: &ProfileName,
+        old: &Value,
+    ) -> Result<(), MergeError> {
+        let Some(profiles) = value(root, "profiles") else {
+            return self.add_beside_implicit_profile(root, names, profile, old);
+        };
         let Some(include) = value(profiles, profile.as_str()).and_then(|profile| value(profile, "include")) else {
             let items = names.iter().map(|name| format!("      - {name}"));
             let lines =
@@ -298,6 +314,29 @@ impl<'t> Edits<'t> {
             return self.add_to_section(root, "profiles", &lines);
         };
         self.add_to_list(include, names, "include")
+    }
+
+    /// Adds names to the profile of a spec without profiles, which has all skills. Another profile needs both to be
+    /// written.
+    fn add_beside_implicit_profile(
+        &mut self,
+        root: &Node<'_>,
+        names: &[String],
+        profile: &ProfileName,
+        old: &Value,
+    ) -> Result<(), MergeError> {
+        // An included file can have profiles.
+        if value(root, "include").is_some() {
+            return Err(MergeError::Layout("profiles"));
+        }
+        if profile.as_str() == IMPLICIT_PROFILE {
+            return Ok(());
+        }
+        let implicit = included(old, &ProfileName::new(IMPLICIT_PROFILE).map_err(|_| MergeError::Different)?);
+        let implicit = profile_field(IMPLICIT_PROFILE, implicit.iter().filter_map(Value::as_str));
+        let added = profile_field(profile.as_str(), names.iter().map(String::as_str));
+        self.insertions.push((self.text.len(), format!("profiles:\n{implicit}{added}")));
+        Ok(())
     }
 
     /// Adds names to the end of a list.

@@ -6,6 +6,9 @@ use crate::model::plan::FileRules;
 use crate::spec::{SpecCommand, SpecText};
 use crate::text::escape::escape_output;
 
+/// Maximum width of a line with the skills of a profile.
+const MAX_PROFILE_WIDTH: usize = 130;
+
 /// Formats the field of a step that holds a command: as a list if it fits on a line, otherwise as a string that is
 /// split into the same words, or as a list with one word in each line.
 pub(super) fn command_field(key: &str, words: &[String]) -> String {
@@ -57,6 +60,22 @@ pub(super) fn list_field(indent: &str, key: &str, list: &[String]) -> String {
     }
     let items: String = list.iter().map(|item| format!("{indent}  - {}\n", list_item(item))).collect();
     format!("{indent}{key}:\n{items}")
+}
+
+/// Formats a profile with these skills, in as few lines as possible.
+pub(super) fn profile_field<'n>(profile: &str, skills: impl Iterator<Item = &'n str>) -> String {
+    let (mut text, mut line) = (String::new(), format!("  {}: {{ include: [", yaml_scalar(profile)));
+    for (number, skill) in skills.enumerate() {
+        let name = yaml_scalar(skill);
+        let separator = if number > 0 { ", " } else { "" };
+        if number > 0 && line.len() + separator.len() + name.len() > MAX_PROFILE_WIDTH {
+            text.push_str(&format!("{line},\n"));
+            line = format!("      {name}");
+        } else {
+            line.push_str(&format!("{separator}{name}"));
+        }
+    }
+    format!("{text}{line}] }}\n")
 }
 
 /// Formats an element of a list of patterns. A pattern of several lines is a block scalar.
