@@ -1,6 +1,6 @@
-//! Client of the daemon: calls the operations of [`Service`](crate::service::Service) from another process. Each
-//! request uses its own connection; every wait has a deadline, and every response is bounded. The caller interprets
-//! the response.
+//! Client of the daemon: calls the operations of [`Service`](crate::service::Service) from another process. Requests
+//! that follow each other closely share a connection. Every wait has a deadline, and every response is bounded. The
+//! caller interprets the response.
 
 mod ask_client;
 mod connection;
@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 
 use crate::history::RunFilter;
 use crate::service::{MAX_WAIT, OutputId, ReportId};
-use connection::{HttpRequest, ResponseBody, empty_request, send_request};
+use connection::{HttpRequest, IdleConnection, ResponseBody, empty_request, send_request_over};
 
 pub use events::{LiveOutputReader, RunEventReader};
 pub use exec_client::RemoteExecution;
@@ -49,9 +49,10 @@ const TRACESTATE: &str = "tracestate";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Client of a daemon that may or may not be running. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Client {
     address: DaemonAddress,
+    idle: IdleConnection,
     /// The span of the caller, sent with each request about SQL.
     trace: Option<TraceContext>,
 }
@@ -68,13 +69,13 @@ pub struct OutputPart {
 impl Client {
     /// Creates a client of the daemon at `place`. Sends nothing yet.
     pub fn new(place: DaemonAddress) -> Self {
-        Self { address: place, trace: None }
+        Self { address: place, idle: IdleConnection::default(), trace: None }
     }
 
     /// Returns a client whose requests about SQL are a part of this trace.
     #[must_use]
     pub fn in_trace(&self, trace: Option<TraceContext>) -> Self {
-        Self { address: self.address.clone(), trace }
+        Self { trace, ..self.clone() }
     }
 
     /// Returns the location of the daemon.
@@ -126,7 +127,7 @@ impl Client {
     /// Returns the events of a run after `after`, including future ones. A lost connection is re-established after
     /// the last received event.
     pub fn events(&self, id: &RunId, after: u64) -> RunEventReader {
-        RunEventReader::new(self.address.clone(), id.clone(), after)
+        RunEventReader::new((self.address.clone(), self.idle.clone()), id.clone(), after)
     }
 
     /// Returns the output of the steps of a run from now on, for display.
@@ -323,9 +324,11 @@ impl Client {
         within: Duration,
         max_bytes: usize,
     ) -> Result<(Response<()>, Bytes), ClientError> {
-        let (head, body) = send_request(&self.address, request, within).await?.into_parts();
+        let (response, connection) = send_request_over(&self.idle, &self.address, request, within).await?;
+        let (head, body) = response.into_parts();
         let head = Response::from_parts(head, ());
         let bytes = ResponseBody::new(body, &self.address).read_all(max_bytes).await?;
+        self.idle.keep(connection);
         if head.status().is_success() {
             return Ok((head, bytes));
         }

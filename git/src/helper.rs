@@ -21,7 +21,7 @@ use crate::owner_rights::OwnerRights;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
     ChangedFiles, CommitObjects, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory,
-    GitRequest, NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WantedObjects, WorktreeListing,
+    GitRequest, GitSourceFile, NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WantedObjects, WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};
@@ -316,8 +316,18 @@ impl GitHelper {
     /// # Errors
     /// The errors of [`GitHelper::list`].
     pub fn history(&self, repo: &Path, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
+        self.history_with_sources(repo, nested).map(|(history, _)| history)
+    }
+
+    /// Returns the same as [`GitHelper::history`], and the files that it was read from; `None` if they cannot be
+    /// determined.
+    pub(crate) fn history_with_sources(
+        &self,
+        repo: &Path,
+        nested: &[RepoPath],
+    ) -> Result<(GitHistory, Option<Vec<GitSourceFile>>), GitError> {
         match self.send_commit_request(repo, &GitRequest::History { repo: repo.to_owned(), nested: nested.to_vec() })? {
-            GitAnswer::History(history) => Ok(history),
+            GitAnswer::History { history, sources } => Ok((history, sources)),
             _ => Err(self.helper_error("it answered a different request".into())),
         }
     }

@@ -10,6 +10,7 @@ pub mod files;
 pub mod helper;
 pub mod ignore;
 pub mod index;
+pub mod known_histories;
 pub mod object;
 pub mod owner_rights;
 pub mod program;

@@ -167,7 +167,12 @@ pub enum GitAnswer {
     /// The answer to [`GitRequest::Objects`].
     Objects(CommitObjects),
     /// The answer to [`GitRequest::History`].
-    History(GitHistory),
+    History {
+        /// The history.
+        history: GitHistory,
+        /// The files and directories that it was read from; `null` if they cannot be determined.
+        sources: Option<Vec<GitSourceFile>>,
+    },
     /// The request could not be answered.
     Refused {
         /// The reason.
@@ -549,7 +554,7 @@ pub struct SearchedDirectory {
     pub stat: FileStat,
 }
 
-/// A git file.
+/// A git file, or a directory of refs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSourceFile {
     /// A directory, absolute, without symbolic links.

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proctor_git::files::file_stat::RacyWindow;
+use proctor_git::error::GitError;
 use proctor_git::helper::GitHelper;
+use proctor_git::known_histories::KnownHistories;
+use proctor_git::protocol::GitHistory;
 
 use crate::snapshot::snapshot_error::SnapshotError;
 use crate::snapshot::taken_snapshot::{ChangesSince, Snapshot};
@@ -29,6 +32,7 @@ pub struct SnapshotStore {
     files: Option<SnapshotFiles>,
     /// Ordered by last use; the most recently used repository is at the end.
     recent: Mutex<Vec<LastSnapshot>>,
+    histories: KnownHistories,
 }
 
 /// The last snapshot of a work tree.
@@ -45,7 +49,21 @@ impl SnapshotStore {
     /// snapshots are lost when the process ends.
     pub fn new(helper: GitHelper, directory: Option<OwnedFd>) -> Self {
         let (files, kept) = (directory.map(SnapshotFiles::new), Mutex::new(Vec::new()));
-        Self { helper, racy_window: RacyWindow::default(), files, recent: kept }
+        Self { helper, racy_window: RacyWindow::default(), files, recent: kept, histories: KnownHistories::default() }
+    }
+
+    /// Returns the refs and ignore rules of the repository at `repo`, without those of repositories inside it, if they have
+    /// not changed since [`SnapshotStore::read_history`].
+    pub fn known_history(&self, repo: &Path) -> Option<Arc<GitHistory>> {
+        self.histories.get(repo)
+    }
+
+    /// Reads the refs and ignore rules of the repository at `repo`, without those of repositories inside it.
+    ///
+    /// # Errors
+    /// The errors of [`GitHelper::history`].
+    pub fn read_history(&self, repo: &Path) -> Result<Arc<GitHistory>, GitError> {
+        self.histories.read(&self.helper, repo)
     }
 
     /// Returns the store with a different settling time, for trees whose files no process maps.

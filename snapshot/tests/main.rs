@@ -12,6 +12,7 @@ mod git_program;
 mod ignore;
 mod includes;
 mod incremental;
+mod known_history;
 mod layer;
 mod overlay;
 mod patch;
@@ -65,6 +66,7 @@ fn main() {
         git_comparison::CASES,
         git_objects::CASES,
         ignore::CASES,
+        known_history::CASES,
     ]
     .concat();
     let trials = cases.into_iter().map(trial).collect();

@@ -44,7 +44,7 @@ use crate::installation;
 use crate::interrupt::{self, Interrupts, SignalEffect};
 use crate::progress::last_lines::{self, LastLinesSender};
 use crate::report_outputs::{ReportOutputs, ReportedResult, refusal};
-use crate::runtime::{block_on, block_on_one_thread};
+use crate::runtime::{StartedRuntime, block_on};
 use crate::screen::{self, Screen, TextLayout};
 use completed_run::{RunFuture, check_agreement};
 use conflicting_options::{is_range, reject_conflicting_options, skills_wanted};
@@ -81,7 +81,9 @@ fn verify(args: &RunArgs, caller: &Caller, reports: &mut ReportOutputs, screen: 
     let target =
         args.patch.as_deref().map(|file| patch_output::PatchDestination::prepare(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.backend.operator, caller)?;
-    let found = block_on_one_thread(run_backend::find_daemon(args, &operator, &repo, caller, screen))?;
+    // The connection over which a daemon is found also sends it the run.
+    let waiting = StartedRuntime::one_thread()?;
+    let found = waiting.block_on(run_backend::find_daemon(args, &operator, &repo, caller, screen))?;
     let is_in_daemon = found.is_some();
     let work = async move {
         let backend = RunBackend::new(found, args, &operator, caller, screen)?;
@@ -91,7 +93,7 @@ fn verify(args: &RunArgs, caller: &Caller, reports: &mut ReportOutputs, screen: 
         runs.finish_exports(screen).await;
         result
     };
-    if is_in_daemon { block_on_one_thread(work) } else { block_on(work) }
+    if is_in_daemon { waiting.block_on(work) } else { block_on(work) }
 }
 
 /// The tree to verify.

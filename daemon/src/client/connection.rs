@@ -1,6 +1,7 @@
-//! Sends one request over one connection: HTTP/1.1 over a Unix socket, with a deadline for each wait.
+//! Sends requests: HTTP/1.1 over a Unix socket, with a deadline for each wait.
 
 use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use http::header::{CONNECTION, HOST, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use proctor_client::daemon_address::DaemonAddress;
 use proctor_client::error::{ClientError, connect_error, no_response};
@@ -20,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before connecting again when the socket's queue is full. The kernel reports `EAGAIN` for Unix sockets
 /// (connect(2)) and offers no way to wait.
 const FULL_QUEUE_DELAY: Duration = Duration::from_millis(20);
+/// Maximum time for which a connection is kept for the next request.
+const MAX_IDLE: Duration = Duration::from_secs(1);
 /// Maximum pause within the body of a response. At that point, the daemon has the whole response or reads it from the
 /// disk.
 const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,22 +38,75 @@ pub(super) fn empty_request(method: Method, path: &str) -> HttpRequest {
     request
 }
 
-/// Sends a request. The head of the response must arrive `within` the given time.
+/// Sends a request over a connection of its own. The head of the response must arrive `within` the given time.
 pub(super) async fn send_request(
     address: &DaemonAddress,
     mut request: HttpRequest,
     within: Duration,
 ) -> Result<Response<Incoming>, ClientError> {
-    request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    // The connection ends with the response, because nothing else uses it.
+    send_request_over(&IdleConnection::default(), address, request, within).await.map(|(response, _)| response)
+}
+
+/// Sends a request over the idle connection, or over a new one if there is none. Returns the connection, too, which is
+/// idle again when the whole response has been read.
+pub(super) async fn send_request_over(
+    idle: &IdleConnection,
+    address: &DaemonAddress,
+    mut request: HttpRequest,
+    within: Duration,
+) -> Result<(Response<Incoming>, UsedConnection), ClientError> {
+    request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+    if let Some(UsedConnection(mut sender)) = idle.take().await {
+        match timeout(within, sender.try_send_request(request)).await {
+            Ok(Ok(response)) => return Ok((response, UsedConnection(sender))),
+            // The daemon closed the connection before it could have received the request.
+            Ok(Err(mut failed)) => match failed.take_message() {
+                Some(unsent) => request = unsent,
+                None => return Err(connection_broken(address, &failed.into_error())),
+            },
+            Err(_) => return Err(silent(address, within)),
+        }
+    }
     let broken = |error: hyper::Error| connection_broken(address, &error);
     let stream = connect(address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // The task ends with the response, because nothing else uses the connection.
+    // The task ends when the sender is dropped and the response has been read.
     tokio::spawn(connection);
     match timeout(within, sender.send_request(request)).await {
-        Ok(answer) => answer.map_err(broken),
-        Err(_) => Err(no_response(address, format!("no data arrived within {} s", within.as_secs()))),
+        Ok(response) => Ok((response.map_err(broken)?, UsedConnection(sender))),
+        Err(_) => Err(silent(address, within)),
+    }
+}
+
+fn silent(address: &DaemonAddress, within: Duration) -> ClientError {
+    no_response(address, format!("no data arrived within {} s", within.as_secs()))
+}
+
+/// A connection over which a request was sent.
+pub(super) struct UsedConnection(SendRequest<Full<Bytes>>);
+
+/// A connection that is kept for the next request, if there is one. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct IdleConnection(Arc<Mutex<Option<(UsedConnection, Instant)>>>);
+
+impl IdleConnection {
+    /// Keeps a connection whose last response has been read.
+    pub(super) fn keep(&self, connection: UsedConnection) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
+    }
+
+    /// Takes the connection if it is open and was used recently: the daemon closes connections that idle.
+    async fn take(&self) -> Option<UsedConnection> {
+        let (mut kept, since) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        (since.elapsed() < MAX_IDLE && kept.0.ready().await.is_ok()).then_some(kept)
+    }
+}
+
+impl std::fmt::Debug for IdleConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IdleConnection").finish_non_exhaustive()
     }
 }
 

@@ -16,7 +16,9 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{ResponseBody, empty_request, next_body_part, send_request};
+use super::connection::{
+    IdleConnection, ResponseBody, empty_request, next_body_part, send_request, send_request_over,
+};
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,6 +33,7 @@ const MAX_EVENT: usize = 32 << 20;
 /// The events of one run.
 pub struct RunEventReader {
     address: DaemonAddress,
+    idle: IdleConnection,
     run: RunId,
     /// Number of the last event that was returned or is in `ready`.
     last_seq: u64,
@@ -48,9 +51,10 @@ struct EventConnection {
 }
 
 impl RunEventReader {
-    pub(super) fn new(place: DaemonAddress, run: RunId, after: u64) -> Self {
+    pub(super) fn new((address, idle): (DaemonAddress, IdleConnection), run: RunId, after: u64) -> Self {
         Self {
-            address: place,
+            address,
+            idle,
             run,
             last_seq: after,
             stream: None,
@@ -105,7 +109,9 @@ impl RunEventReader {
         if self.last_seq > 0 {
             request.headers_mut().insert("last-event-id", HeaderValue::from(self.last_seq));
         }
-        let (head, body) = send_request(&self.address, request, QUICK_TIMEOUT).await?.into_parts();
+        // The connection ends with the stream, because nothing else uses it.
+        let (response, _) = send_request_over(&self.idle, &self.address, request, QUICK_TIMEOUT).await?;
+        let (head, body) = response.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if head.status.is_success() && kind.starts_with("text/event-stream") {
             return Ok(body);

@@ -10,6 +10,7 @@ use proctor_core::api::{LoggedEvent, Problem, ProblemType};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
 use proctor_core::model::event::RunEvent;
 use proctor_runner::{CancellationToken, Clock, Engine, FinishedRun, PatchResult, RevocablePass, RunRequest};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -21,6 +22,8 @@ use crate::queue::RepoClaim;
 
 /// Capacity of the channel for engine events that are not logged yet; the engine waits while it is full.
 const EVENT_CAPACITY: usize = 64;
+/// Who cancels a run whose events cannot be logged.
+const UNRECORDABLE: &str = "proctor: the run cannot be recorded";
 
 /// One run to execute.
 pub struct RunJob {
@@ -60,20 +63,22 @@ impl RunTask {
             // Without an owner, no run starts.
             turn = turn => turn.is_err(),
         };
-        let (record, course) = match cancelled {
-            true => (record, RunExecution::NotStarted),
-            false => {
-                let run = |events, cancel, passed| async move {
-                    let ended = engine.run_revocably(request, events, cancel, passed).await;
-                    ended.map_err(|error| engine.problem(&error))
-                };
-                execute(record, &live, run).await
-            }
+        let run = |events, cancel, passed| async move {
+            let ended = engine.run_revocably(request, events, cancel, passed).await;
+            ended.map_err(|error| engine.problem(&error))
         };
-        let (history, readers) = (history.clone(), Arc::clone(&live));
-        let concluded = tokio::task::spawn_blocking(move || record.conclude(course, &history, &readers)).await;
-        if let Err(error) = concluded {
-            tracing::error!(run = %live.id(), %error, "recording the end of a run failed unexpectedly");
+        // One thread writes the whole log. Handing over each event to another thread would take longer than the writes.
+        let (recorder, readers) = (Handle::current(), Arc::clone(&live));
+        let recording = tokio::task::spawn_blocking(move || {
+            let (record, course) = match cancelled {
+                true => (record, RunExecution::NotStarted),
+                false => recorder.block_on(execute(record, &readers, run)),
+            };
+            record.conclude(course, &history, &readers);
+        });
+        if let Err(error) = recording.await {
+            tracing::error!(run = %live.id(), %error, "recording a run failed unexpectedly");
+            live.cancel(UNRECORDABLE.to_owned());
             end_unrecorded(&live, "the end of the run could not be recorded: an internal error occurred");
         }
         live.mark_ended();
@@ -101,7 +106,8 @@ enum RunExecution {
     },
 }
 
-/// Executes the run in the engine by `run`, and logs its events.
+/// Executes the run in the engine by `run`, and logs its events. The writes block, so the caller provides a thread of its
+/// own.
 async fn execute<R>(
     mut record: RunRecorder,
     live: &Arc<LiveRun>,
@@ -121,7 +127,7 @@ where
             biased;
             count = events.recv_many(&mut batch, EVENT_CAPACITY), if !events.is_closed() || !events.is_empty() => {
                 if count > 0 {
-                    record = record.log_batch(&mut batch, &mut end, live).await;
+                    record.log_batch(&mut batch, &mut end, live);
                 }
             }
             how = &mut running => break how,
@@ -131,7 +137,7 @@ where
     while let Ok(event) = events.try_recv() {
         batch.push(event);
     }
-    record = record.log_batch(&mut batch, &mut end, live).await;
+    record.log_batch(&mut batch, &mut end, live);
     (record, RunExecution::Ran { how: Box::new(how), end, took: began.elapsed(), pass: pass.try_recv().ok() })
 }
 
@@ -162,27 +168,18 @@ impl RunRecorder {
     }
 
     /// Logs `events` and publishes them in order. The last event of a run is kept in `end`.
-    async fn log_batch(mut self, events: &mut Vec<RunEvent>, end: &mut Option<RunEvent>, live: &Arc<LiveRun>) -> Self {
-        let mut taken = Vec::with_capacity(events.len());
+    fn log_batch(&mut self, events: &mut Vec<RunEvent>, end: &mut Option<RunEvent>, live: &LiveRun) {
         for event in events.drain(..) {
-            match event {
-                RunEvent::RunFinished { .. } => *end = Some(event),
-                event => taken.push(event),
+            if matches!(event, RunEvent::RunFinished { .. }) {
+                *end = Some(event);
+                continue;
+            }
+            if catch_unwind(AssertUnwindSafe(|| self.log_event(event, live))).is_err() {
+                tracing::error!(run = %live.id(), "logging an event failed unexpectedly");
+                (self.log, self.has_logged_cancelling) = (None, true);
+                live.cancel(UNRECORDABLE.to_owned());
             }
         }
-        if taken.is_empty() {
-            return self;
-        }
-        let live = Arc::clone(live);
-        let without_log = |error: JoinError| {
-            tracing::error!(%error, "logging the events failed unexpectedly");
-            Self { log: None, has_logged_cancelling: true }
-        };
-        let work = tokio::task::spawn_blocking(move || {
-            taken.into_iter().for_each(|event| self.log_event(event, &live));
-            self
-        });
-        work.await.unwrap_or_else(without_log)
     }
 
     /// Logs and publishes one event. If the event cannot be logged, the run is cancelled, because its record would be
@@ -208,7 +205,7 @@ impl RunRecorder {
             }
         };
         tracing::error!(run = %live.id(), why, "an event of a run cannot be logged; the run is cancelled");
-        live.cancel("proctor: the run cannot be recorded".to_owned());
+        live.cancel(UNRECORDABLE.to_owned());
     }
 
     /// Logs and publishes the last events.

@@ -7,9 +7,10 @@ use crate::config::bounded_read::{RULES_BYTES, read_bounded};
 use crate::error::GitError;
 use crate::files::repo_path::RepoPath;
 use crate::object::object_id::{ObjectFormat, ObjectId};
-use crate::protocol::GitHistory;
+use crate::protocol::{GitHistory, GitSourceFile};
 use crate::repository::git_dir;
 use crate::repository::history::{HistoryBackend, RepositoryHistory};
+use crate::repository::source_files;
 
 /// Returns the refs of a repository and of those inside it, and the ignore rules in their git directories.
 pub(crate) fn read_history(history: &RepositoryHistory<'_>, nested: &[RepoPath]) -> Result<GitHistory, GitError> {
@@ -46,6 +47,16 @@ pub(crate) fn read_history(history: &RepositoryHistory<'_>, nested: &[RepoPath])
         ignore_case: config.is_some_and(|config| config.get_bool("core.ignorecase").unwrap_or(false)),
         nested: nested.iter().filter_map(of_nested).collect(),
     })
+}
+
+/// Returns the files and directories from which the history of a repository is read, without those inside it; `None` if
+/// they cannot be determined.
+pub(crate) fn sources(history: &RepositoryHistory<'_>) -> Result<Option<Vec<GitSourceFile>>, GitError> {
+    let HistoryBackend::Libgit2(opened) = &history.backend else { return Ok(None) };
+    let mut sources = Vec::new();
+    let are_known = source_files::add_source_files(opened, &mut sources)?
+        && source_files::add_ref_sources(opened, &mut sources)?;
+    Ok(are_known.then_some(sources))
 }
 
 /// The largest HEAD that is read, in bytes.

@@ -10,7 +10,7 @@ use super::commit_tree::WantedBlobs;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
 use super::open_repository::OpenRepository;
-use super::{changed_files, commit_objects, commit_tree, listing, pushed_commits, revision, staged_commit};
+use super::{changed_files, commit_objects, commit_tree, listing, pushed_commits, ref_history, revision, staged_commit};
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;
@@ -101,8 +101,11 @@ fn answer_request(
                 .map(GitAnswer::Objects)
         }
         GitRequest::History { repo, nested } => {
-            crate::repository::ref_history::read_history(&RepositoryHistory::open(repo, program_output)?, nested)
-                .map(GitAnswer::History)
+            let opened = RepositoryHistory::open(repo, program_output)?;
+            // Determined before anything is read, so that a concurrent change is noticed later.
+            let sources = if nested.is_empty() { ref_history::sources(&opened)? } else { None };
+            let history = ref_history::read_history(&opened, nested)?;
+            Ok(GitAnswer::History { history, sources })
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Tracks the git files from which a listing is read, with their stat data. The listing is valid while these files
-//! are unchanged.
+//! Tracks the git files from which a listing or the refs are read, with their stat data. What was read is valid while these
+//! files are unchanged.
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::{Dir, FileType, OFlags, fstat};
 use rustix::io::Errno;
 
 use crate::config::config_files::{common_dir, gitfile_target};
 use crate::error::GitError;
 use crate::files::file_stat::{FileStat, FileTime};
-use crate::files::read_beneath;
+use crate::files::{paths, read_beneath};
 use crate::files::repo_path::RepoPath;
 use crate::protocol::GitSourceFile;
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
@@ -55,6 +55,50 @@ pub(crate) fn add_source_files(opened: &OpenRepository, found: &mut Vec<GitSourc
     Ok(true)
 }
 
+/// Maximum number of files and directories of refs. More of them are read again each time.
+const MAX_REF_SOURCES: usize = 512;
+
+/// Adds the files and directories from which the refs of `opened` are read, besides those of [`add_source_files`]. Returns
+/// `false` if there are too many, or if one of them is of another kind.
+pub(crate) fn add_ref_sources(opened: &OpenRepository, found: &mut Vec<GitSourceFile>) -> Result<bool, GitError> {
+    let is_linked = opened.git_dir != opened.common_dir;
+    let own = is_linked.then_some(&opened.git_dir);
+    for place in [&opened.common_dir].into_iter().chain(own) {
+        let directory = open_place(place)?;
+        let mut pending = vec![b"refs".to_vec()];
+        while let Some(path) = pending.pop() {
+            if found.len() > MAX_REF_SOURCES {
+                return Ok(false);
+            }
+            // The stamp is older than the names, so that a concurrent change is noticed later.
+            let stamp = match stat_source(directory.as_fd(), &path) {
+                Some(Some(stamp)) => stamp,
+                // A linked worktree may have no refs of its own.
+                Some(None) => {
+                    found.push(GitSourceFile { place: place.clone(), path: RepoPath(path), stamp: None });
+                    continue;
+                }
+                None => return Ok(false),
+            };
+            if is_directory(&stamp) {
+                let Some(names) = names_below(directory.as_fd(), &path) else { return Ok(false) };
+                pending.extend(names.into_iter().map(|name| paths::join(&path, &name)));
+            }
+            found.push(GitSourceFile { place: place.clone(), path: RepoPath(path), stamp: Some(stamp) });
+        }
+    }
+    add_files(&opened.common_dir, vec![b"shallow".to_vec()], found)
+}
+
+/// Returns the names in a directory; `None` if it cannot be read.
+fn names_below(place: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let directory = read_beneath::open(place, path, OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
+    let entries = Dir::read_from(&directory).ok()?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
+    let names = names.collect::<Result<Vec<_>, Errno>>().ok()?;
+    Some(names.into_iter().filter(|name| name != b"." && name != b"..").collect())
+}
+
 /// Adds the file that makes the directory `path` of the work tree a repository once it exists.
 pub(crate) fn add_missing_head(opened: &OpenRepository, path: &[u8], found: &mut Vec<GitSourceFile>) {
     let path = [path, b"/.git/HEAD"].concat();
@@ -62,8 +106,7 @@ pub(crate) fn add_missing_head(opened: &OpenRepository, path: &[u8], found: &mut
 }
 
 fn add_files(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<GitSourceFile>) -> Result<bool, GitError> {
-    let directory =
-        read_beneath::open_canonical(place).map_err(|error| crate::config::bounded_read::io_error(place, &error))?;
+    let directory = open_place(place)?;
     for path in paths {
         let Some(stamp) = stat_regular_file(directory.as_fd(), &path) else { return Ok(false) };
         found.push(GitSourceFile { place: place.to_owned(), path: RepoPath(path), stamp });
@@ -71,19 +114,33 @@ fn add_files(place: &Path, paths: Vec<Vec<u8>>, found: &mut Vec<GitSourceFile>) 
     Ok(true)
 }
 
+fn open_place(place: &Path) -> Result<OwnedFd, GitError> {
+    read_beneath::open_canonical(place).map_err(|error| crate::config::bounded_read::io_error(place, &error))
+}
+
 /// Returns the stat data of a regular file, or `Some(None)` if the path does not exist. Returns `None` if the path
 /// is something else or leads through a link.
 #[expect(clippy::option_option, reason = "unknown is not the same as absent")]
 fn stat_regular_file(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<FileStat>> {
+    stat_source(place, path).filter(|stamp| !stamp.as_ref().is_some_and(is_directory))
+}
+
+/// Like [`stat_regular_file`], but also for directories.
+#[expect(clippy::option_option, reason = "unknown is not the same as absent")]
+fn stat_source(place: BorrowedFd<'_>, path: &[u8]) -> Option<Option<FileStat>> {
     match read_beneath::open(place, path, OFlags::PATH) {
         Ok(fd) => {
             let stat = fstat(fd).ok()?;
-            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-            is_file.then(|| Some(FileStat::from_stat(&stat)))
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            matches!(kind, FileType::RegularFile | FileType::Directory).then(|| Some(FileStat::from_stat(&stat)))
         }
         Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Some(None),
         Err(_) => None,
     }
+}
+
+fn is_directory(stamp: &FileStat) -> bool {
+    FileType::from_raw_mode(stamp.mode) == FileType::Directory
 }
 
 /// Checks that no link is on the path from `.git` to the git directory and from there to the common one. A link
@@ -123,7 +180,7 @@ pub fn are_unchanged(sources: &[GitSourceFile], read_at: FileTime) -> bool {
 
 /// A directory that contains git files.
 struct SourceDirectory {
-    directory: std::os::fd::OwnedFd,
+    directory: OwnedFd,
     device: u64,
 }
 
@@ -136,7 +193,7 @@ impl SourceDirectory {
 
     fn has_unchanged(&self, source: &GitSourceFile, read_at: FileTime) -> bool {
         let settled = |stamp: &FileStat| stamp.dev == self.device && !stamp.is_racy(read_at);
-        stat_regular_file(self.directory.as_fd(), &source.path.0) == Some(source.stamp)
+        stat_source(self.directory.as_fd(), &source.path.0) == Some(source.stamp)
             && source.stamp.iter().all(settled)
     }
 }

@@ -2,6 +2,7 @@
 //! provides the library. A repository can influence neither of them, not even through `PATH` or a variable.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use proctor_core::model::plan::{Argv, PlannedStep};
 use proctor_core::sql::Dialect;
@@ -24,9 +25,9 @@ pub(crate) struct SqlProgram {
     library_argument: Option<PathBuf>,
     /// Paths at which the library is looked up.
     library_candidates: Vec<PathBuf>,
-    /// The programs of the PostgreSQL and the MariaDB server, if there are any.
-    postgres: Option<PathBuf>,
-    mariadb: Option<PathBuf>,
+    /// The programs of the PostgreSQL and the MariaDB server, if there are any. They are looked up when a step needs them.
+    postgres: Arc<OnceLock<Option<PathBuf>>>,
+    mariadb: Arc<OnceLock<Option<PathBuf>>>,
 }
 
 impl SqlProgram {
@@ -40,8 +41,8 @@ impl SqlProgram {
             library: found.clone().map(read_only_mount),
             library_argument: found.or_else(|| config.duckdb.clone()),
             library_candidates: duckdb_places(given, Some(home)),
-            postgres: PostgresPrograms::find().ok().map(|programs| programs.server()),
-            mariadb: MariadbPrograms::find().ok().map(|programs| programs.server()),
+            postgres: Arc::default(),
+            mariadb: Arc::default(),
         }
     }
 
@@ -79,10 +80,14 @@ impl SqlProgram {
 
     /// Returns the files that affect the results of a step that judges SQL.
     pub(crate) fn files(&self, dialect: Dialect) -> impl Iterator<Item = &PathBuf> {
+        let server = match dialect {
+            Dialect::Postgres => self.postgres.get_or_init(|| PostgresPrograms::find().ok().map(|found| found.server())),
+            Dialect::Mysql => self.mariadb.get_or_init(|| MariadbPrograms::find().ok().map(|found| found.server())),
+            Dialect::Sqlite | Dialect::Duckdb => &None,
+        };
         std::iter::once(&self.program.at)
             .chain(self.library_candidates.iter().filter(move |_| dialect == Dialect::Duckdb))
-            .chain(self.postgres.iter().filter(move |_| dialect == Dialect::Postgres))
-            .chain(self.mariadb.iter().filter(move |_| dialect == Dialect::Mysql))
+            .chain(server)
     }
 }
 

@@ -155,7 +155,11 @@ impl Directory {
     }
 
     fn create_temporary_with(&self, purpose: &str, access: OFlags) -> Result<TemporaryFile, StoreError> {
-        let name = format!(".{purpose}.{:016x}{TEMPORARY_SUFFIX}", random_u64()?);
+        self.create_new(format!(".{purpose}.{:016x}{TEMPORARY_SUFFIX}", random_u64()?), access)
+    }
+
+    /// Creates the file `name`, which must not exist. It is removed on drop unless it is published.
+    fn create_new(&self, name: String, access: OFlags) -> Result<TemporaryFile, StoreError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | access;
         let fd = fs::openat(&self.fd, &name, flags, Mode::from_raw_mode(0o644))
             .map_err(StoreError::io("create", self.path_of(&name)))?;
@@ -171,8 +175,9 @@ impl Directory {
     /// # Errors
     /// `name` is a symlink or not a regular file, is larger than `limit`, or cannot be read.
     pub fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some(file) = self.open_file(name)? else { return Ok(None) };
-        let mut bytes = Vec::new();
+        let Some((file, size)) = self.open_sized(name)? else { return Ok(None) };
+        // One more byte lets the reader notice the end without another allocation.
+        let mut bytes = Vec::with_capacity(usize::try_from(size.min(limit)).unwrap_or(0) + 1);
         let read = file.take(limit + 1).read_to_end(&mut bytes);
         read.map_err(|source| StoreError::Io { action: "read", path: self.path_of(name), source })?;
         if bytes.len() as u64 > limit {
@@ -187,6 +192,11 @@ impl Directory {
     /// # Errors
     /// `name` is a symlink or not a regular file, or cannot be opened.
     pub fn open_file(&self, name: &str) -> Result<Option<File>, StoreError> {
+        Ok(self.open_sized(name)?.map(|(file, _)| file))
+    }
+
+    /// Opens a file like [`Directory::open_file`], and returns its size, too.
+    fn open_sized(&self, name: &str) -> Result<Option<(File, u64)>, StoreError> {
         // Opening a device can have side effects, and opening a FIFO wakes its writer.
         if self.is_special(name)? {
             return Err(self.not_regular_error(name));
@@ -201,7 +211,7 @@ impl Directory {
         if !fs::FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(self.not_regular_error(name));
         }
-        Ok(Some(File::from(fd)))
+        Ok(Some((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0))))
     }
 
     fn is_special(&self, name: &str) -> Result<bool, StoreError> {
@@ -426,10 +436,19 @@ impl TemporaryFile {
 
 impl TemporaryEntry {
     fn move_to(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
+        if self.is_at(directory, name) {
+            self.published = true;
+            return Ok(());
+        }
         fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
             .map_err(StoreError::io("write", directory.path_of(name)))?;
         self.published = true;
         Ok(())
+    }
+
+    /// Returns whether the file was created with this name.
+    fn is_at(&self, directory: &Directory, name: &str) -> bool {
+        self.name == name && Arc::ptr_eq(&self.directory.fd, &directory.fd)
     }
 }
 

@@ -302,7 +302,12 @@ impl RunDocumentDir {
         let (verify, is_new) = self.root.ensure_unsynced(VERIFY_DIR, 0o755)?;
         let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY_DIR}/{file}"), Sha256Hex::digest(bytes));
         let cited: Vec<Citation> = evidence.iter().map(cite).collect();
-        let stage = |(file, bytes): &(String, Vec<u8>)| verify.stage(file, bytes);
+        // A run without a changeset has a directory of its own, in which nobody looks for evidence before the status exists.
+        let is_private = is_new && self.changeset.is_none();
+        let stage = |(file, bytes): &(String, Vec<u8>)| match is_private {
+            true => verify.stage_with_final_name(file, bytes),
+            false => verify.stage(file, bytes),
+        };
         let (many, last) = evidence.split_at(evidence.len().saturating_sub(MAX_STAGED));
         let mut synced = Vec::with_capacity(many.len());
         for some in many.chunks(MAX_STAGED) {
@@ -395,7 +400,9 @@ impl<'a> StagedRun<'a> {
         // No status cites the evidence yet, so its content may become durable together with its names.
         let mut renamed: Vec<RenamedFile> = Vec::with_capacity(evidence.len());
         for document in evidence {
-            documents.require_evidence_dir(&verify)?;
+            if !document.has_final_name() {
+                documents.require_evidence_dir(&verify)?;
+            }
             renamed.push(document.rename_unsynced()?);
         }
         let directories = is_new.then_some(&documents.root).into_iter().chain(&documents.unsynced).chain([&verify]);

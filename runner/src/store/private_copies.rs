@@ -85,6 +85,8 @@ pub(crate) struct PrivateTree {
     _held: Directory,
     copies: CopyDirectory,
     number: u64,
+    /// True if the copies may occupy more space than before.
+    pub(crate) has_grown: bool,
 }
 
 impl PrivateTree {
@@ -232,7 +234,7 @@ impl<'a> PrivateCopies<'a> {
             let nested = snapshot.nested_repositories();
             let history = match nested.is_empty() {
                 true => history?,
-                false => self.helper.history(self.repository.path(), &nested)?,
+                false => Arc::new(self.helper.history(self.repository.path(), &nested)?),
             };
             let moment = WorktreeMoment { snapshot: &snapshot, history: &history, ignored: wanted.as_ref() };
             let prepared = match is_consistent(&snapshot, &history) {
@@ -258,9 +260,14 @@ impl<'a> PrivateCopies<'a> {
         Err(unstable_error(b"."))
     }
 
-    /// Reads the refs of the repository, without those of nested repositories, while `work` runs.
-    fn with_history<T>(&self, work: impl FnOnce() -> T) -> (T, Result<GitHistory, GitError>) {
-        let read = || self.helper.history(self.repository.path(), &[]);
+    /// Returns the refs of the repository, without those of nested repositories. They are read while `work` runs, unless they
+    /// are known.
+    fn with_history<T>(&self, work: impl FnOnce() -> T) -> (T, Result<Arc<GitHistory>, GitError>) {
+        let repo = self.repository.path();
+        if let Some(known) = self.snapshots.known_history(repo) {
+            return (work(), Ok(known));
+        }
+        let read = || self.snapshots.read_history(repo);
         std::thread::scope(|scope| {
             let reader = std::thread::Builder::new().name("refs".to_owned()).spawn_scoped(scope, read);
             let done = work();
@@ -324,7 +331,7 @@ impl<'a> PrivateCopies<'a> {
     fn private_tree_of_copy(&self, ready: HeldCopy, history: &GitHistory) -> PrivateTree {
         let of = OriginalRepository { seen_at: self.repository.path().to_path_buf(), objects: history.objects.clone() };
         let helper = self.helper.clone().for_checkouts(of);
-        let HeldCopy { directory, number, nested, .. } = ready;
+        let HeldCopy { directory, number, nested, has_grown, .. } = ready;
         let (tree, objects) = (self.tree_path(number), history.objects.clone());
         let path = |path: RepoPath| PathBuf::from(OsString::from_vec(path.0));
         let nested = nested.into_iter().map(|(at, objects)| NestedGit {
@@ -332,7 +339,7 @@ impl<'a> PrivateCopies<'a> {
             objects: path(objects),
         });
         let nested = nested.collect();
-        PrivateTree { tree, objects, nested, helper, _held: directory, copies: self.copies.clone(), number }
+        PrivateTree { tree, objects, nested, helper, _held: directory, copies: self.copies.clone(), number, has_grown }
     }
 
     /// Updates the newest copy, or makes a new one, for a tree. The caller holds the lock.
@@ -361,7 +368,7 @@ impl<'a> PrivateCopies<'a> {
         if let Some(state) = generation.read_state()?.filter(|state| state.identity == identity)
             && let Some(shown) = contents.reusable_extras(self.repository.path(), &copy)?
         {
-            return generation.join(copy, shown, state);
+            return generation.join(copy, shown, state, false);
         }
         let next = self.create_generation(newest + 1)?;
         copy.link_into(next.own_dir.as_fd().try_clone_to_owned().map_err(internal_error)?)?;
@@ -389,6 +396,7 @@ impl<'a> PrivateCopies<'a> {
             Err(path) => return Ok(PrepareOutcome::Changed(path)),
         };
         let tree = self.tree_path(generation.number);
+        let is_same = current.is_some() && shown.written == 0;
         // A copy whose record was lost has lost its nested git directories too.
         let state = match current.filter(|state| has_git_dirs(&tree, state)) {
             Some(state) => state,
@@ -402,7 +410,7 @@ impl<'a> PrivateCopies<'a> {
                 state
             }
         };
-        generation.join(mirror, shown, state)
+        generation.join(mirror, shown, state, !is_same)
     }
 
     fn create_generation(&self, number: u64) -> Result<CopyGeneration, EngineError> {
@@ -445,6 +453,8 @@ struct HeldCopy {
     inputs: Vec<IgnoredInput>,
     lfs_pointers: u64,
     nested: Vec<(RepoPath, RepoPath)>,
+    /// True if the copies may occupy more space than before.
+    has_grown: bool,
 }
 
 /// The identity of what the git directories of a copy were made from, and the object directories that they borrow
@@ -470,12 +480,19 @@ impl CopyGeneration {
     }
 
     /// Takes a shared lock on the copy, along with other runs of the same tree.
-    fn join(&self, mirror: Mirror, shown: CopyExtras, state: GitDirState) -> Result<PrepareOutcome, EngineError> {
+    fn join(
+        &self,
+        mirror: Mirror,
+        shown: CopyExtras,
+        state: GitDirState,
+        has_grown: bool,
+    ) -> Result<PrepareOutcome, EngineError> {
         flock(&self.directory, FlockOperation::NonBlockingLockShared)
             .map_err(StoreError::io("lock", self.directory.name()))?;
-        let CopyExtras { inputs, lfs_pointers } = shown;
+        let CopyExtras { inputs, lfs_pointers, .. } = shown;
         let (directory, number, nested) = (self.directory.clone(), self.number, state.nested);
-        Ok(PrepareOutcome::Ready(Box::new(HeldCopy { directory, mirror, number, inputs, lfs_pointers, nested })))
+        let held = HeldCopy { directory, mirror, number, inputs, lfs_pointers, nested, has_grown };
+        Ok(PrepareOutcome::Ready(Box::new(held)))
     }
 
     fn read_state(&self) -> Result<Option<GitDirState>, StoreError> {

@@ -133,11 +133,11 @@ async fn refused_run_records_problem_and_exit_code() {
 
 #[tokio::test]
 async fn records_who_cancelled_once() {
-    let (_state, history, live, record) = begin_record().await;
+    let (_state, history, live, mut record) = begin_record().await;
     live.cancel("DELETE".into());
     live.cancel("somebody else".into());
     let (mut events, mut end) = (vec![RunEvent::Cancelling { by: "the caller".into() }], None);
-    let record = record.log_batch(&mut events, &mut end, &live).await;
+    record.log_batch(&mut events, &mut end, &live);
     let how = Ok(Err(EngineError::Interrupted.problem()));
     record.conclude(RunExecution::Ran { how: Box::new(how), end, took: Duration::ZERO, pass: None }, &history, &live);
     let events = logged_events(&history, &live);

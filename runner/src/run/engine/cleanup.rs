@@ -22,7 +22,7 @@ impl Engine {
     /// Cleans up the state directory after a run: applies the bounds of copies, results and caches as far as the run added
     /// some. Applies all bounds if no run has done so for [`CLEANUP_INTERVAL`].
     pub(super) async fn clean_up(&self, context: &RunContext) {
-        let has_copy = context.tree.private_copy.is_some();
+        let has_grown_copy = context.tree.private_copy.as_ref().is_some_and(|copy| copy.has_grown);
         let has_new_results = context.reuse.as_ref().is_some_and(StepReuse::has_stored);
         let has_new_caches = context.caches.any_committed();
         let (root, state, now) = (self.state.clone(), self.state_path.clone(), self.clock.system_time());
@@ -35,7 +35,7 @@ impl Engine {
                 return garbage_collection::collect_as_of(&state, &kept, extent, now).map(drop);
             }
             let freed = &mut FreedItems::default();
-            if has_copy {
+            if has_grown_copy {
                 garbage_collection::evict_copies(&state, &kept, (now, extent), freed)?;
             }
             if has_new_results {

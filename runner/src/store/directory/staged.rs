@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::thread::{Builder, ScopedJoinHandle, scope};
 
-use rustix::fs;
+use rustix::fs::{self, Advice, OFlags};
 
 use super::{Directory, TemporaryEntry, TemporaryFile};
 use crate::store::StoreError;
@@ -16,10 +16,23 @@ impl Directory {
     /// `name` is a symlink, or a system call fails.
     pub(crate) fn stage(&self, name: &str, bytes: &[u8]) -> Result<StagedFile, StoreError> {
         let old_mode = self.replaced_mode(name)?;
-        let mut temp = self.create_temporary(name)?;
+        let temp = self.create_temporary(name)?;
         if let Some(mode) = old_mode {
             fs::fchmod(&temp.file, mode).map_err(StoreError::io("set the mode of", self.path_of(name)))?;
         }
+        self.write_staged(temp, name, bytes)
+    }
+
+    /// Writes a new file like [`Directory::stage`], but with its final name. The caller writes to a directory in which
+    /// nobody looks for files yet.
+    ///
+    /// # Errors
+    /// `name` exists, or a system call fails.
+    pub(crate) fn stage_with_final_name(&self, name: &str, bytes: &[u8]) -> Result<StagedFile, StoreError> {
+        self.write_staged(self.create_new(name.to_owned(), OFlags::WRONLY)?, name, bytes)
+    }
+
+    fn write_staged(&self, mut temp: TemporaryFile, name: &str, bytes: &[u8]) -> Result<StagedFile, StoreError> {
         let written = temp.file.write_all(bytes);
         written.map_err(|source| StoreError::Io { action: "write", path: self.path_of(name), source })?;
         Ok(StagedFile { temp, name: name.to_owned(), target_dir: self.clone() })
@@ -76,6 +89,11 @@ pub(crate) struct RenamedFile {
 }
 
 impl StagedFile {
+    /// Returns whether the file was created with its final name.
+    pub(crate) fn has_final_name(&self) -> bool {
+        self.temp.entry.is_at(&self.target_dir, &self.name)
+    }
+
     /// Makes the content durable, but not the name.
     ///
     /// # Errors
@@ -114,7 +132,7 @@ impl DurableFile {
 /// Maximum number of staged files: each holds a descriptor until it is synced.
 pub(crate) const MAX_STAGED: usize = 32;
 /// Maximum number of concurrent syncs.
-const MAX_CONCURRENT_SYNCS: usize = 8;
+const MAX_CONCURRENT_SYNCS: usize = 4;
 
 /// A file or directory to sync.
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +146,17 @@ pub(crate) enum SyncTarget<'a> {
 }
 
 impl SyncTarget<'_> {
+    /// Lets the kernel start to write the content of a file, without waiting for it: Linux does so on this advice.
+    fn start_writing(self) {
+        let file = match self {
+            Self::Staged(file) => &file.temp.file,
+            Self::Renamed(file) => &file.file,
+            Self::Names(_) => return,
+        };
+        // Without the advice, the sync writes the content.
+        let _ = fs::fadvise(file, 0, None, Advice::DontNeed);
+    }
+
     fn sync(self) -> Result<(), StoreError> {
         match self {
             Self::Staged(file) => sync_file(&file.temp.file, || file.temp.entry.directory.path_of(&file.name)),
@@ -141,11 +170,15 @@ fn sync_file(file: &File, path: impl FnOnce() -> String) -> Result<(), StoreErro
     file.sync_all().map_err(|source| StoreError::Io { action: "write", path: path(), source })
 }
 
-/// Syncs all targets. The syncs run concurrently, which takes little more time than a few of them.
+/// Syncs all targets. The disk writes all of them at once, and the syncs run concurrently, which takes little more time
+/// than a few of them.
 ///
 /// # Errors
 /// A sync fails; returns the first of the errors.
 pub(crate) fn sync_all(targets: &[SyncTarget<'_>]) -> Result<(), StoreError> {
+    if targets.len() > 1 {
+        targets.iter().for_each(|target| target.start_writing());
+    }
     let workers = targets.len().min(MAX_CONCURRENT_SYNCS);
     let run_jobs = |worker: usize| targets.iter().skip(worker).step_by(workers).try_for_each(|target| target.sync());
     scope(|scope| {
@@ -168,7 +201,7 @@ fn join_sync(thread: ScopedJoinHandle<'_, Result<(), StoreError>>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{Mode, OFlags};
+    use rustix::fs::Mode;
 
     fn directory() -> (tempfile::TempDir, Directory) {
         let temp = tempfile::tempdir().expect("temp");

@@ -69,6 +69,8 @@ pub(super) struct WorktreeMoment<'a> {
 pub(super) struct CopyExtras {
     pub(super) inputs: Vec<IgnoredInput>,
     pub(super) lfs_pointers: u64,
+    /// Number of files that were written to the copy.
+    pub(super) written: usize,
 }
 
 impl PrivateCopySource<'_> {
@@ -89,11 +91,11 @@ impl PrivateCopySource<'_> {
         match self {
             Self::Worktree(WorktreeMoment { snapshot, ignored: wanted, .. }) => {
                 let inputs = copy.matching_inputs(worktree, snapshot, *wanted)?;
-                Ok(inputs.map(|inputs| CopyExtras { inputs, lfs_pointers: 0 }))
+                Ok(inputs.map(|inputs| CopyExtras { inputs, lfs_pointers: 0, written: 0 }))
             }
             Self::Commit { source, .. } => {
                 let lfs_pointers = copy.lfs_pointers_of(source)?;
-                Ok(lfs_pointers.map(|lfs_pointers| CopyExtras { inputs: Vec::new(), lfs_pointers }))
+                Ok(lfs_pointers.map(|lfs_pointers| CopyExtras { inputs: Vec::new(), lfs_pointers, written: 0 }))
             }
         }
     }
@@ -104,21 +106,21 @@ impl PrivateCopySource<'_> {
         worktree: &Path,
         mirror: &mut Mirror,
     ) -> Result<Result<CopyExtras, Vec<u8>>, EngineError> {
-        let (written, bytes, shown) = match self {
+        let (bytes, shown) = match self {
             Self::Worktree(WorktreeMoment { snapshot, ignored: wanted, .. }) => {
                 match mirror.update(worktree, snapshot, *wanted)? {
                     MirrorUpdate::Changed(paths) => return Ok(Err(paths.into_iter().next().unwrap_or_default())),
                     MirrorUpdate::Equal { copied, bytes, ignored } => {
-                        (copied, bytes, CopyExtras { inputs: ignored, lfs_pointers: 0 })
+                        (bytes, CopyExtras { inputs: ignored, lfs_pointers: 0, written: copied })
                     }
                 }
             }
             Self::Commit { source, .. } => {
                 let CommitUpdate { written, bytes, lfs_pointers } = mirror.update_to_commit(source)?;
-                (written, bytes, CopyExtras { inputs: Vec::new(), lfs_pointers })
+                (bytes, CopyExtras { inputs: Vec::new(), lfs_pointers, written })
             }
         };
-        tracing::debug!(repo = %worktree.display(), written, bytes, "private copy prepared");
+        tracing::debug!(repo = %worktree.display(), written = shown.written, bytes, "private copy prepared");
         if let Self::Worktree(WorktreeMoment { snapshot, .. }) = self
             && mirror.id() != snapshot.id
         {
