@@ -21,7 +21,8 @@ use crate::owner_rights::OwnerRights;
 use crate::program::{self, CheckoutProgram, GitProgram};
 use crate::protocol::{
     ChangedFiles, CommitObjects, CommitRef, CommitTree, CommitTreeContent, CommittedFile, GitAnswer, GitHistory,
-    GitRequest, GitSourceFile, NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WantedObjects, WorktreeListing,
+    GitRequest, GitSourceFile, NamedCommit, Push, ResolvedPush, StagedCommit, StagedIndex, WantedLeaf, WantedObjects,
+    WorktreeListing,
 };
 use crate::repository_paths::{OriginalRepository, RepositoryPaths};
 use crate::wire::answer_frames::{self, AnswerError, AnswerFrame, BlobPieces, EarlyFrame, EarlyIndex};

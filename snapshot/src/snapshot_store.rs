@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use proctor_git::files::file_stat::RacyWindow;
 use proctor_git::error::GitError;
+use proctor_git::files::file_stat::RacyWindow;
 use proctor_git::helper::GitHelper;
 use proctor_git::known_histories::KnownHistories;
 use proctor_git::protocol::GitHistory;

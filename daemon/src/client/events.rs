@@ -16,9 +16,7 @@ use proctor_core::model::event::RunEvent;
 use proctor_core::model::names::RunId;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{
-    IdleConnection, ResponseBody, empty_request, next_body_part, send_request, send_request_over,
-};
+use super::connection::{IdleConnection, ResponseBody, empty_request, next_body_part, send_request, send_request_over};
 
 /// Maximum silence of a stream, on which the daemon sends a heartbeat every fifteen seconds.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::thread;
 
 use proctor_core::api::{LoggedEvent, LoggedRun, RunSummary, RunView};
 use proctor_core::decision::verdict::{EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, InconclusiveReason, Verdict};
@@ -49,13 +48,31 @@ pub struct RunLogWriter {
 }
 
 /// Recorded end of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct RecordedEnd {
     /// The run.
     pub view: RunView,
     /// Events that end the run: the given one, or a reason and an inconclusive end if the given one could not be
     /// logged.
     pub events: Vec<Arc<LoggedEvent>>,
+    /// Frees the reserved blocks on drop, when readers have been notified.
+    _reserved: Option<ReservedBlocks>,
+}
+
+/// Blocks beyond the end of a complete log, which are freed on drop.
+#[derive(Debug)]
+struct ReservedBlocks {
+    file: File,
+    /// Size of the log in bytes.
+    bytes: u64,
+}
+
+impl Drop for ReservedBlocks {
+    fn drop(&mut self) {
+        if let Err(error) = self.file.set_len(self.bytes) {
+            tracing::debug!(%error, "the blocks that were reserved for a log cannot be freed");
+        }
+    }
 }
 
 impl RunLogWriter {
@@ -154,8 +171,11 @@ impl RunLogWriter {
             events = self.end_inconclusive(in_doubt, &reason);
         }
         self.update_index();
-        self.file = None;
-        RecordedEnd { view: self.run.view(), events }
+        // If the end is not recorded, the log is not complete either.
+        let bytes = self.bytes;
+        let reserved = self.file.take().filter(|_| bytes != UNKNOWN_LOG_BYTES);
+        let reserved = reserved.map(|file| ReservedBlocks { file, bytes });
+        RecordedEnd { view: self.run.view(), events, _reserved: reserved }
     }
 
     /// Ends a run with an incomplete log as inconclusive.
@@ -164,7 +184,7 @@ impl RunLogWriter {
         let doubted = RunEvent::Doubted { doubt: InconclusiveReason::Internal, message };
         let events = log_events(&mut self.run, vec![doubted, end], self.history.clock);
         let bytes = self.bytes;
-        let written = to_lines(&events).and_then(|lines| self.write_lines(&lines)).and_then(|()| self.sync_and_trim());
+        let written = to_lines(&events).and_then(|lines| self.write_lines(&lines)).and_then(|()| self.sync());
         if let Err(error) = written {
             tracing::error!(run = %self.run.id(), %error, "the end of a run is not recorded yet");
             self.history.defer_end(PendingEnd { run: self.run.clone(), events: events.clone(), offset: bytes });
@@ -178,7 +198,7 @@ impl RunLogWriter {
         let logged = LoggedEvent { seq: self.run.seq() + 1, logged_at: self.history.clock.now_text(), event };
         let before = self.bytes;
         self.write_lines(&to_line(&logged)?)?;
-        if is_last && let Err(error) = self.sync_and_trim() {
+        if is_last && let Err(error) = self.sync() {
             self.truncate_to(before);
             return Err(error);
         }
@@ -216,20 +236,11 @@ impl RunLogWriter {
         }
     }
 
-    /// Makes the log durable and frees the reserved blocks.
-    fn sync_and_trim(&mut self) -> Result<(), HistoryError> {
+    /// Makes the log durable. Its name is durable already if the file system has one journal for both.
+    fn sync(&mut self) -> Result<(), HistoryError> {
         let Some(file) = &self.file else { return Ok(()) };
-        file.set_len(self.bytes).map_err(io_error("cut", self.run.id()))?;
-        let (bytes, name) = thread::scope(|scope| {
-            // Both calls wait for the disk, so they run in parallel. If no thread can be started, they run in
-            // sequence.
-            let name = thread::Builder::new().spawn_scoped(scope, || self.history.files.sync_logs());
-            let bytes = file.sync_data();
-            let name = name.map_or_else(|_| self.history.files.sync_logs(), join_thread);
-            (bytes, name)
-        });
-        bytes.map_err(io_error("sync", self.run.id()))?;
-        Ok(name?)
+        file.sync_data().map_err(io_error("sync", self.run.id()))?;
+        Ok(self.history.files.sync_logs()?)
     }
 
     /// Reopens the log, and checks that it is still the same file.
@@ -271,10 +282,6 @@ impl Drop for RunLogWriter {
         let end = inconclusive_event(&self.run, EXIT_INTERRUPTED, lasted);
         self.write_end(end);
     }
-}
-
-fn join_thread<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Returns the inconclusive end that replaces `end` when an event could not be logged.

@@ -54,8 +54,8 @@ pub(crate) fn read_history(history: &RepositoryHistory<'_>, nested: &[RepoPath])
 pub(crate) fn sources(history: &RepositoryHistory<'_>) -> Result<Option<Vec<GitSourceFile>>, GitError> {
     let HistoryBackend::Libgit2(opened) = &history.backend else { return Ok(None) };
     let mut sources = Vec::new();
-    let are_known = source_files::add_source_files(opened, &mut sources)?
-        && source_files::add_ref_sources(opened, &mut sources)?;
+    let are_known =
+        source_files::add_source_files(opened, &mut sources)? && source_files::add_ref_sources(opened, &mut sources)?;
     Ok(are_known.then_some(sources))
 }
 

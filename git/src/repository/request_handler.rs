@@ -10,7 +10,9 @@ use super::commit_tree::WantedBlobs;
 use super::commit_tree::commit_content::{self, IdentifyTree};
 use super::history::RepositoryHistory;
 use super::open_repository::OpenRepository;
-use super::{changed_files, commit_objects, commit_tree, listing, pushed_commits, ref_history, revision, staged_commit};
+use super::{
+    changed_files, commit_objects, commit_tree, listing, pushed_commits, ref_history, revision, staged_commit,
+};
 use crate::config::bounded_read::io_error;
 use crate::error::GitError;
 use crate::ignore::WorktreeIgnoreRules;

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use crate::config::config_files::{common_dir, gitfile_target};
 use crate::error::GitError;
 use crate::files::file_stat::{FileStat, FileTime};
-use crate::files::{paths, read_beneath};
 use crate::files::repo_path::RepoPath;
+use crate::files::{paths, read_beneath};
 use crate::protocol::GitSourceFile;
 use crate::repository::open_repository::{OpenRepository, libgit2_error};
 
@@ -193,8 +193,7 @@ impl SourceDirectory {
 
     fn has_unchanged(&self, source: &GitSourceFile, read_at: FileTime) -> bool {
         let settled = |stamp: &FileStat| stamp.dev == self.device && !stamp.is_racy(read_at);
-        stat_source(self.directory.as_fd(), &source.path.0) == Some(source.stamp)
-            && source.stamp.iter().all(settled)
+        stat_source(self.directory.as_fd(), &source.path.0) == Some(source.stamp) && source.stamp.iter().all(settled)
     }
 }
 

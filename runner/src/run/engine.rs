@@ -344,7 +344,9 @@ impl Engine {
         context.durations.get_or_init(|| StepDurations::read(&self.state, &context.tree.spec_root(), &plan.profile));
         context.emit(run_started_event(&context, began_at, &plan, &facts)).await;
         // If this preparation failed, the first command starts a new sandbox.
-        let _ = first.await;
+        if let Some(first) = first {
+            let _ = first.await;
+        }
         let watch = tokio::spawn(announce_cancellation(Arc::clone(&context)));
         let mut observed = self.run_checks_and_skills(&context, &plan, &facts, &request).await;
         watch.abort();

@@ -361,9 +361,10 @@ impl RunContext {
         }
     }
 
-    /// Prepares a sandbox for the first command of `plan` while the run is announced. The caller must wait for the
-    /// returned task before it starts the command; otherwise the command would get another sandbox.
-    pub(crate) fn prepare_first_sandbox(self: &Arc<Self>, plan: &Plan) -> JoinHandle<()> {
+    /// Prepares a sandbox for the first command of `plan` while the run is announced; `None` if possibly no sandbox serves
+    /// that command. The caller must wait for the returned task before it starts the command; otherwise the command would
+    /// get another sandbox.
+    pub(crate) fn prepare_first_sandbox(self: &Arc<Self>, plan: &Plan) -> Option<JoinHandle<()>> {
         let check = plan.toolchain.first().map(|check| (None, check.run.clone()));
         let step = || plan.skills.first().and_then(|skill| Some((Some(skill.clone()), skill.steps.first()?.clone())));
         // The needed paths are not available yet, and a sandbox without them would serve no command.
@@ -372,16 +373,15 @@ impl RunContext {
         let may_be_reused = |(skill, step): &(Option<PlannedSkill>, PlannedStep)| {
             skill.as_ref().and_then(|skill| self.step_reuse(skill, step)).is_some_and(StepReuse::uses_stored)
         };
-        let first = check.or_else(step).filter(|first| !needs_paths && !may_be_reused(first));
-        let (context, first) = (Arc::clone(self), first);
-        tokio::task::spawn_blocking(move || {
+        let (skill, step) = check.or_else(step).filter(|first| !needs_paths && !may_be_reused(first))?;
+        let context = Arc::clone(self);
+        Some(tokio::task::spawn_blocking(move || {
             let stack = LayerStack::new(Arc::clone(&context.tree.snapshot));
             // An error in the policy is reported when the command itself starts.
-            let policy = first.map(|(skill, step)| context.build_policy(skill.as_ref(), &step, TreeMounts::All));
-            if let Some(Ok((policy, _))) = policy {
+            if let Ok((policy, _)) = context.build_policy(skill.as_ref(), &step, TreeMounts::All) {
                 context.prepare_sandbox(&stack, &policy);
             }
-        })
+        }))
     }
 
     fn prepare_sandbox(&self, stack: &LayerStack, policy: &Policy) {

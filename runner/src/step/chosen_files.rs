@@ -48,6 +48,14 @@ struct SelectionKey {
     workdir: RelPath,
 }
 
+impl SelectionKey {
+    /// Returns the key of a tree that no step has changed; otherwise `None`.
+    fn new(rules: &FileRules, workdir: &RelPath, view: &TreeView) -> Option<Self> {
+        let tree = view.unchanged_id()?.clone();
+        Some(Self { tree, rules: rules.clone(), workdir: workdir.clone() })
+    }
+}
+
 /// Maximum number of selections that are kept.
 const MAX_SELECTIONS: usize = 256;
 /// Maximum number of files of all selections that are kept.
@@ -66,11 +74,7 @@ impl FileSelections {
         scope: Option<&ScopePaths>,
         tree: &Path,
     ) -> Result<Arc<Vec<Vec<u8>>>, FileSelectionError> {
-        let key = view.unchanged_id().filter(|_| scope.is_none()).map(|id| SelectionKey {
-            tree: id.clone(),
-            rules: rules.clone(),
-            workdir: workdir.clone(),
-        });
+        let key = SelectionKey::new(rules, workdir, view).filter(|_| scope.is_none());
         if let Some(known) = key.as_ref().and_then(|key| self.find(key)) {
             return Ok(known);
         }
@@ -79,6 +83,11 @@ impl FileSelections {
             self.keep(key, Arc::clone(&files));
         }
         Ok(files)
+    }
+
+    /// Returns the files that the rules choose in a whole tree, if that is known without reading the tree.
+    pub(crate) fn known(&self, rules: &FileRules, workdir: &RelPath, view: &TreeView) -> Option<Arc<Vec<Vec<u8>>>> {
+        self.find(&SelectionKey::new(rules, workdir, view)?)
     }
 
     fn find(&self, key: &SelectionKey) -> Option<Arc<Vec<Vec<u8>>>> {

@@ -68,7 +68,9 @@ impl StepFiles {
         let are_arguments = step.cmd.words().iter().any(|word| word == FILES_PLACEHOLDER);
         let (parallel, shared, context, view) = (rules.parallel, context, Arc::clone(context), view.clone());
         let workdir = step.workdir.clone();
-        let chosen = tokio::task::spawn_blocking(move || {
+        let is_whole = context.files.is_none() && context.has_unchangeable_tree();
+        let known = if is_whole { context.file_selections.known(&rules, &workdir, &view) } else { None };
+        let read = move || {
             let (tree, scope) = (context.tree.repository.path(), context.files.as_deref());
             // The content of a tree that can change during a run may not be that of its snapshot.
             let choose = |scope| match context.has_unchangeable_tree() {
@@ -83,8 +85,12 @@ impl StepFiles {
             }
             let has_deleted = !are_arguments && lacks_chosen_file(&rules, &workdir, scope)?;
             Ok::<_, FileSelectionError>((chosen, has_deleted))
-        });
-        match chosen.await {
+        };
+        let chosen = match known {
+            Some(known) => Ok(Ok((Self::new(Some(known), are_arguments, parallel), false))),
+            None => tokio::task::spawn_blocking(read).await,
+        };
+        match chosen {
             Ok(Ok((chosen, has_deleted))) if !chosen.chosen().is_empty() || has_deleted => {
                 let inputs = shared.input_filter(skill, step);
                 if let Some(inputs) = inputs.map_err(|reason| not_chosen(StartFault::Internal, reason))? {

@@ -81,7 +81,9 @@ impl SqlProgram {
     /// Returns the files that affect the results of a step that judges SQL.
     pub(crate) fn files(&self, dialect: Dialect) -> impl Iterator<Item = &PathBuf> {
         let server = match dialect {
-            Dialect::Postgres => self.postgres.get_or_init(|| PostgresPrograms::find().ok().map(|found| found.server())),
+            Dialect::Postgres => {
+                self.postgres.get_or_init(|| PostgresPrograms::find().ok().map(|found| found.server()))
+            }
             Dialect::Mysql => self.mariadb.get_or_init(|| MariadbPrograms::find().ok().map(|found| found.server())),
             Dialect::Sqlite | Dialect::Duckdb => &None,
         };

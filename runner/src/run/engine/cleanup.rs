@@ -26,6 +26,11 @@ impl Engine {
         let has_new_results = context.reuse.as_ref().is_some_and(StepReuse::has_stored);
         let has_new_caches = context.caches.any_committed();
         let (root, state, now) = (self.state.clone(), self.state_path.clone(), self.clock.system_time());
+        let has_grown = has_grown_copy || has_new_results || has_new_caches;
+        // The check is one system call, and handing it over to another thread would take longer.
+        if !has_grown && matches!(is_due(&root, now), Ok(false)) {
+            return;
+        }
         let kept = self.config.operator.daemon.retention.clone();
         let work = tokio::task::spawn_blocking(move || {
             let extent = GcExtent::Excess;
