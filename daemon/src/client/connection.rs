@@ -21,8 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before connecting again when the socket's queue is full. The kernel reports `EAGAIN` for Unix sockets
 /// (connect(2)) and offers no way to wait.
 const FULL_QUEUE_DELAY: Duration = Duration::from_millis(20);
-/// Maximum time for which a connection is kept for the next request.
-const MAX_IDLE: Duration = Duration::from_secs(1);
+/// Maximum time for which a connection is kept for the next request. If the daemon has many connections, it closes those that
+/// idle for longer.
+const MAX_IDLE: Duration = Duration::from_millis(200);
 /// Maximum pause within the body of a response. At that point, the daemon has the whole response or reads it from the
 /// disk.
 const BODY_STALL_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! Writes files atomically in a directory that is held open by its descriptor: a file appears whole or not at all.
 
 mod staged;
+mod temporary_file;
 
 use std::fs::File;
 use std::io::Read;
@@ -14,6 +15,8 @@ use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use super::StoreError;
 
 pub(crate) use staged::{DurableFile, MAX_STAGED, RenamedFile, StagedFile, SyncTarget, sync_all};
+use temporary_file::TemporaryEntry;
+pub use temporary_file::TemporaryFile;
 
 /// A directory that is held open; clones share its descriptor.
 #[derive(Debug, Clone)]
@@ -395,96 +398,6 @@ impl Directory {
 impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// A file under a random name that is not published yet.
-#[derive(Debug)]
-pub struct TemporaryFile {
-    entry: TemporaryEntry,
-    /// The open file, for writing its content.
-    pub file: File,
-}
-
-/// The random name of a temporary file, which is removed on drop unless the file is published.
-#[derive(Debug)]
-struct TemporaryEntry {
-    directory: Directory,
-    name: String,
-    published: bool,
-}
-
-impl TemporaryFile {
-    /// Renames the file to `name` and makes the name durable. The caller must have synced its content.
-    ///
-    /// # Errors
-    /// A system call fails; the file is removed.
-    pub fn publish(self, name: &str) -> Result<(), StoreError> {
-        let directory = self.entry.directory.clone();
-        self.publish_in(&directory, name)
-    }
-
-    /// Publishes the file like [`TemporaryFile::publish`], but in another directory of the same file system.
-    ///
-    /// # Errors
-    /// Same as [`TemporaryFile::publish`].
-    pub fn publish_in(self, directory: &Directory, name: &str) -> Result<(), StoreError> {
-        self.entry.move_to(directory, name)?;
-        directory.sync()
-    }
-}
-
-impl TemporaryEntry {
-    fn move_to(mut self, directory: &Directory, name: &str) -> Result<(), StoreError> {
-        if self.is_at(directory, name) {
-            self.published = true;
-            return Ok(());
-        }
-        fs::renameat(&self.directory.fd, &self.name, &directory.fd, name)
-            .map_err(StoreError::io("write", directory.path_of(name)))?;
-        self.published = true;
-        Ok(())
-    }
-
-    /// Returns whether the file was created with this name.
-    fn is_at(&self, directory: &Directory, name: &str) -> bool {
-        self.name == name && Arc::ptr_eq(&self.directory.fd, &directory.fd)
-    }
-}
-
-impl TemporaryFile {
-    /// Renames the file to `name`, durably, unless `name` exists; returns whether it did. The caller must have
-    /// synced the content.
-    ///
-    /// # Errors
-    /// A system call fails; the file is removed.
-    pub fn publish_new(mut self, name: &str) -> Result<bool, StoreError> {
-        let fd = &self.entry.directory.fd;
-        let moved = match fs::renameat_with(fd, &self.entry.name, fd, name, fs::RenameFlags::NOREPLACE) {
-            // File systems without `RENAME_NOREPLACE`, such as NFS, still refuse a hard link to a name that exists.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-                fs::linkat(fd, &self.entry.name, fd, name, AtFlags::empty())
-            }
-            moved => {
-                self.entry.published = moved.is_ok();
-                moved
-            }
-        };
-        match moved {
-            Ok(()) => self.entry.directory.sync().map(|()| true),
-            Err(rustix::io::Errno::EXIST) => Ok(false),
-            Err(errno) => Err(StoreError::io("write", self.entry.directory.path_of(name))(errno)),
-        }
-    }
-}
-
-impl Drop for TemporaryEntry {
-    fn drop(&mut self) {
-        if !self.published
-            && let Err(errno) = fs::unlinkat(&self.directory.fd, &self.name, AtFlags::empty())
-        {
-            tracing::warn!(name = self.name, %errno, "a temporary file could not be removed");
-        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::thread::{Builder, ScopedJoinHandle, scope};
 
 use rustix::fs::{self, Advice, OFlags};
 
-use super::{Directory, TemporaryEntry, TemporaryFile};
+use super::Directory;
+use super::temporary_file::{TemporaryEntry, TemporaryFile};
 use crate::store::StoreError;
 
 impl Directory {
