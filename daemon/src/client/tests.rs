@@ -66,6 +66,42 @@ async fn distinguishes_missing_listener_from_broken_connection() {
     assert!(matches!(closed, ClientError::ConnectionBroken { .. }), "{closed}");
 }
 
+fn health() -> String {
+    let runs = serde_json::to_string(&proctor_core::api::RunCounts::default()).expect("serializes");
+    let body = format!(r#"{{"status":"ok","version":"1.0.0","pid":1,"uid":7,"uptime_ms":0,"runs":{runs}}}"#);
+    ok_response("application/json", &body)
+}
+
+#[tokio::test]
+async fn requests_share_a_connection() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = UnixListener::bind(dir.path().join("s")).expect("a socket");
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut requests = Vec::new();
+        for _ in 0..2 {
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.expect("a request");
+            requests.push(String::from_utf8_lossy(&request[..length]).to_lowercase());
+            stream.write_all(health().as_bytes()).await.expect("it is read");
+        }
+        requests
+    });
+    let client = client(&dir.path().join("s"));
+    client.health().await.expect("healthy");
+    client.clone().health().await.expect("healthy");
+    let requests = server.await.expect("both requests arrived");
+    assert!(requests.iter().all(|request| !request.contains("connection: close")), "{requests:?}");
+}
+
+#[tokio::test]
+async fn request_after_the_end_of_a_connection_uses_another_one() {
+    let (_dir, client) = serve_responses(vec![health(), health(), health()]);
+    for _ in 0..3 {
+        client.health().await.expect("healthy");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn silent_daemon_times_out() {
     let dir = tempfile::tempdir().expect("a directory");
