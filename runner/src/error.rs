@@ -204,6 +204,9 @@ pub enum EngineError {
     /// The worktree cannot be watched.
     #[error("the worktree cannot be watched: {}{HINT}{}", .0, watch_hint(.0))]
     Watch(#[source] std::io::Error),
+    /// The watched worktree is no longer at its path.
+    #[error("the worktree `{}` was moved, replaced or removed{HINT}run again in its present directory", .0.display())]
+    WatchedTreeGone(PathBuf),
     /// A single command asks for more than the operator allows.
     #[error("{0}{HINT}request less, or ask the operator to raise the limit in `proctord.toml`")]
     AboveCeiling(String),
@@ -322,7 +325,7 @@ impl EngineError {
             Self::SpecDirectory(_) => EngineCode::SpecDirectory,
             Self::ChangesetBelowTop { .. } => EngineCode::ChangesetBelowTop,
             Self::RestrictedChangeset(_) => EngineCode::PartialChangeset,
-            Self::Watch(_) => EngineCode::Watch,
+            Self::Watch(_) | Self::WatchedTreeGone(_) => EngineCode::Watch,
             Self::TwoFileScopes
             | Self::ReplacedCommitAlone
             | Self::ScopePath(_)
@@ -437,6 +440,7 @@ impl EngineError {
             | Self::Sandbox(_)
             | Self::SessionSpent(_)
             | Self::Watch(_)
+            | Self::WatchedTreeGone(_)
             | Self::ControlsMissing { .. }
             | Self::Internal(_) => EXIT_INCONCLUSIVE,
         }

@@ -101,6 +101,7 @@ mod unusual_repositories;
 mod unwritable_storage;
 mod verdict;
 mod visibility;
+mod watch;
 
 use crate::needs::CaseDefinition;
 use crate::test_level;
@@ -220,6 +221,7 @@ fn all_cases() -> Vec<&'static CaseDefinition> {
         maintenance::CASES,
         verdict::CASES,
         visibility::CASES,
+        watch::CASES,
     ];
     groups.into_iter().flatten().collect()
 }

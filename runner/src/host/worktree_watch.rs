@@ -1,7 +1,7 @@
-//! Reports changes of a worktree as they happen, for the files that git does not ignore, and changes of the ignore rules
-//! outside of the tree.
+//! Reports changes of a worktree as they happen, for the files that git tracks or does not ignore, and changes of the ignore
+//! rules outside of the tree.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,6 +14,7 @@ use proctor_core::model::drift::is_evidence_path;
 use proctor_git::files::paths;
 use proctor_git::helper::GitHelper;
 use proctor_git::ignore::external_rules::ExternalRules;
+use proctor_git::protocol::{SearchedDirectory, WorktreeListing};
 use proctor_snapshot::is_staging_path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -37,8 +38,16 @@ const EVENTS: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVE)
     .union(WatchFlags::ONLYDIR);
-/// The entries of a git directory that affect its ignore rules.
-const GIT_DIR_ENTRIES: [&str; 3] = ["config", "info", "info/exclude"];
+/// The events that mean that a directory is no longer at its path.
+const REMOVAL_EVENTS: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF).union(WatchFlags::ONLYDIR);
+/// The entries of the common git directory that affect the ignore rules.
+const COMMON_DIR_ENTRIES: [&str; 3] = ["config", "info", "info/exclude"];
+/// The entries of a git directory that affect the ignore rules or the tracked files.
+const GIT_DIR_ENTRIES: [&str; 3] = ["config.worktree", "index", "HEAD"];
+/// The name of the files with ignore rules in the tree.
+const IGNORE_FILE: &[u8] = b".gitignore";
+/// Maximum number of listings in a row to find the directories that appear while others are being watched.
+const MAX_LISTINGS: usize = 8;
 
 /// A worktree whose changes are reported.
 pub struct WorktreeWatch {
@@ -47,10 +56,17 @@ pub struct WorktreeWatch {
     events: AsyncFd<OwnedFd>,
     /// The watched directories by watch descriptor, relative to the worktree.
     directories: HashMap<i32, Vec<u8>>,
-    /// The names that affect the ignore rules outside of the tree, by the watch descriptors of their directories.
-    rule_names: HashMap<i32, BTreeSet<Vec<u8>>>,
+    /// The names of the git files and of the ignore rules outside of the tree that determine which files the tree
+    /// contains, by the watch descriptors of their directories.
+    listing_names: HashMap<i32, BTreeSet<Vec<u8>>>,
+    /// The watch descriptors of the top and of the directories above it.
+    ancestors: HashSet<i32>,
+    /// Device and inode of the top.
+    top: (u64, u64),
     /// The ignore rules outside of the tree.
     external_rules: Vec<ExternalRules>,
+    /// The files that git tracks; sorted. They belong to the tree even if a rule ignores them.
+    tracked: Vec<Vec<u8>>,
     /// The group of events that is not complete.
     group: EventGroup,
 }
@@ -62,6 +78,8 @@ pub struct WorktreeChanges {
     pub paths: BTreeSet<Vec<u8>>,
     /// True if the kernel dropped events, so any path may have changed.
     pub is_incomplete: bool,
+    /// True if a directory was moved away. No event names the files in it.
+    pub has_moved_directory: bool,
     /// The names of the ignore rules outside of the tree that have changed, such as `info/exclude`.
     pub external_rules: BTreeSet<String>,
 }
@@ -69,7 +87,7 @@ pub struct WorktreeChanges {
 impl WorktreeChanges {
     /// Returns whether nothing has changed.
     pub fn is_empty(&self) -> bool {
-        self.paths.is_empty() && !self.is_incomplete && self.external_rules.is_empty()
+        self.paths.is_empty() && !self.is_incomplete && !self.has_moved_directory && self.external_rules.is_empty()
     }
 }
 
@@ -77,44 +95,56 @@ impl WorktreeChanges {
 #[derive(Debug, Default)]
 struct EventGroup {
     changes: WorktreeChanges,
-    /// True if a directory was created or moved.
-    has_new_directory: bool,
-    /// True if a file that affects the ignore rules outside of the tree was changed.
-    may_change_rules: bool,
+    /// True if a directory was created or moved, or if a file changed that determines which files the tree contains.
+    may_change_listing: bool,
+    /// The directories that were moved away.
+    moved_directories: Vec<Vec<u8>>,
+    /// True if the top or a directory above it was moved or removed.
+    may_be_gone: bool,
 }
 
 impl EventGroup {
     fn is_empty(&self) -> bool {
-        self.changes.is_empty() && !self.has_new_directory && !self.may_change_rules
+        self.changes.is_empty() && !self.may_change_listing && !self.may_be_gone
     }
 }
 
 impl WorktreeWatch {
-    /// Starts to watch the directories of a worktree that git does not ignore.
+    /// Starts to watch the directories of a worktree with files that git tracks or does not ignore.
     ///
     /// # Errors
     /// The worktree cannot be listed, or the kernel allows no more watches.
     pub(crate) fn start(helper: GitHelper, repo: &Path) -> Result<Self, EngineError> {
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(watch_error)?;
-        let events = register(events).map_err(EngineError::Watch)?;
-        let mut watch = Self {
-            helper,
-            repo: repo.to_path_buf(),
-            events,
-            directories: HashMap::new(),
-            rule_names: HashMap::new(),
-            external_rules: Vec::new(),
-            group: EventGroup::default(),
-        };
-        watch.add_directories()?;
+        let mut watch = Self::without_watches(helper, repo)?;
+        for directory in repo.ancestors() {
+            let descriptor = watch.add_watch(directory, REMOVAL_EVENTS)?;
+            watch.ancestors.extend(descriptor);
+        }
+        watch.update_listing()?;
         Ok(watch)
     }
 
-    /// Waits for the next changes of files that git does not ignore, or of ignore rules outside of the tree. Changes in
-    /// quick succession are reported together. It is cancel-safe: dropping the future loses no change.
+    fn without_watches(helper: GitHelper, repo: &Path) -> Result<Self, EngineError> {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(watch_error)?;
+        Ok(Self {
+            helper,
+            repo: repo.to_path_buf(),
+            events: register(events).map_err(EngineError::Watch)?,
+            directories: HashMap::new(),
+            listing_names: HashMap::new(),
+            ancestors: HashSet::new(),
+            top: identity(repo).map_err(watch_error)?,
+            external_rules: Vec::new(),
+            tracked: Vec::new(),
+            group: EventGroup::default(),
+        })
+    }
+
+    /// Waits for the next changes of files that git tracks or does not ignore, or of ignore rules outside of the tree.
+    /// Changes in quick succession are reported together. It is cancel-safe: dropping the future loses no change.
     ///
     /// # Errors
-    /// The events cannot be read, or git cannot determine which files are ignored.
+    /// The worktree was moved or removed, the events cannot be read, or git cannot determine which files are ignored.
     pub async fn next_changes(&mut self) -> Result<WorktreeChanges, EngineError> {
         loop {
             // A future that was dropped may have read the first events.
@@ -129,15 +159,33 @@ impl WorktreeWatch {
                     Err(_) => break,
                 }
             }
-            let EventGroup { mut changes, has_new_directory, may_change_rules } = std::mem::take(&mut self.group);
-            if has_new_directory || may_change_rules || changes.is_incomplete {
-                changes.external_rules = self.add_directories()?;
+            let group = std::mem::take(&mut self.group);
+            let may_be_gone = group.may_be_gone;
+            let found = self.complete_changes(group);
+            if (may_be_gone || found.is_err()) && identity(&self.repo).ok() != Some(self.top) {
+                return Err(EngineError::WatchedTreeGone(self.repo.clone()));
             }
-            self.remove_ignored(&mut changes)?;
+            let changes = found?;
             if !changes.is_empty() {
                 return Ok(changes);
             }
         }
+    }
+
+    /// Returns the changes of a group of events, after it has updated the listing if the events require that.
+    fn complete_changes(&mut self, group: EventGroup) -> Result<WorktreeChanges, EngineError> {
+        let EventGroup { mut changes, may_change_listing, moved_directories, may_be_gone: _ } = group;
+        let mut unignored: Vec<Vec<u8>> =
+            moved_directories.into_iter().filter(|directory| self.remove_watches(directory)).collect();
+        changes.has_moved_directory = !unignored.is_empty();
+        if may_change_listing || changes.has_moved_directory || changes.is_incomplete {
+            let found = self.update_listing()?;
+            changes.external_rules = found.external_rules;
+            unignored.extend(found.paths);
+        }
+        self.remove_ignored(&mut changes)?;
+        changes.paths.extend(unignored);
+        Ok(changes)
     }
 
     /// Waits for events and adds them to the group.
@@ -155,15 +203,21 @@ impl WorktreeWatch {
                     Err(error) => return Err(watch_error(error)),
                 };
                 any = true;
-                group.changes.is_incomplete |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
-                group.has_new_directory |= event.events().contains(ReadFlags::ISDIR)
-                    && event.events().intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
-                let name = event.file_name().map(|name| name.to_bytes());
-                let rules = self.rule_names.get(&event.wd());
-                group.may_change_rules |=
-                    rules.is_some_and(|rules| name.is_none_or(|name| rules.iter().any(|rule| rule == name)));
+                let (kind, name) = (event.events(), event.file_name().map(|name| name.to_bytes()));
+                let of_itself = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT | ReadFlags::IGNORED;
+                group.may_be_gone |= kind.intersects(of_itself) && self.ancestors.contains(&event.wd());
+                group.changes.is_incomplete |= kind.contains(ReadFlags::QUEUE_OVERFLOW);
+                let names = self.listing_names.get(&event.wd());
+                group.may_change_listing |= (kind.contains(ReadFlags::ISDIR)
+                    && kind.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO))
+                    || names.is_some_and(|names| name.is_none_or(|name| names.contains(name)));
                 if let (Some(directory), Some(name)) = (self.directories.get(&event.wd()), name) {
-                    group.changes.paths.insert(paths::join(directory, name));
+                    let path = paths::join(directory, name);
+                    group.may_change_listing |= name == IGNORE_FILE;
+                    if kind.contains(ReadFlags::ISDIR | ReadFlags::MOVED_FROM) {
+                        group.moved_directories.push(path.clone());
+                    }
+                    group.changes.paths.insert(path);
                 }
             }
             ready.clear_ready();
@@ -173,54 +227,149 @@ impl WorktreeWatch {
         }
     }
 
-    /// Watches the directories that git does not ignore now, and those of the ignore rules outside of the tree. Returns
-    /// the names of these rules that have changed.
-    fn add_directories(&mut self) -> Result<BTreeSet<String>, EngineError> {
-        let listing = self.helper.list(&self.repo, &mut |_| {})?;
-        let top = std::iter::once(Vec::new());
-        let directories = listing.directories.iter().map(|directory| directory.path.0.clone());
-        for directory in top.chain(directories) {
-            let path = self.repo.join(OsStr::from_bytes(&directory));
+    /// Lists the worktree, and watches its directories and the files that determine the listing. Returns the changes since
+    /// the previous listing.
+    fn update_listing(&mut self) -> Result<ListingChanges, EngineError> {
+        let mut listing = self.helper.list(&self.repo, &mut |_| {})?;
+        let mut tracked = tracked_files(&listing);
+        // A directory can appear after the listing, and before its parent is watched.
+        let mut listings = 1;
+        while self.watch_listed(&listing, &tracked)? {
+            if listings == MAX_LISTINGS {
+                self.group.may_change_listing = true;
+                break;
+            }
+            listing = self.helper.list(&self.repo, &mut |_| {})?;
+            tracked = tracked_files(&listing);
+            listings += 1;
+        }
+        let external_rules = changed_rules(&self.external_rules, &listing.external_rules);
+        self.external_rules = listing.external_rules;
+        let paths = self.ignored_among(difference(&self.tracked, &tracked))?;
+        self.tracked = tracked;
+        Ok(ListingChanges { external_rules, paths })
+    }
+
+    /// Watches the directories of a listing, and those of the files that determine it. Returns whether a directory of the
+    /// worktree was not watched before.
+    fn watch_listed(&mut self, listing: &WorktreeListing, tracked: &[Vec<u8>]) -> Result<bool, EngineError> {
+        let mut has_new = false;
+        for directory in directories_of(&listing.directories, tracked) {
+            let path = self.repo.join(OsStr::from_bytes(directory));
             if let Some(descriptor) = self.add_watch(&path, EVENTS.union(WatchFlags::DONT_FOLLOW))? {
-                self.directories.insert(descriptor, directory);
+                has_new |= self.directories.insert(descriptor, directory.to_vec()).as_deref() != Some(directory);
             }
         }
-        for file in rule_files(&listing.git_dir, &listing.common_dir, &listing.external_rules) {
+        for file in listing_files(listing) {
             let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { continue };
             if let Some(descriptor) = self.add_watch(directory, EVENTS)? {
-                self.rule_names.entry(descriptor).or_default().insert(name.as_bytes().to_vec());
+                self.listing_names.entry(descriptor).or_default().insert(name.as_bytes().to_vec());
             }
         }
-        let changed = changed_rules(&self.external_rules, &listing.external_rules);
-        self.external_rules = listing.external_rules;
-        Ok(changed)
+        Ok(has_new)
     }
 
     /// Watches a directory; returns `None` if it was removed or replaced in the meantime.
     fn add_watch(&self, path: &Path, events: WatchFlags) -> Result<Option<i32>, EngineError> {
-        match inotify::add_watch(self.events.get_ref(), path, events) {
+        // One directory can be watched for several reasons.
+        match inotify::add_watch(self.events.get_ref(), path, events.union(WatchFlags::MASK_ADD)) {
             Ok(descriptor) => Ok(Some(descriptor)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
             Err(error) => Err(watch_error(error)),
         }
     }
 
-    /// Removes ignored files, git's own files, and the documents and temporary files that Proctor writes.
+    /// Ends the watches of a directory that was moved away, and of those in it. Returns whether there were any.
+    fn remove_watches(&mut self, moved: &[u8]) -> bool {
+        let is_moved = |path: &[u8]| path == moved || paths::is_below(path, moved);
+        let watched = self.directories.iter().filter(|(_, path)| is_moved(path));
+        let removed: Vec<i32> = watched.map(|(descriptor, _)| *descriptor).collect();
+        for descriptor in &removed {
+            self.directories.remove(descriptor);
+            let is_shared = self.listing_names.contains_key(descriptor) || self.ancestors.contains(descriptor);
+            if !is_shared {
+                // The kernel ends the watch of a removed directory itself.
+                let _ = inotify::remove_watch(self.events.get_ref(), *descriptor);
+            }
+        }
+        !removed.is_empty()
+    }
+
+    /// Removes ignored files, git's own files, and the documents and temporary files that Proctor writes. Keeps files that
+    /// git tracks, and files with ignore rules, which can ignore themselves.
     fn remove_ignored(&self, changes: &mut WorktreeChanges) -> Result<(), EngineError> {
         let is_own = |path: &[u8]| paths::is_in_git_dir(path) || is_evidence_path(path) || is_staging_path(path);
         changes.paths.retain(|path| !is_own(path));
-        let paths: Vec<&[u8]> = changes.paths.iter().map(Vec::as_slice).collect();
-        let ignored = self.helper.are_ignored(&self.repo, &paths)?;
-        let mut ignored = ignored.into_iter();
-        changes.paths.retain(|_| !ignored.next().unwrap_or(false));
+        let is_kept =
+            |path: &Vec<u8>| self.tracked.binary_search(path).is_ok() || paths::file_name(path) == IGNORE_FILE;
+        let queried: BTreeSet<Vec<u8>> = changes.paths.iter().filter(|path| !is_kept(path)).cloned().collect();
+        let ignored = self.ignored_among(queried)?;
+        changes.paths.retain(|path| !ignored.contains(path));
         Ok(())
+    }
+
+    /// Returns the paths that the rules ignore.
+    fn ignored_among(&self, mut queried: BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>, EngineError> {
+        let paths: Vec<&[u8]> = queried.iter().map(Vec::as_slice).collect();
+        let mut ignored = self.helper.are_ignored(&self.repo, &paths)?.into_iter();
+        queried.retain(|_| ignored.next().unwrap_or(false));
+        Ok(queried)
     }
 }
 
-/// Returns the files whose changes can change the ignore rules outside of the tree. A link and its target both count.
-fn rule_files(git_dir: &Path, common_dir: &Path, rules: &[ExternalRules]) -> BTreeSet<PathBuf> {
-    let own = GIT_DIR_ENTRIES.iter().map(|name| common_dir.join(name)).chain([git_dir.join("config.worktree")]);
-    let files: BTreeSet<PathBuf> = own.chain(rules.iter().map(|rules| rules.file.clone())).collect();
+/// The differences between two listings that no event of the worktree shows.
+struct ListingChanges {
+    /// The names of the ignore rules outside of the tree that have changed.
+    external_rules: BTreeSet<String>,
+    /// The ignored files that git tracks now, or does not track any more.
+    paths: BTreeSet<Vec<u8>>,
+}
+
+/// Returns the files of a listing that git tracks, sorted.
+fn tracked_files(listing: &WorktreeListing) -> Vec<Vec<u8>> {
+    let indexed = listing.indexes.iter().filter(|index| index.at.0.is_empty()).flat_map(|index| &index.entries);
+    let paths = listing.tracked.iter().chain(indexed.map(|entry| &entry.path));
+    let mut tracked: Vec<Vec<u8>> = paths.map(|path| path.0.clone()).collect();
+    tracked.sort_unstable();
+    tracked.dedup();
+    tracked
+}
+
+/// Returns the directories with files of the tree: those that git does not ignore, and those of tracked files.
+fn directories_of<'a>(searched: &'a [SearchedDirectory], tracked: &'a [Vec<u8>]) -> BTreeSet<&'a [u8]> {
+    let mut directories: BTreeSet<&[u8]> = searched.iter().map(|directory| directory.path.0.as_slice()).collect();
+    directories.insert(b"");
+    for path in tracked {
+        let mut directory = paths::split(path).0;
+        while directories.insert(directory) {
+            directory = paths::split(directory).0;
+        }
+    }
+    directories
+}
+
+/// Returns the elements that only one of two sorted lists contains.
+fn difference(before: &[Vec<u8>], now: &[Vec<u8>]) -> BTreeSet<Vec<u8>> {
+    let only = |these: &[Vec<u8>], others: &[Vec<u8>]| {
+        let differing = these.iter().filter(|path| others.binary_search(path).is_err());
+        differing.cloned().collect::<Vec<_>>()
+    };
+    only(before, now).into_iter().chain(only(now, before)).collect()
+}
+
+/// Returns device and inode of a directory.
+fn identity(directory: &Path) -> Result<(u64, u64), Errno> {
+    rustix::fs::stat(directory).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Returns the files outside of the tree whose changes can change the listing. A link and its target both count.
+fn listing_files(listing: &WorktreeListing) -> BTreeSet<PathBuf> {
+    let common = COMMON_DIR_ENTRIES.iter().map(|name| listing.common_dir.join(name));
+    let own = GIT_DIR_ENTRIES.iter().map(|name| listing.git_dir.join(name));
+    let rules = listing.external_rules.iter().map(|rules| rules.file.clone());
+    let sources = listing.sources.iter().flatten();
+    let sources = sources.map(|source| source.place.join(OsStr::from_bytes(&source.path.0)));
+    let files: BTreeSet<PathBuf> = common.chain(own).chain(rules).chain(sources).collect();
     let targets: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
     files.into_iter().chain(targets).collect()
 }
@@ -253,16 +402,7 @@ mod tests {
     #[tokio::test]
     async fn dropped_wait_loses_no_change() {
         let temp = tempfile::tempdir().expect("a directory");
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a queue");
-        let mut watch = WorktreeWatch {
-            helper: GitHelper::new("/nowhere"),
-            repo: temp.path().to_path_buf(),
-            events: register(events).expect("registers"),
-            directories: HashMap::new(),
-            rule_names: HashMap::new(),
-            external_rules: Vec::new(),
-            group: EventGroup::default(),
-        };
+        let mut watch = WorktreeWatch::without_watches(GitHelper::new("/nowhere"), temp.path()).expect("a queue");
         let descriptor = watch.add_watch(temp.path(), EVENTS).expect("watches").expect("a directory");
         watch.directories.insert(descriptor, Vec::new());
         std::fs::create_dir(temp.path().join("new")).expect("makes");
@@ -274,7 +414,15 @@ mod tests {
             }
         }
         assert_eq!(watch.group.changes.paths, BTreeSet::from([b"new".to_vec()]));
-        assert!(watch.group.has_new_directory);
+        assert!(watch.group.may_change_listing);
+    }
+
+    #[test]
+    fn finds_directories_of_tracked_files_and_differences() {
+        let tracked = ["a/b/c.py", "a/d.py", "top.py"].map(|path| path.as_bytes().to_vec());
+        let expected: BTreeSet<&[u8]> = [b"".as_slice(), b"a", b"a/b"].into();
+        assert_eq!(directories_of(&[], &tracked), expected);
+        assert_eq!(difference(&tracked[..2], &tracked[1..]), BTreeSet::from([tracked[0].clone(), tracked[2].clone()]));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Watches a run: sends its events to the screen, the reports and the record.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proctor_core::model::event::RunEvent;
@@ -18,22 +20,51 @@ use crate::progress::{HEARTBEAT, ProgressDisplay};
 use crate::report_outputs::ReportOutputs;
 use crate::screen::Screen;
 
-/// Paths that steps have applied to the worktree, as they appear in evidence.
+/// Paths that steps have applied to the worktree.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AppliedPaths(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct AppliedPaths {
+    /// The top of the worktree.
+    top: PathBuf,
+    /// The paths as they appear in evidence, with the state that the step left.
+    paths: Arc<Mutex<BTreeMap<String, Option<EntryState>>>>,
+}
+
+/// The stat data that change with each write of a file: device, inode, mode, size, and both times.
+type EntryState = (u64, u64, u32, u64, [(i64, i64); 2]);
 
 impl AppliedPaths {
+    /// Creates an empty list for the worktree in the directory `top`.
+    pub(super) fn in_worktree(top: PathBuf) -> Self {
+        Self { top, paths: Arc::default() }
+    }
+
     fn add(&self, paths: &[String]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(paths.iter().cloned());
+        let states = paths.iter().map(|path| (path.clone(), self.state(path)));
+        self.lock().extend(states);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.lock().is_empty()
     }
 
     /// Checks whether a step applied a change of this path.
     pub(super) fn contains(&self, path: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(path)
+        self.lock().contains_key(path)
+    }
+
+    /// Checks whether an applied path is still as the step left it.
+    pub(super) fn is_unchanged(&self, path: &str) -> bool {
+        self.lock().get(path).is_some_and(|applied| *applied == self.state(path))
+    }
+
+    fn state(&self, path: &str) -> Option<EntryState> {
+        let stat = self.top.join(path).symlink_metadata().ok()?;
+        let times = [(stat.mtime(), stat.mtime_nsec()), (stat.ctime(), stat.ctime_nsec())];
+        Some((stat.dev(), stat.ino(), stat.mode(), stat.size(), times))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<EntryState>>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn missing_files(args: &ScopeArgs, scope: &ScopeRequest, repo: &Path)
 }
 
 /// Returns the top of the worktree; the spec may be in a subdirectory.
-fn worktree_top(repo: &Path) -> PathBuf {
+pub(super) fn worktree_top(repo: &Path) -> PathBuf {
     WorktreePlace::find(repo).map_or_else(|_| repo.to_path_buf(), |place| place.top)
 }
 

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::run_watcher::AppliedPaths;
+use super::scope_request::worktree_top;
 use super::{CommandRuns, RunFormat, TreeSelection, print_result};
 use crate::engine::engine_error;
 use crate::error::CliError;
@@ -36,16 +37,17 @@ enum PendingFiles {
 }
 
 impl PendingFiles {
-    /// Adds changes. The next run checks everything if a path is not text, if events were lost, or if ignore rules
-    /// changed, because the tree may then have more files.
+    /// Adds changes. The next run checks everything if a path is not text, if events were lost, if a directory was moved
+    /// away, because no event names its files, or if ignore rules changed, because the tree may then have more files.
     fn add(&mut self, changes: &WorktreeChanges) {
         let has_other_rules =
             changes.paths.iter().any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(IGNORE_FILE))
                 || !changes.external_rules.is_empty();
+        let has_unnamed = changes.is_incomplete || changes.has_moved_directory;
         let texts: Option<Vec<String>> =
             changes.paths.iter().map(|path| std::str::from_utf8(path).ok().map(str::to_owned)).collect();
         match (self, texts) {
-            (Self::Only(files), Some(texts)) if !changes.is_incomplete && !has_other_rules => files.extend(texts),
+            (Self::Only(files), Some(texts)) if !has_unnamed && !has_other_rules => files.extend(texts),
             (pending, _) => *pending = Self::All,
         }
     }
@@ -99,7 +101,7 @@ impl CommandRuns<'_> {
 
     /// Verifies the worktree and shows the result. A change cancels the run, because its result would be outdated. A
     /// signal cancels the run and `interrupted`. Returns the spec of the run if it passed, and the changes during the
-    /// run that it did not make itself.
+    /// run that it did not make itself. An edit of a path that a step changed is noticed at the end of the run.
     async fn run_until_change(
         &mut self,
         watch: &mut WorktreeWatch,
@@ -109,9 +111,9 @@ impl CommandRuns<'_> {
         // All runs have the same listener, so that no signal is lost between two of them.
         let cancel = interrupted.child_token();
         self.cancel = cancel.clone();
-        let applied = AppliedPaths::default();
+        let applied = AppliedPaths::in_worktree(worktree_top(&self.repo));
         self.applied = applied.clone();
-        let mut changes = WorktreeChanges::default();
+        let (mut changes, mut own) = (WorktreeChanges::default(), BTreeSet::new());
         let outcome = {
             let run = self.run_with_progress(TreeSelection::Worktree, screen);
             tokio::pin!(run);
@@ -119,7 +121,7 @@ impl CommandRuns<'_> {
                 tokio::select! {
                     outcome = &mut run => break outcome,
                     found = watch.next_changes(), if !cancel.is_cancelled() => {
-                        add_foreign(&mut changes, found.map_err(engine_error)?, &applied);
+                        own.extend(add_foreign(&mut changes, found.map_err(engine_error)?, &applied));
                         if !changes.is_empty() {
                             cancel.cancel();
                         }
@@ -131,8 +133,10 @@ impl CommandRuns<'_> {
         if !applied.is_empty()
             && let Ok(found) = timeout(SETTLE_TIME, watch.next_changes()).await
         {
-            add_foreign(&mut changes, found.map_err(engine_error)?, &applied);
+            own.extend(add_foreign(&mut changes, found.map_err(engine_error)?, &applied));
         }
+        // The user may have edited a file after the step changed it.
+        changes.paths.extend(own.into_iter().filter(|path| !applied.is_unchanged(&display_path(path))));
         let is_superseded = !changes.is_empty() && self.interrupts.first_signal().is_none();
         match outcome {
             Ok(_) if is_superseded => Ok((None, changes)),
@@ -152,11 +156,14 @@ impl CommandRuns<'_> {
     }
 }
 
-/// Adds the changes that no step of the run made.
-fn add_foreign(changes: &mut WorktreeChanges, found: WorktreeChanges, applied: &AppliedPaths) {
-    changes.paths.extend(found.paths.into_iter().filter(|path| !applied.contains(&display_path(path))));
+/// Adds the changes of paths that no step of the run changed. Returns the other paths.
+fn add_foreign(changes: &mut WorktreeChanges, found: WorktreeChanges, applied: &AppliedPaths) -> BTreeSet<Vec<u8>> {
+    let (own, foreign) = found.paths.into_iter().partition(|path| applied.contains(&display_path(path)));
+    changes.paths.extend::<BTreeSet<_>>(foreign);
     changes.is_incomplete |= found.is_incomplete;
+    changes.has_moved_directory |= found.has_moved_directory;
     changes.external_rules.extend(found.external_rules);
+    own
 }
 
 fn change_line(changes: &WorktreeChanges) -> String {
@@ -201,6 +208,9 @@ mod tests {
         assert_eq!(pending, PendingFiles::All);
         let mut pending = PendingFiles::Only(BTreeSet::new());
         pending.add(&WorktreeChanges { is_incomplete: true, ..changes(&[]) });
+        assert_eq!(pending, PendingFiles::All);
+        let mut pending = PendingFiles::Only(BTreeSet::new());
+        pending.add(&WorktreeChanges { has_moved_directory: true, ..changes(&[b"directory"]) });
         assert_eq!(pending, PendingFiles::All);
     }
 
