@@ -219,6 +219,15 @@ impl EntryTree {
         self.directory_index(directory).into_iter().flat_map(|at| self.covered_from(at))
     }
 
+    /// Returns the paths below `directory` that git tracks and that the tree lacks, sorted.
+    pub fn missing_below(&self, directory: &[u8]) -> Vec<Vec<u8>> {
+        let Some(at) = self.directory_index(directory) else { return Vec::new() };
+        let missing = self.leaves_below(at).filter(|(_, found)| found.kind == ScannedKind::Missing);
+        let mut paths: Vec<_> = missing.map(|(path, _)| path).collect();
+        paths.sort_unstable();
+        paths
+    }
+
     /// Returns the identity: the root of the Merkle tree over all directories.
     pub(crate) fn id(&self) -> SnapshotId {
         snapshot_id(self.directories[0].digest)

@@ -83,7 +83,7 @@ impl StepFiles {
                 let all = if is_large { None } else { Some(choose(None)?) };
                 chosen.restrict(all, rules.per_file);
             }
-            let has_deleted = !are_arguments && lacks_chosen_file(&rules, &workdir, scope)?;
+            let has_deleted = !are_arguments && may_have_lost_file(&rules, &workdir, scope)?;
             Ok::<_, FileSelectionError>((chosen, has_deleted))
         };
         let chosen = match known {
@@ -274,19 +274,23 @@ pub(crate) fn require_inputs<'a>(
     Err(FilesNotChosen { fault: StartFault::NotAnInput, reason, checked_files: None })
 }
 
-/// Returns whether the rules would choose a file that was deleted. Its content is not known, so a rule that depends on it
-/// counts as met.
-fn lacks_chosen_file(
+/// Returns whether a path of the scope may have been a file of the step and is none now: it was deleted, or it became a
+/// link or a file with another mode. Only a file that the name alone identifies counts if it still exists.
+fn may_have_lost_file(
     rules: &FileRules,
     workdir: &RelPath,
     scope: Option<&ScopePaths>,
 ) -> Result<bool, FileSelectionError> {
+    let Some(scope) = scope else { return Ok(false) };
     let (matcher, below) = (FileMatcher::new(rules)?, directory_prefix(workdir));
-    let is_chosen = |path: &Vec<u8>| {
-        let file = FileCandidate { path, kind: EntryKind::File, executable: false };
-        path.starts_with(&below) && matcher.match_file(file) != FileMatch::NotChosen
+    let was = |path: &[u8], is_wanted: fn(FileMatch) -> bool| {
+        let forms = [(EntryKind::File, false), (EntryKind::File, true), (EntryKind::Symlink, false)];
+        let candidates = forms.map(|(kind, executable)| FileCandidate { path, kind, executable });
+        path.starts_with(&below) && candidates.into_iter().any(|file| is_wanted(matcher.match_file(file)))
     };
-    Ok(scope.is_some_and(|scope| scope.deleted.iter().any(is_chosen)))
+    let is_named = |path: &Vec<u8>| was(path, |found| found == FileMatch::Chosen);
+    let is_possible = |path: &Vec<u8>| was(path, |found| found != FileMatch::NotChosen);
+    Ok(scope.deleted.iter().any(is_possible) || scope.files.iter().any(is_named))
 }
 
 /// Returns the path in the tree of a file that is named relative to a work directory.
@@ -309,6 +313,23 @@ mod tests {
     use proctor_core::decision::input_filter::InputRules;
 
     use super::*;
+
+    #[test]
+    fn deleted_and_replaced_files_start_a_step_without_arguments() {
+        let paths = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        let starts = |types: &[&str], files: &[&str], deleted: &[&str]| {
+            let types = types.iter().map(|name| (*name).to_owned()).collect();
+            let rules = FileRules { types, include: vec!["src/**".to_owned()], ..FileRules::default() };
+            let scope = ScopePaths { files: paths(files), deleted: paths(deleted) };
+            may_have_lost_file(&rules, &RelPath::repository(), Some(&scope)).expect("valid rules")
+        };
+        assert!(starts(&["file"], &[], &["src/a.py"]) && !starts(&["file"], &[], &["a.py"]));
+        assert!(starts(&["symlink"], &[], &["src/a"]), "a link was deleted");
+        assert!(starts(&["executable"], &[], &["src/a.sh"]), "an executable file was deleted");
+        assert!(starts(&["python"], &[], &["src/script"]), "a script was deleted");
+        assert!(starts(&["python"], &["src/a.py"], &[]), "a link may have replaced the file");
+        assert!(!starts(&["python"], &["src/a.c", "src/script"], &[]));
+    }
 
     #[test]
     fn refuses_a_file_to_check_that_is_not_an_input() {

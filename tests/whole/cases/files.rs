@@ -258,7 +258,7 @@ fn step_without_files_does_not_pass(env: &TestEnvironment) {
 
 fn deleted_file_starts_step(env: &TestEnvironment) {
     let steps = [
-        TestStep::sh("whole", "ls src").with_field("files: { include: [\"src/**\"] }"),
+        TestStep::sh("whole", "ls src").with_field("files: { include: [\"src/**/*.py\"] }"),
         file_step("each", &["files: { include: [\"src/**\"] }"]),
     ];
     let repo = env.repo(&TestSpec::new([TestSkill::new("s", steps)]));
@@ -272,6 +272,12 @@ fn deleted_file_starts_step(env: &TestEnvironment) {
     };
     assert_eq!(outcomes(&changed), ("passed".into(), "no_files".into()));
     assert_eq!(outcomes(&record(&repo, &["--files", "src/gone.py"], 0)), ("passed".into(), "no_files".into()));
+    // A directory stands for the files that were deleted in it, whether others remain or not.
+    assert_eq!(outcomes(&record(&repo, &["--files", "src"], 0)).0, "passed");
+    repo.write("src/deep/gone.py", "x\n");
+    repo.commit();
+    std::fs::remove_dir_all(repo.file("src/deep")).expect("removed");
+    assert_eq!(outcomes(&record(&repo, &["--files", "src/deep"], 0)), ("passed".into(), "no_files".into()));
 }
 
 fn refuses_files_that_never_existed(env: &TestEnvironment) {

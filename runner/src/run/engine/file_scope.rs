@@ -195,24 +195,29 @@ impl ScopeQuery {
         Ok(copy.changed_files(&self.tree, commit, None)?)
     }
 
-    /// Returns the files of the tree that these paths name. A directory stands for the files in it, and a path that does
-    /// not exist for a deleted file.
+    /// Returns the files of the tree that these paths name. A directory stands for the files in it, and for the files that
+    /// git tracks there and that were deleted. Any other path that does not exist stands for a deleted file.
     fn named_paths(&self, named: &[String]) -> ScopePaths {
         let entries = &self.snapshot.entries;
         let (mut paths, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for path in named.iter().filter_map(|path| RelPath::new(path.as_str()).ok()) {
             let bytes = path.as_str().as_bytes();
             match path.as_str() {
-                "." => paths.extend(entries.paths()),
+                "." => {
+                    paths.extend(entries.paths());
+                    deleted.extend(entries.missing_below(b""));
+                }
                 _ if entries.contains(bytes) => {
                     paths.insert(bytes.to_vec());
                 }
                 _ => {
-                    let before = paths.len();
-                    paths.extend(entries.below(bytes).map(|(path, _)| path));
-                    if paths.len() == before {
+                    let missing = entries.missing_below(bytes);
+                    let mut found = entries.below(bytes).map(|(path, _)| path).peekable();
+                    if missing.is_empty() && found.peek().is_none() {
                         deleted.insert(bytes.to_vec());
                     }
+                    paths.extend(found);
+                    deleted.extend(missing);
                 }
             }
         }
