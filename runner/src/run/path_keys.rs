@@ -31,6 +31,9 @@ pub(super) enum PathKeyError {
     /// A key file is not a regular file.
     #[error("the key file `{0}` is not a regular file")]
     NotAFile(String),
+    /// A key file of the worktree is, or is below, a symbolic link.
+    #[error("`{0}` in the worktree is, or is below, a symbolic link")]
+    Link(String),
     /// A file of the worktree cannot be read.
     #[error("the key files of the worktree cannot be read: {0}")]
     Worktree(#[from] StoreError),
@@ -68,7 +71,12 @@ pub(super) fn of_worktree(worktree: &Repository, needed: &NeededPath) -> Result<
         PathKey::Files(files) => files.iter().map(RelPath::to_string).collect(),
         PathKey::LockFiles => lock_files_of_directory(&top, parent_of(&needed.path))?,
     };
-    names.into_iter().map(|name| Ok((name.clone(), digest_below(&top, &name)?))).collect()
+    let digest = |name: String| match digest_below(&top, &name) {
+        Ok(sha256) => Ok((name, sha256)),
+        Err(StoreError::Symlink { .. }) => Err(PathKeyError::Link(name)),
+        Err(error) => Err(error.into()),
+    };
+    names.into_iter().map(digest).collect()
 }
 
 /// Returns the names of the files that differ between the verified tree and the worktree.
@@ -151,10 +159,8 @@ mod tests {
             key,
             source: proctor_core::model::plan::PathSource::Worktree,
         };
-        assert!(
-            of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).is_err(),
-            "a link as lock file"
-        );
+        let link = of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).expect_err("a link");
+        assert_eq!(link.to_string(), "`web/bun.lock` in the worktree is, or is below, a symbolic link");
         std::fs::remove_file(temp.path().join("web/bun.lock")).expect("removes");
         let found = of_worktree(&worktree, &needed("web/node_modules", PathKey::LockFiles)).expect("reads");
         assert_eq!(found, key(&[("web/yarn.lock", Some(b"yarn"))]));

@@ -387,20 +387,37 @@ fn provide_from_worktree(
         return Err(missing(format!("the directory in the worktree cannot be used: {reason}")));
     }
     let source = open_in_worktree(worktree, needed).map_err(missing)?;
-    let in_tree = path_keys::of_tree(&context.tree.snapshot, needed).map_err(|error| missing(error.to_string()))?;
-    let on_disk = path_keys::of_worktree(worktree, needed).map_err(|error| missing(one_line(&error)))?;
+    let copy = || copy_from_worktree(context, needed, &source, rights).map_err(|error| one_line(&error));
+    copy_between_checks(|| require_same_keys(context, needed, rule), copy).map_err(missing)
+}
+
+/// Copies a path, and checks its key files before and after that: another program may change both in between, such as a
+/// package manager that writes its lock file last.
+fn copy_between_checks<T>(
+    check: impl Fn() -> Result<(), String>,
+    copy: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    check()?;
+    let copied = copy()?;
+    check()?;
+    Ok(copied)
+}
+
+/// Requires that the key files of the worktree are those of the verified tree.
+///
+/// # Errors
+/// A phrase that names the files that differ, or the reason why they cannot be compared.
+fn require_same_keys(context: &RunContext, needed: &NeededPath, rule: KeyFilesRule) -> Result<(), String> {
+    let in_tree = path_keys::of_tree(&context.tree.snapshot, needed).map_err(|error| error.to_string())?;
+    let on_disk = path_keys::of_worktree(&context.tree.worktree, needed).map_err(|error| one_line(&error))?;
     match path_keys::differences(&in_tree, &on_disk).as_slice() {
-        [] if rule == KeyFilesRule::Optional => {}
-        [] => path_keys::require_key(needed, &in_tree).map_err(|error| missing(error.to_string()))?,
-        [one] => return Err(missing(format!("`{one}` differs from the file in the worktree"))),
+        [] if rule == KeyFilesRule::Optional => Ok(()),
+        [] => path_keys::require_key(needed, &in_tree).map_err(|error| error.to_string()),
+        [one] => Err(format!("`{one}` differs from the file in the worktree")),
         [one, others @ ..] => {
-            return Err(missing(format!(
-                "`{one}` and {} more files differ from the files in the worktree",
-                others.len()
-            )));
+            Err(format!("`{one}` and {} more files differ from the files in the worktree", others.len()))
         }
     }
-    copy_from_worktree(context, needed, &source, rights).map_err(|error| missing(one_line(&error)))
 }
 
 /// Opens a directory of the worktree, without following a link.
@@ -472,4 +489,24 @@ fn copy_from_worktree(
         return Ok(store.store_path(new)?);
     }
     Err(WorktreeCopyError::Changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn refuses_copy_if_key_files_change_meanwhile() {
+        let differs = Cell::new(false);
+        let check = || if differs.get() { Err("differs".to_owned()) } else { Ok(()) };
+        assert_eq!(copy_between_checks(check, || Ok(1)), Ok(1));
+        let copied = copy_between_checks(check, || {
+            differs.set(true);
+            Ok(1)
+        });
+        assert_eq!(copied, Err("differs".to_owned()));
+        assert_eq!(copy_between_checks::<()>(check, || panic!("nothing is copied")), Err("differs".to_owned()));
+    }
 }
