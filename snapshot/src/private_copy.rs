@@ -38,11 +38,12 @@ use crate::snapshot::taken_snapshot::Snapshot;
 use crate::stat_scan::{EarlierEntries, StatScan};
 use copy_record::{COVERED_FILES, CopyRecord, IGNORED_FILES};
 use file_copier::MirrorCopier;
-use ignored_files::{CoveredAndIgnored, IgnoredSurvey};
+use ignored_files::{CoveredAndIgnored, IgnoredSurvey, RacyFiles};
 
 mod blob_table;
 mod commit_update;
 mod copy_record;
+mod entry_hash;
 mod file_copier;
 mod git_dirs;
 mod ignored_files;
@@ -150,7 +151,7 @@ impl Mirror {
         let Some(wanted) = wanted else { return Ok(self.ignored.entries().is_empty().then(Vec::new)) };
         let source = read_beneath::open_canonical(worktree).map_err(|error| MirrorError::io(b"", error))?;
         let tree = (&*snapshot.entries, snapshot.ignored.as_slice());
-        let survey = IgnoredSurvey::examine(source.as_fd(), tree, wanted, self.ignored.entries())?;
+        let survey = IgnoredSurvey::examine(source.as_fd(), tree, wanted, (self.ignored.entries(), RacyFiles::Hash))?;
         Ok(survey.is_up_to_date().then(|| survey.inputs(self.ignored.entries())))
     }
 
@@ -162,7 +163,7 @@ impl Mirror {
     ) -> Result<MirrorUpdate, MirrorError> {
         self.examine_unfinished()?;
         let survey = match wanted {
-            Some(wanted) => IgnoredSurvey::examine(source, tree, wanted, self.ignored.entries())?,
+            Some(wanted) => IgnoredSurvey::examine(source, tree, wanted, (self.ignored.entries(), RacyFiles::Hash))?,
             None => IgnoredSurvey::for_no_files(self.ignored.entries()),
         };
         // Covered entries of the new tree may be at the paths of these files.

@@ -97,7 +97,7 @@ impl NeededMount {
                     || directory_mode(&upper)? != *mode
                     || !Directory::open(&upper)?.entries(1)?.is_empty()
             }
-            Baseline::Copy(seal) => prepared::source_state(Directory::open(&upper)?.as_fd(), None)? != *seal,
+            Baseline::Copy(seal) => prepared::stat_digest(Directory::open(&upper)?.as_fd())? != *seal,
         })
     }
 }
@@ -353,7 +353,7 @@ fn mount(caches: &RunCaches, path: &RelPath, held: &HeldPath) -> Result<NeededMo
         CacheForm::Copy { .. } | CacheForm::Empty { .. } => {
             CacheStore::copy_directory(open_directory(&held.content)?, &room, caches.copies_owner())?;
             let copy = room.join(CACHE_UPPER);
-            let seal = prepared::source_state(open_directory(&copy)?.as_fd(), None)?;
+            let seal = prepared::stat_digest(open_directory(&copy)?.as_fd())?;
             (CacheSource::Directory(copy), Baseline::Copy(seal))
         }
     };

@@ -13,12 +13,13 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use proctor_core::model::drift::is_evidence_path;
 use proctor_core::model::plan::RelPath;
 use proctor_core::text::digest::Sha256Hex;
-use proctor_git::files::file_stat::{self, FileStat, FileTime};
+use proctor_git::files::file_stat::{self, FileStat, FileTime, RacyWindow};
 use proctor_git::files::{paths, read_beneath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
+use super::entry_hash::hash_entry;
 use super::file_copier::MirrorCopier;
 use super::removal;
 use crate::entries::{EntryTree, LookupCursor, ScannedEntry, ScannedKind};
@@ -80,10 +81,21 @@ pub(super) struct IgnoredSurvey {
     changed: Vec<Vec<u8>>,
     /// The files that have to be removed from the mirror.
     removed: Vec<Vec<u8>>,
+    /// The files that are identical to their copies, and whose stat data can be trusted from now on.
+    settled: Vec<(Vec<u8>, ScannedEntry)>,
     /// The inputs, without their digests.
     inputs: Vec<IgnoredInput>,
     /// Total size of all files, in bytes.
     bytes: u64,
+}
+
+/// How a survey treats a file that may have changed since it was copied although its stat data are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RacyFiles {
+    /// The file is hashed, and counts as changed if its content differs from the copy.
+    Hash,
+    /// The file counts as changed.
+    CountAsChanged,
 }
 
 impl IgnoredSurvey {
@@ -92,7 +104,7 @@ impl IgnoredSurvey {
         source: BorrowedFd<'_>,
         (covered, ignored): CoveredAndIgnored<'_>,
         wanted: &IgnoredSelection<'_>,
-        held: &EntryTree,
+        (held, racy_files): (&EntryTree, RacyFiles),
     ) -> Result<Self, MirrorError> {
         let device = read_beneath::trusted_device(source).map_err(|error| MirrorError::io(b"", error))?;
         let mut walk = IgnoredWalk {
@@ -104,6 +116,7 @@ impl IgnoredSurvey {
             cursor: LookupCursor::default(),
             leaves: Vec::new(),
             changed: Vec::new(),
+            racy: Vec::new(),
             entries: 0,
             bytes: 0,
             left_out: None,
@@ -134,6 +147,10 @@ impl IgnoredSurvey {
                 walked.insert(path);
             }
         }
+        let settled = match racy_files {
+            RacyFiles::Hash => walk.compare_racy_files(source),
+            RacyFiles::CountAsChanged => Vec::new(),
+        };
         let IgnoredWalk { leaves, changed, bytes, .. } = walk;
         let gone = if changed.is_empty() && leaves.len() == held.leaf_count() {
             Vec::new()
@@ -146,11 +163,16 @@ impl IgnoredSurvey {
         } else {
             EntryTree::from_leaves(leaves.into_iter().map(|(path, found)| (path, false, found)))
         };
-        Ok(Self { current: now, changed, removed: gone, inputs, bytes })
+        Ok(Self { current: now, changed, removed: gone, settled, inputs, bytes })
+    }
+
+    /// Returns whether the mirror and its record need no update.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        self.has_current_files() && self.settled.is_empty()
     }
 
     /// Returns whether the mirror contains the current ignored files.
-    pub(super) fn is_up_to_date(&self) -> bool {
+    fn has_current_files(&self) -> bool {
         self.changed.is_empty() && self.removed.is_empty()
     }
 
@@ -172,14 +194,21 @@ impl IgnoredSurvey {
     /// Returns the survey for a mirror without ignored files.
     pub(super) fn for_no_files(held: &EntryTree) -> Self {
         let now = EntryTree::from_leaves([]);
-        Self { current: now, changed: Vec::new(), removed: held.paths().collect(), inputs: Vec::new(), bytes: 0 }
+        Self {
+            current: now,
+            changed: Vec::new(),
+            removed: held.paths().collect(),
+            settled: Vec::new(),
+            inputs: Vec::new(),
+            bytes: 0,
+        }
     }
 }
 
 impl Mirror {
     /// Removes ignored files that differ from the current ones in the work tree.
     pub(super) fn remove_ignored(&mut self, survey: &IgnoredSurvey) -> Result<(), MirrorError> {
-        if survey.is_up_to_date() {
+        if survey.has_current_files() {
             return Ok(());
         }
         let mut paths: Vec<Vec<u8>> = survey.changed.iter().chain(&survey.removed).cloned().collect();
@@ -195,7 +224,7 @@ impl Mirror {
         survey: IgnoredSurvey,
         wanted: &IgnoredSelection<'_>,
     ) -> Result<Vec<IgnoredInput>, MirrorError> {
-        let IgnoredSurvey { current: now, changed, removed: gone, mut inputs, bytes } = survey;
+        let IgnoredSurvey { current: now, changed, removed: gone, settled, mut inputs, bytes } = survey;
         if !changed.is_empty() || !gone.is_empty() {
             let spare = SpareBytes::new(wanted.max_bytes.saturating_sub(bytes));
             let copier =
@@ -203,7 +232,10 @@ impl Mirror {
             let copied = copier.copy_ignored(&now, &changed, (wanted, &spare))?;
             count_left_out(&mut inputs, copied.left_out);
             let gone = gone.into_iter().map(|path| (path, ScannedEntry::MISSING));
-            self.ignored.finish(self.ignored.newest_mtime, copied.found.into_iter().chain(gone).collect())?;
+            let found = copied.found.into_iter().chain(gone).chain(settled).collect();
+            self.ignored.finish(self.ignored.newest_mtime, found)?;
+        } else if !settled.is_empty() {
+            self.ignored.finish(self.ignored.newest_mtime, settled)?;
         }
         Ok(with_digests(self.ignored.entries(), inputs))
     }
@@ -310,6 +342,8 @@ struct IgnoredWalk<'a> {
     cursor: LookupCursor,
     leaves: Vec<(Vec<u8>, ScannedEntry)>,
     changed: Vec<Vec<u8>>,
+    /// The positions of changed files in `leaves` whose stat data are those of their copies, with the recorded entries.
+    racy: Vec<(usize, ScannedEntry)>,
     entries: usize,
     bytes: u64,
     /// The files left out of the current input.
@@ -351,6 +385,7 @@ impl IgnoredWalk<'_> {
             Ok(()) => self.left_out.take(),
             Err(SurveyFailure::TooLarge(reason)) => {
                 self.leaves.truncate(before.0);
+                self.racy.retain(|(at, _)| *at < before.0);
                 self.changed.truncate(before.1);
                 (self.entries, self.bytes) = (before.2, before.3);
                 Some(OmittedFiles { count: 0, reason })
@@ -468,18 +503,38 @@ impl IgnoredWalk<'_> {
         let held = self.copied.leaf_at_cursor(&mut self.cursor, &path).map(|leaf| leaf.found);
         let is_same = |held: &ScannedEntry| {
             held.kind == found.kind
-                && !held.racy
                 && held.stat == found.stat
                 && (found.kind == ScannedKind::EmptyDirectory || self.device == Some(found.stat.dev))
         };
         match held.filter(is_same) {
-            Some(held) => self.leaves.push((path, held)),
-            None => {
+            Some(held) if !held.racy => self.leaves.push((path, held)),
+            same => {
+                self.racy.extend(same.map(|held| (self.leaves.len(), held)));
                 self.changed.push(path.clone());
-                let racy = self.device != Some(found.stat.dev) || found.stat.is_racy(self.started_at);
+                let racy = self.device != Some(found.stat.dev) || is_racy(&found, self.started_at);
                 self.leaves.push((path, ScannedEntry { racy, ..found }));
             }
         }
+    }
+
+    /// Compares the content of files with their copies if only their stat data are known to be the same. Identical files
+    /// no longer count as changed. Returns those whose stat data can be trusted from now on.
+    fn compare_racy_files(&mut self, source: BorrowedFd<'_>) -> Vec<(Vec<u8>, ScannedEntry)> {
+        let (mut settled, mut identical) = (Vec::new(), HashSet::new());
+        for (at, held) in std::mem::take(&mut self.racy) {
+            let (path, found) = &mut self.leaves[at];
+            // A file that cannot be read is copied again, and the copying handles the error.
+            if hash_entry(source, path, found).ok().flatten() != Some(held.sha256) {
+                continue;
+            }
+            found.sha256 = held.sha256;
+            identical.insert(path.clone());
+            if !found.racy {
+                settled.push((path.clone(), *found));
+            }
+        }
+        self.changed.retain(|path| !identical.contains(path));
+        settled
     }
 
     fn leave_out(&mut self, reason: OmissionReason) {
@@ -497,6 +552,13 @@ impl IgnoredWalk<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a file can still change after `time`, when it is copied, without a change of its stat data. A write
+/// through a shared mapping does that for a while; no mapping can change a link.
+fn is_racy(found: &ScannedEntry, time: FileTime) -> bool {
+    let is_file = matches!(found.kind, ScannedKind::File | ScannedKind::Executable);
+    found.stat.is_racy(time) || (is_file && found.stat.is_in_racy_window(time, RacyWindow::default()))
 }
 
 /// The sha256 of the empty string.

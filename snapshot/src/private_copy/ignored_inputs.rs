@@ -10,8 +10,9 @@ use proctor_git::files::read_beneath;
 
 use super::IgnoredInput;
 use super::copy_record::{CopyRecord, IGNORED_FILES};
-use super::ignored_files::{CoveredAndIgnored, IgnoredSurvey};
-use crate::entries::{EntryTree, ScannedEntry, ScannedKind};
+use super::entry_hash::hash_entry;
+use super::ignored_files::{CoveredAndIgnored, IgnoredSurvey, RacyFiles};
+use crate::entries::{EntryTree, ScannedEntry};
 use crate::private_copy::mirror::Mirror;
 use crate::private_copy::mirror_files::MirrorError;
 use crate::snapshot::taken_snapshot::Snapshot;
@@ -50,7 +51,7 @@ impl Mirror {
         let record = record.filter(|record| record.unfinished().is_none());
         let nothing = EntryTree::from_leaves([]);
         let held = record.as_ref().map_or(&nothing, CopyRecord::entries);
-        let survey = IgnoredSurvey::examine(source, tree, wanted, held)?;
+        let survey = IgnoredSurvey::examine(source, tree, wanted, (held, RacyFiles::CountAsChanged))?;
         Ok(hash_changed_files(source, &survey)?.map(|now| survey.inputs(&now)))
     }
 }
@@ -70,18 +71,4 @@ fn hash_changed_files(source: BorrowedFd<'_>, survey: &IgnoredSurvey) -> Result<
         found.push((path.clone(), false, ScannedEntry { sha256, ..expected }));
     }
     Ok(Some(now.with_leaves(found, HashMap::new())))
-}
-
-/// Returns the digest of the entry at a path, or `None` if the entry has changed.
-fn hash_entry(source: BorrowedFd<'_>, path: &[u8], expected: &ScannedEntry) -> Result<Option<[u8; 32]>, MirrorError> {
-    if expected.kind == ScannedKind::EmptyDirectory {
-        return Ok(Some(expected.sha256));
-    }
-    let (found, stamp) = match read_beneath::read_with_stat(source, path, expected.stat.size) {
-        Ok(read) => read,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
-        Err(error) => return Err(MirrorError::io(path, error)),
-    };
-    let read_beneath::PathEntry::Entry(entry) = found else { return Ok(None) };
-    Ok((stamp == expected.stat).then(|| entry.sha256.to_raw()))
 }

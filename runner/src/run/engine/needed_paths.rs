@@ -292,12 +292,11 @@ impl Engine {
             if let Some(prepared) = &input.prepared {
                 let has_key =
                     |record: &PathRecord| record.command.as_ref().map(|command| &command.key) == Some(&prepared.key);
-                return Some(store.has_path(stored, |record| has_key(record) && record.content.sha256 == *sha256));
+                return Some(store.has_path(stored, |record, _| has_key(record) && record.content.sha256 == *sha256));
             }
             let source = Directory::open(repository.path()).ok()?.descend(&input.path).ok()?;
             let state = source_state(source.as_fd(), rights).ok()?;
-            let is_copy = |record: &PathRecord| record.source.as_ref() == Some(&state);
-            Some(store.has_path(stored, |record| is_copy(record) && record.content.sha256 == *sha256))
+            Some(store.has_copy(stored, (&source, &state), sha256))
         };
         Ok(mounted.into_iter().all(|input| is_same(input).unwrap_or(false)))
     }
@@ -465,7 +464,7 @@ fn copy_from_worktree(
     for _ in 0..MAX_COPIES {
         let state = source_state(source.as_fd(), rights)?;
         let (store, room) = context.caches.create_room()?;
-        if let Some(held) = store.find_path(&scope, Some(&state))? {
+        if let Some(held) = store.find_copy(&scope, source, &state)? {
             return Ok(held);
         }
         let opened = source.as_fd().try_clone_to_owned().map_err(|source| SkillCacheError::Entry {
@@ -474,12 +473,13 @@ fn copy_from_worktree(
             source,
         })?;
         CacheStore::copy_directory(opened, &room, context.caches.copies_owner())?;
-        if source_state(source.as_fd(), rights)? != state {
+        let after = source_state(source.as_fd(), rights)?;
+        if !after.has_same_stat_data(&state) {
             continue;
         }
         let new = NewPath {
             scope,
-            source: Some(state),
+            source: Some(state.recorded()),
             command: None,
             room: &room,
             is_overlay: false,

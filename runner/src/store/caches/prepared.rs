@@ -35,7 +35,7 @@ use super::{CacheStore, SkillCacheError};
 use crate::store::StoreError;
 use crate::store::directory::{Directory, random_u64};
 
-pub(crate) use content::ContentDigest;
+pub(crate) use content::{ContentDigest, SourceState};
 pub(crate) use listing::{ListedEntry, ListedKind, PathListing};
 pub(super) use stored_paths::{StoredPath, is_path_in_use, remove_abandoned_paths, remove_path, stored_paths};
 
@@ -183,24 +183,75 @@ impl CacheStore {
         }
     }
 
+    /// Returns the stored copy of a directory in this state. If its stat data may not show each change since the copy was
+    /// made, the bytes are compared.
+    ///
+    /// # Errors
+    /// The state directory or the source cannot be read.
+    pub(crate) fn find_copy(
+        &self,
+        scope: &PathScope,
+        source: &Directory,
+        state: &SourceState,
+    ) -> Result<Option<HeldPath>, SkillCacheError> {
+        if let Some(settled) = state.recorded_settled()
+            && let Some(held) = self.find_path(scope, Some(settled))?
+        {
+            return Ok(Some(held));
+        }
+        let Some(mut held) = self.find_path(scope, Some(&state.recorded_unsettled()))? else { return Ok(None) };
+        let content = Directory::open(&held.content)?;
+        if !content::has_same_bytes(source.as_fd(), content.as_fd())? {
+            return Ok(None);
+        }
+        if let Some(settled) = state.recorded_settled() {
+            // From now on, the stat data suffice.
+            held.record.source = Some(settled.clone());
+            let entry = self.prepared()?.descend(&scope.directory_name())?;
+            entry.write(ENTRY_FILE, &canonical::to_vec(&held.record))?;
+        }
+        Ok(Some(held))
+    }
+
+    /// Returns whether the store has a copy with the given content of a directory in this state, for this caller, repository
+    /// and path.
+    pub(crate) fn has_copy(
+        &self,
+        stored: (u32, &str, &str),
+        (source, state): (&Directory, &SourceState),
+        sha256: &Sha256Hex,
+    ) -> bool {
+        let has_same_bytes = |entry: &Directory| {
+            let content = entry.descend(CONTENT_DIR)?;
+            content::has_same_bytes(source.as_fd(), content.as_fd())
+        };
+        self.has_path(stored, |record, entry| {
+            let is_settled = state.recorded_settled().is_some_and(|settled| record.source.as_ref() == Some(settled));
+            let is_unsettled = || record.source == Some(state.recorded_unsettled());
+            record.content.sha256 == *sha256
+                && (is_settled || (is_unsettled() && has_same_bytes(entry).unwrap_or(false)))
+        })
+    }
+
     /// Returns whether the store has an entry for this caller, repository and path that satisfies `is_wanted`. The
     /// files of the entry may have any owner. The content is not verified.
     pub(crate) fn has_path(
         &self,
         (caller, repository, path): (u32, &str, &str),
-        is_wanted: impl Fn(&PathRecord) -> bool,
+        is_wanted: impl Fn(&PathRecord, &Directory) -> bool,
     ) -> bool {
         let Ok(prepared) = self.prepared() else { return false };
         let record = |name: &String| {
-            let bytes = prepared.descend(name).ok()?.read(ENTRY_FILE, MAX_ENTRY_FILE).ok().flatten()?;
-            PathRecord::parse(&bytes)
+            let entry = prepared.descend(name).ok()?;
+            let bytes = entry.read(ENTRY_FILE, MAX_ENTRY_FILE).ok().flatten()?;
+            Some((PathRecord::parse(&bytes)?, entry))
         };
         let is_of_path = |record: &PathRecord| {
             let PathScope { caller: of, repository: at, path: below, owner: _, origin: _ } = &record.scope;
             (*of, at.as_str(), below.as_str()) == (caller, repository, path)
         };
         let names = prepared.names().unwrap_or_default();
-        names.iter().filter_map(record).any(|record| is_of_path(&record) && is_wanted(&record))
+        names.iter().filter_map(record).any(|(record, entry)| is_of_path(&record) && is_wanted(&record, &entry))
     }
 
     /// Removes a damaged entry, unless another run uses it.
@@ -236,7 +287,7 @@ impl CacheStore {
         let digest = content::digest(content.as_fd())?;
         let staged = room.ensure(STAGED_DIR, 0o700)?;
         fs::renameat(&room, CACHE_UPPER, &staged, CONTENT_DIR).map_err(StoreError::io("name", content.name()))?;
-        let seal = content::seal(content.as_fd(), None)?;
+        let seal = content::seal(content.as_fd())?;
         let name = new.scope.directory_name();
         let NewPath { scope, source, command, .. } = new;
         let record = PathRecord { version: VERSION, scope, source, command, content: digest, seal, disk_bytes };
@@ -288,16 +339,23 @@ pub(crate) fn set_owner(directory: &Directory, owner: Option<(u32, u32)>) -> Res
     Ok(set.map_err(StoreError::io("change the owner of", directory.name()))?)
 }
 
-/// Returns a digest of the state of a directory, which changes with each change of an entry in it. With `rights`,
-/// refuses an entry that this user cannot read.
+/// Returns the state of a directory from which a path is copied. With `rights`, refuses an entry that this user cannot read.
 ///
 /// # Errors
 /// The directory cannot be read.
 pub(crate) fn source_state(
     directory: std::os::fd::BorrowedFd<'_>,
     rights: Option<StepRights>,
-) -> Result<Sha256Hex, SkillCacheError> {
-    content::seal(directory, rights)
+) -> Result<SourceState, SkillCacheError> {
+    content::source_state(directory, rights)
+}
+
+/// Returns a digest of the names and stat data of all entries of a directory.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(crate) fn stat_digest(directory: std::os::fd::BorrowedFd<'_>) -> Result<Sha256Hex, SkillCacheError> {
+    content::seal(directory)
 }
 
 /// Renames the staged entry to its final name. Returns `false` if an entry with this name exists and cannot be
@@ -349,7 +407,7 @@ fn lock_entry(
 /// after a restored backup, the content is hashed.
 fn verify_content(entry: &Directory, record: PathRecord) -> Result<Option<PathRecord>, SkillCacheError> {
     let content = entry.descend(CONTENT_DIR)?;
-    let seal = content::seal(content.as_fd(), None)?;
+    let seal = content::seal(content.as_fd())?;
     if seal == record.seal {
         return Ok(Some(record));
     }

@@ -382,8 +382,8 @@ fn update_with_concurrent_change(
     act: impl FnOnce(),
 ) -> Vec<IgnoredInput> {
     let (source, covered, mut mirror) = (open_directory(fixture.source.path()), fixture.covered(), fixture.mirror());
-    let survey = IgnoredSurvey::examine(source.as_fd(), (&covered, &fixture.ignored), wanted, mirror.ignored.entries());
-    let survey = survey.expect("looks");
+    let held = (mirror.ignored.entries(), RacyFiles::Hash);
+    let survey = IgnoredSurvey::examine(source.as_fd(), (&covered, &fixture.ignored), wanted, held).expect("examined");
     mirror.remove_ignored(&survey).expect("removes");
     assert!(mirror.update_covered(source.as_fd(), &covered).expect("copies").is_ok());
     act();
@@ -480,4 +480,45 @@ fn reports_current_inputs_without_changes() {
     let (source, covered) = (open_directory(fixture.source.path()), fixture.covered());
     let inputs = Mirror::current_inputs_of(None, source.as_fd(), (&covered, &fixture.ignored), &all_ignored());
     assert_eq!(inputs.expect("looks"), Some(now()));
+}
+
+/// A write through a shared mapping can change a file without a change of its stat data. The test changes the record
+/// instead.
+#[test]
+fn content_of_recently_changed_file_is_compared() {
+    let fixture = IgnoredFixture::new(&[".env", "out"]);
+    fixture.write(".env", "KEY=1");
+    fixture.write("out/same", "same");
+    let mut mirror = fixture.mirror();
+    fixture.update(&mut mirror);
+    let recorded = |mirror: &Mirror, path: &str| {
+        mirror.ignored.entries().leaf_at_path(path.as_bytes()).map(|leaf| leaf.found).expect("recorded")
+    };
+    let copy = |path: &str| {
+        let found = fixture.state.path().join(TREE).join(path).metadata().expect("copied");
+        (found.ino(), found.ctime(), found.ctime_nsec())
+    };
+    assert!(recorded(&mirror, ".env").racy, "the file changed less than 40 s ago");
+    let same = copy("out/same");
+    fixture.write(".env", "KEY=2");
+    let stat = rustix::fs::lstat(fixture.source.path().join(".env")).expect("exists");
+    let other = ScannedEntry { stat: FileStat::from_stat(&stat), ..recorded(&mirror, ".env") };
+    mirror.ignored.finish(mirror.ignored.newest_mtime, vec![(b".env".to_vec(), other)]).expect("recorded");
+    let inputs = fixture.update(&mut mirror);
+    assert_eq!(fixture.read_mirrored(".env").as_deref(), Some("KEY=2"));
+    assert_eq!(inputs[0].sha256, Some(Sha256Hex::digest(b"KEY=2")));
+    assert_eq!(copy("out/same"), same, "an identical file is not copied again");
+}
+
+#[test]
+fn only_recent_changes_of_files_are_racy() {
+    let at = |kind, seconds| ScannedEntry {
+        kind,
+        stat: FileStat { ctime: (seconds, 1), ..FileStat::default() },
+        ..ScannedEntry::MISSING
+    };
+    let is_racy = |found: ScannedEntry| is_racy(&found, (1_000, 1));
+    assert!(is_racy(at(ScannedKind::File, 970)) && !is_racy(at(ScannedKind::File, 950)));
+    assert!(is_racy(at(ScannedKind::Executable, 970)) && is_racy(at(ScannedKind::Symlink, 1_000)));
+    assert!(!is_racy(at(ScannedKind::Symlink, 970)), "no mapping can change a link");
 }

@@ -5,6 +5,8 @@ use std::io::Read as _;
 use std::os::fd::BorrowedFd;
 
 use proctor_core::text::digest::Sha256Hex;
+use proctor_git::files::file_stat::{self, FileStat, FileTime, RacyWindow};
+use proctor_git::files::read_beneath;
 use proctor_snapshot::StepRights;
 use rustix::fs::{self, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -31,9 +33,87 @@ pub(crate) struct ContentDigest {
     pub(crate) bytes: u64,
 }
 
+/// The state of a directory that other programs can change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SourceState {
+    /// The digest of names and stat data.
+    seal: Sha256Hex,
+    /// True if each later change of the content changes the stat data.
+    is_settled: bool,
+}
+
+impl SourceState {
+    /// Returns the value that the record of a copy has if the source was in this state.
+    pub(crate) fn recorded(&self) -> Sha256Hex {
+        if self.is_settled { self.seal.clone() } else { self.recorded_unsettled() }
+    }
+
+    /// Returns whether the names and the stat data of both states are the same.
+    pub(crate) fn has_same_stat_data(&self, other: &Self) -> bool {
+        self.seal == other.seal
+    }
+
+    /// Returns the recorded value if the copy has the same content as the source whenever the stat data are the same.
+    pub(super) fn recorded_settled(&self) -> Option<&Sha256Hex> {
+        self.is_settled.then_some(&self.seal)
+    }
+
+    /// Returns the recorded value if the content of the copy has to be compared.
+    pub(super) fn recorded_unsettled(&self) -> Sha256Hex {
+        Sha256Hex::digest(format!("unsettled {}", self.seal).as_bytes())
+    }
+}
+
+/// Returns the state of a directory. With `rights`, refuses an entry that this user cannot read.
+pub(super) fn source_state(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<SourceState, SkillCacheError> {
+    let time = file_stat::now();
+    let device = read_beneath::trusted_device(root).ok().flatten();
+    let mut is_settled = true;
+    let seal = seal_with(root, rights, &mut |entry| {
+        is_settled &= device == Some(entry.stat.st_dev) && is_settled_entry(entry, time);
+    })?;
+    Ok(SourceState { seal, is_settled })
+}
+
+/// Returns whether each change of an entry after `time` changes its stat data. A write through a shared mapping does not
+/// for a while.
+fn is_settled_entry(entry: &WalkedEntry<'_>, time: FileTime) -> bool {
+    let stat = FileStat::from_stat(&entry.stat);
+    !stat.is_racy(time) && !(entry.kind().is_file() && stat.is_in_racy_window(time, RacyWindow::default()))
+}
+
+/// Returns whether the files and links below two directories have the same paths and contents.
+pub(super) fn has_same_bytes(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, SkillCacheError> {
+    Ok(bytes_digest(one)? == bytes_digest(other)?)
+}
+
+fn bytes_digest(root: BorrowedFd<'_>) -> Result<[u8; 32], SkillCacheError> {
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; BUFFER]);
+    cache_layer::walk_entries(root, &mut |entry| {
+        let kind = entry.kind();
+        if kind.is_file() || kind.is_symlink() {
+            hash.update(u64::try_from(entry.path.len()).unwrap_or(u64::MAX).to_le_bytes());
+            hash.update(entry.path);
+            hash.update([u8::from(kind.is_file())]);
+            hash.update(entry_content(entry, &mut buffer)?.0);
+        }
+        Ok(())
+    })?;
+    Ok(hash.finalize().into())
+}
+
 /// Returns a digest of the names and stat data of all entries below `root`, including the times of their last status
 /// change, which no program can set.
-pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<Sha256Hex, SkillCacheError> {
+pub(super) fn seal(root: BorrowedFd<'_>) -> Result<Sha256Hex, SkillCacheError> {
+    seal_with(root, None, &mut |_| {})
+}
+
+/// Like [`seal`], and calls `visit` with each entry. With `rights`, refuses an entry that this user cannot read.
+fn seal_with(
+    root: BorrowedFd<'_>,
+    rights: Option<StepRights>,
+    visit: &mut dyn FnMut(&WalkedEntry<'_>),
+) -> Result<Sha256Hex, SkillCacheError> {
     let mut hash = Sha256::new();
     hash.update(cache_layer::summarize(root)?.seal.to_string());
     cache_layer::walk_entries(root, &mut |entry| {
@@ -48,6 +128,7 @@ pub(super) fn seal(root: BorrowedFd<'_>, rights: Option<StepRights>) -> Result<S
         hash.update(entry.stat.st_ctime.to_le_bytes());
         hash.update(entry.stat.st_ctime_nsec.to_le_bytes());
         hash.update(entry.stat.st_dev.to_le_bytes());
+        visit(entry);
         Ok(())
     })?;
     Ok(Sha256Hex::from_raw(hash.finalize().into()))
@@ -178,6 +259,25 @@ mod tests {
             changed_by("attribute", &|| ());
         }
         std::fs::remove_file(temp.path().with_extension("o")).expect("removes");
+    }
+
+    #[test]
+    fn recently_changed_source_is_compared_by_its_bytes() {
+        let (one, other) = (tempfile::tempdir().expect("temp"), tempfile::tempdir().expect("temp"));
+        for directory in [&one, &other] {
+            std::fs::write(directory.path().join("file"), "text").expect("writes");
+            std::os::unix::fs::symlink("file", directory.path().join("link")).expect("links");
+        }
+        let opened = [&one, &other].map(|directory| Directory::open(directory.path()).expect("opens"));
+        let state = source_state(opened[0].as_fd(), None).expect("read");
+        assert_eq!((state.recorded_settled(), state.recorded()), (None, state.recorded_unsettled()));
+        let settled = SourceState { is_settled: true, ..state.clone() };
+        assert_eq!(settled.recorded_settled(), Some(&settled.recorded()));
+        assert_ne!(settled.recorded(), state.recorded());
+        let is_same = || has_same_bytes(opened[0].as_fd(), opened[1].as_fd()).expect("read");
+        assert!(is_same());
+        std::fs::write(other.path().join("file"), "TEXT").expect("writes");
+        assert!(!is_same());
     }
 
     #[test]

@@ -235,7 +235,7 @@ mod tests {
             source: None,
             command: None,
             content: content::digest(content.as_fd()).expect("digests"),
-            seal: content::seal(content.as_fd(), None).expect("sealed"),
+            seal: content::seal(content.as_fd()).expect("sealed"),
             disk_bytes: 0,
         };
         assert!(PathRecord::parse(&canonical::to_vec(&record)).is_some());

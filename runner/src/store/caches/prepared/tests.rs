@@ -84,7 +84,7 @@ fn finds_a_path_of_the_same_scope_only() {
     ];
     assert!(others.iter().all(|other| store.find(other).is_none()));
     let has =
-        |caller, path| store.store.has_path((caller, "/r", path), |record| record.content == stored.record.content);
+        |caller, path| store.store.has_path((caller, "/r", path), |record, _| record.content == stored.record.content);
     assert!(has(1, "node_modules") && !has(2, "node_modules") && !has(1, ".venv"));
 }
 
@@ -168,6 +168,29 @@ fn newer_copy_replaces_the_older_one_unless_a_run_uses_it() {
     assert_eq!((text_of(&held), text_of(&unstored)), ("two".to_owned(), "three".to_owned()));
     assert!(find(2).is_none() && find(1).is_some());
     assert_eq!(store.names().len(), 1);
+}
+
+/// The stat data of a recently changed directory do not show each change.
+#[test]
+fn copy_of_a_recently_changed_directory_is_compared() {
+    let store = store();
+    let copied = scope(".venv", PathOrigin::Worktree);
+    let source = tempfile::tempdir().expect("temp");
+    fs::create_dir(source.path().join("bin")).expect("makes");
+    fs::write(source.path().join("bin/tool"), "one").expect("writes");
+    symlink("tool", source.path().join("bin/link")).expect("links");
+    let opened = Directory::open(source.path()).expect("opens");
+    let state = source_state(opened.as_fd(), None).expect("read");
+    let stored = store.put_from(0, &copied, "one", Some(state.recorded()));
+    let of = (1, "/r", ".venv");
+    let finds = || {
+        let found = store.store.find_copy(&copied, &opened, &state).expect("finds").is_some();
+        (found, store.store.has_copy(of, (&opened, &state), &stored.record.content.sha256))
+    };
+    assert_eq!(finds(), (true, true));
+    // The bytes differ, although the caller passes the former state.
+    fs::write(source.path().join("bin/tool"), "two").expect("writes");
+    assert_eq!(finds(), (false, false));
 }
 
 #[test]
