@@ -145,6 +145,46 @@ pub(crate) fn choose_files(
     Ok(files)
 }
 
+/// Returns whether a path of the scope may have been a file of the step and is none now: it was deleted, or it became a
+/// link or a file with another mode or content.
+///
+/// # Errors
+/// A rule is invalid, or the tree cannot be opened.
+pub(super) fn may_have_lost_file(
+    rules: &FileRules,
+    workdir: &RelPath,
+    view: &TreeView,
+    (scope, tree): (&ScopePaths, &Path),
+) -> Result<bool, FileSelectionError> {
+    let (matcher, below) = (FileMatcher::new(rules)?, directory_prefix(workdir));
+    let tree = TreeContent(read_beneath::open_canonical(tree)?);
+    let may_be_lost = |path: &Vec<u8>| {
+        let form = view.path_state(path).kind();
+        path.starts_with(&below) && was_possibly_chosen(&matcher, path, form, &|| tree.head(path))
+    };
+    Ok(scope.deleted.iter().chain(&scope.files).any(may_be_lost))
+}
+
+/// Returns whether the rules may have chosen an earlier file at a path. `form` is the present kind of the file, and whether
+/// it is executable; `None` if it was deleted. `head` reads the beginning of its present content.
+fn was_possibly_chosen(
+    matcher: &FileMatcher,
+    path: &[u8],
+    form: Option<(EntryKind, bool)>,
+    head: &dyn Fn() -> Option<Vec<u8>>,
+) -> bool {
+    let earlier_forms = [(EntryKind::File, false), (EntryKind::File, true), (EntryKind::Symlink, false)];
+    earlier_forms.into_iter().any(|earlier| {
+        match matcher.match_file(FileCandidate { path, kind: earlier.0, executable: earlier.1 }) {
+            FileMatch::Chosen => true,
+            FileMatch::NotChosen => false,
+            // The content is another one, or it is unknown.
+            FileMatch::NeedsContent(_) if form.is_none_or(|form| form == earlier) => true,
+            FileMatch::NeedsContent(pending) => head().is_none_or(|head| matcher.accepts_content(pending, &head)),
+        }
+    })
+}
+
 /// Returns the beginning of the paths below a directory of the repository.
 pub(super) fn directory_prefix(directory: &RelPath) -> Vec<u8> {
     match directory.as_str() {
@@ -206,6 +246,30 @@ mod tests {
 
     fn files(count: usize) -> Arc<Vec<Vec<u8>>> {
         Arc::new(vec![b"f".to_vec(); count])
+    }
+
+    #[test]
+    fn lost_files_of_a_step_are_found() {
+        let (plain, executable) = (Some((EntryKind::File, false)), Some((EntryKind::File, true)));
+        let was_chosen = |types: &[&str], path: &str, form, head: &str| {
+            let types = types.iter().map(|name| (*name).to_owned()).collect();
+            let rules = FileRules { types, include: vec!["src/**".to_owned()], ..FileRules::default() };
+            let matcher = FileMatcher::new(&rules).expect("valid rules");
+            was_possibly_chosen(&matcher, path.as_bytes(), form, &|| Some(head.as_bytes().to_vec()))
+        };
+        assert!(was_chosen(&["file"], "src/a.py", None, "") && !was_chosen(&["file"], "a.py", None, ""));
+        assert!(was_chosen(&["symlink"], "src/a", None, ""), "a link was deleted");
+        assert!(was_chosen(&["executable"], "src/a.sh", None, ""), "an executable file was deleted");
+        assert!(was_chosen(&["python"], "src/script", None, ""), "a script was deleted");
+        assert!(was_chosen(&["python"], "src/a.py", Some((EntryKind::Symlink, false)), ""), "a link replaced a file");
+        assert!(was_chosen(&["executable"], "src/a.sh", plain, ""), "a file is no longer executable");
+        assert!(
+            was_chosen(&["python"], "src/script", plain, "#!/usr/bin/python3\n"),
+            "a script is no longer executable"
+        );
+        assert!(was_chosen(&["python"], "src/script", executable, "#!/bin/sh\n"), "a script has another interpreter");
+        assert!(!was_chosen(&["python"], "src/a.c", plain, ""));
+        assert!(!was_chosen(&["python"], "src/README", plain, "text"));
     }
 
     #[test]

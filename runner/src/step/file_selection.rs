@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use proctor_core::decision::file_matcher::{FileCandidate, FileMatch, FileMatcher};
 use proctor_core::decision::input_filter::InputFilter;
 use proctor_core::model::cache::{TransparentCache, merge_transparent_caches};
-use proctor_core::model::drift::EntryKind;
 use proctor_core::model::outcome::{StartFault, passing_codes};
-use proctor_core::model::plan::{FILES_PLACEHOLDER, FileRules, PlannedSkill, PlannedStep, RelPath};
+use proctor_core::model::plan::{FILES_PLACEHOLDER, PlannedSkill, PlannedStep, RelPath};
 use proctor_core::record::evidence::{CheckedFiles, FileDependence, ResultOrigin, escape_output};
 use proctor_core::reuse::StoredResult;
 use proctor_core::text::digest::Sha256Hex;
@@ -15,7 +13,7 @@ use proctor_sandbox::{FileBatches, Policy};
 use proctor_snapshot::TreeView;
 
 use crate::run::run_context::RunContext;
-use crate::step::chosen_files::{FileSelectionError, ScopePaths, choose_files, directory_prefix};
+use crate::step::chosen_files::{FileSelectionError, choose_files, directory_prefix, may_have_lost_file};
 
 /// Maximum size of a tree, in entries, for which a restricted run also determines the other files of its steps.
 const MAX_COMPARED_ENTRIES: usize = 20_000;
@@ -83,15 +81,18 @@ impl StepFiles {
                 let all = if is_large { None } else { Some(choose(None)?) };
                 chosen.restrict(all, rules.per_file);
             }
-            let has_deleted = !are_arguments && may_have_lost_file(&rules, &workdir, scope)?;
-            Ok::<_, FileSelectionError>((chosen, has_deleted))
+            let has_lost = match scope {
+                Some(scope) if !are_arguments => may_have_lost_file(&rules, &workdir, &view, (scope, tree))?,
+                _ => false,
+            };
+            Ok::<_, FileSelectionError>((chosen, has_lost))
         };
         let chosen = match known {
             Some(known) => Ok(Ok((Self::new(Some(known), are_arguments, parallel), false))),
             None => tokio::task::spawn_blocking(read).await,
         };
         match chosen {
-            Ok(Ok((chosen, has_deleted))) if !chosen.chosen().is_empty() || has_deleted => {
+            Ok(Ok((chosen, has_lost))) if !chosen.chosen().is_empty() || has_lost => {
                 let inputs = shared.input_filter(skill, step);
                 if let Some(inputs) = inputs.map_err(|reason| not_chosen(StartFault::Internal, reason))? {
                     require_inputs(&inputs, &step.workdir, chosen.chosen().iter().map(Vec::as_slice))?;
@@ -274,25 +275,6 @@ pub(crate) fn require_inputs<'a>(
     Err(FilesNotChosen { fault: StartFault::NotAnInput, reason, checked_files: None })
 }
 
-/// Returns whether a path of the scope may have been a file of the step and is none now: it was deleted, or it became a
-/// link or a file with another mode. Only a file that the name alone identifies counts if it still exists.
-fn may_have_lost_file(
-    rules: &FileRules,
-    workdir: &RelPath,
-    scope: Option<&ScopePaths>,
-) -> Result<bool, FileSelectionError> {
-    let Some(scope) = scope else { return Ok(false) };
-    let (matcher, below) = (FileMatcher::new(rules)?, directory_prefix(workdir));
-    let was = |path: &[u8], is_wanted: fn(FileMatch) -> bool| {
-        let forms = [(EntryKind::File, false), (EntryKind::File, true), (EntryKind::Symlink, false)];
-        let candidates = forms.map(|(kind, executable)| FileCandidate { path, kind, executable });
-        path.starts_with(&below) && candidates.into_iter().any(|file| is_wanted(matcher.match_file(file)))
-    };
-    let is_named = |path: &Vec<u8>| was(path, |found| found == FileMatch::Chosen);
-    let is_possible = |path: &Vec<u8>| was(path, |found| found != FileMatch::NotChosen);
-    Ok(scope.deleted.iter().any(is_possible) || scope.files.iter().any(is_named))
-}
-
 /// Returns the path in the tree of a file that is named relative to a work directory.
 pub(crate) fn path_in_tree(workdir: &RelPath, file: &[u8]) -> Vec<u8> {
     [&directory_prefix(workdir), file].concat()
@@ -313,23 +295,6 @@ mod tests {
     use proctor_core::decision::input_filter::InputRules;
 
     use super::*;
-
-    #[test]
-    fn deleted_and_replaced_files_start_a_step_without_arguments() {
-        let paths = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
-        let starts = |types: &[&str], files: &[&str], deleted: &[&str]| {
-            let types = types.iter().map(|name| (*name).to_owned()).collect();
-            let rules = FileRules { types, include: vec!["src/**".to_owned()], ..FileRules::default() };
-            let scope = ScopePaths { files: paths(files), deleted: paths(deleted) };
-            may_have_lost_file(&rules, &RelPath::repository(), Some(&scope)).expect("valid rules")
-        };
-        assert!(starts(&["file"], &[], &["src/a.py"]) && !starts(&["file"], &[], &["a.py"]));
-        assert!(starts(&["symlink"], &[], &["src/a"]), "a link was deleted");
-        assert!(starts(&["executable"], &[], &["src/a.sh"]), "an executable file was deleted");
-        assert!(starts(&["python"], &[], &["src/script"]), "a script was deleted");
-        assert!(starts(&["python"], &["src/a.py"], &[]), "a link may have replaced the file");
-        assert!(!starts(&["python"], &["src/a.c", "src/script"], &[]));
-    }
 
     #[test]
     fn refuses_a_file_to_check_that_is_not_an_input() {

@@ -24,6 +24,7 @@ pub(super) const CASES: &[CaseDefinition] = &[
         .daemon_sample(),
     case("files::step_without_files_never_makes_a_pass", step_without_files_does_not_pass),
     case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
+    case("files::file_that_a_step_loses_starts_it_without_arguments", lost_file_starts_step),
     case("files::files_that_never_existed_are_refused", refuses_files_that_never_existed).daemon_sample(),
     case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
     case("files::fix_is_applied_before_its_check", fix_is_applied).daemon_sample(),
@@ -278,6 +279,44 @@ fn deleted_file_starts_step(env: &TestEnvironment) {
     repo.commit();
     std::fs::remove_dir_all(repo.file("src/deep")).expect("removed");
     assert_eq!(outcomes(&record(&repo, &["--files", "src/deep"], 0)), ("passed".into(), "no_files".into()));
+}
+
+/// A change can take a file away from a step without a deletion, or delete a file that is not a plain one.
+fn lost_file_starts_step(env: &TestEnvironment) {
+    let whole =
+        |name: &str, types: &str| TestStep::sh(name, "true").with_field(&format!("files: {{ types: [{types}] }}"));
+    let steps = [whole("scripts", "executable"), whole("links", "symlink"), whole("python", "python")];
+    let repo = env.repo(&TestSpec::new([TestSkill::new("s", steps)]));
+    for script in ["tool.sh", "gone.sh"] {
+        repo.write(script, "#!/bin/sh\n");
+        machine::make_executable(&repo.file(script));
+    }
+    repo.link("link.txt", std::path::Path::new("a.py"));
+    repo.write("a.py", "a\n");
+    repo.commit();
+    let outcomes = || {
+        let record = record(&repo, &["--changed"], 0);
+        let steps = record["skills"][0]["steps"].as_array().expect("steps").clone();
+        steps.iter().map(|step| step["outcome"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(), ["no_files"; 3]);
+    std::fs::remove_file(repo.file("gone.sh")).expect("removed");
+    assert_eq!(outcomes()[0], "passed", "an executable file was deleted");
+    repo.git(&["reset", "--hard"]);
+    repo.git(&["update-index", "--chmod=-x", "tool.sh"]);
+    repo.git(&["checkout-index", "--force", "tool.sh"]);
+    assert_eq!(
+        (outcomes()[0].as_str(), outcomes()[2].as_str()),
+        ("passed", "no_files"),
+        "a file is no longer executable"
+    );
+    repo.git(&["reset", "--hard"]);
+    std::fs::remove_file(repo.file("link.txt")).expect("removed");
+    assert_eq!((outcomes()[1].as_str(), outcomes()[2].as_str()), ("passed", "no_files"), "a link was deleted");
+    repo.git(&["reset", "--hard"]);
+    std::fs::remove_file(repo.file("a.py")).expect("removed");
+    repo.link("a.py", std::path::Path::new("tool.sh"));
+    assert_eq!(outcomes()[2], "passed", "a link replaced a file");
 }
 
 fn refuses_files_that_never_existed(env: &TestEnvironment) {

@@ -79,7 +79,8 @@ pub(super) fn source_state(root: BorrowedFd<'_>, rights: Option<StepRights>) -> 
 /// for a while.
 fn is_settled_entry(entry: &WalkedEntry<'_>, time: FileTime) -> bool {
     let stat = FileStat::from_stat(&entry.stat);
-    !stat.is_racy(time) && !(entry.kind().is_file() && stat.is_in_racy_window(time, RacyWindow::default()))
+    let may_be_mapped = entry.kind().is_file() && stat.is_in_racy_window(time, RacyWindow::default());
+    !may_be_mapped && !stat.is_racy(time)
 }
 
 /// Returns whether the files and links below two directories have the same paths and contents.
