@@ -25,6 +25,8 @@ pub(super) const CASES: &[CaseDefinition] = &[
     case("files::step_without_files_never_makes_a_pass", step_without_files_does_not_pass),
     case("files::deleted_file_starts_a_step_without_arguments", deleted_file_starts_step),
     case("files::file_that_a_step_loses_starts_it_without_arguments", lost_file_starts_step),
+    case("files::repository_in_the_tree_stands_for_its_files", nested_repository_stands_for_its_files)
+        .needs(NEEDS_GIT_AND_SANDBOX),
     case("files::files_that_never_existed_are_refused", refuses_files_that_never_existed).daemon_sample(),
     case("files::selected_steps_run_alone", selected_steps_run_alone).daemon_sample(),
     case("files::fix_is_applied_before_its_check", fix_is_applied).daemon_sample(),
@@ -317,6 +319,16 @@ fn lost_file_starts_step(env: &TestEnvironment) {
     std::fs::remove_file(repo.file("a.py")).expect("removed");
     repo.link("a.py", std::path::Path::new("tool.sh"));
     assert_eq!(outcomes()[2], "passed", "a link replaced a file");
+}
+
+fn nested_repository_stands_for_its_files(env: &TestEnvironment) {
+    let repo = python_repo(env, &[]);
+    repo.write("inner/deep/c.py", "BAD\n");
+    for arguments in [&["init"][..], &["add", "--all"], &["commit", "--message", "inner"]] {
+        env.git(&repo.file("inner"), arguments);
+    }
+    let named = record(&repo, &["--files", "inner"], 1);
+    assert_eq!(first_step(&named)["checked_files"]["count"], 1, "{named}");
 }
 
 fn refuses_files_that_never_existed(env: &TestEnvironment) {

@@ -195,8 +195,8 @@ impl ScopeQuery {
         Ok(copy.changed_files(&self.tree, commit, None)?)
     }
 
-    /// Returns the files of the tree that these paths name. A directory stands for the files in it, and for the files that
-    /// git tracks there and that were deleted. Any other path that does not exist stands for a deleted file.
+    /// Returns the files of the tree that these paths name. A directory or a repository stands for the files in it, and
+    /// for the files that git tracks there and that were deleted. Any other path that does not exist stands for a deleted file.
     fn named_paths(&self, named: &[String]) -> ScopePaths {
         let entries = &self.snapshot.entries;
         let (mut paths, mut deleted) = (BTreeSet::new(), BTreeSet::new());
@@ -209,6 +209,8 @@ impl ScopeQuery {
                 }
                 _ if entries.contains(bytes) => {
                     paths.insert(bytes.to_vec());
+                    // A repository in the tree is an entry itself.
+                    paths.extend(entries.below(bytes).map(|(path, _)| path));
                 }
                 _ => {
                     let missing = entries.missing_below(bytes);
