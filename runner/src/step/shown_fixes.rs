@@ -1,11 +1,12 @@
 //! Finds the changes of a `fix` command, to show them.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use proctor_core::model::drift::StepDrift;
+use proctor_core::model::drift::{StepDrift, display_path};
 use proctor_core::model::plan::{PlannedSkill, PlannedStep, ReadOnly};
-use proctor_snapshot::{DriftInput, find_drift};
+use proctor_snapshot::{DriftInput, LayerEntry, LayerScan, find_drift};
 
 use crate::run::run_context::RunContext;
 use crate::step::layer_stack::{LayerStack, StackedLayer};
@@ -22,7 +23,7 @@ pub(crate) async fn shown_fixes(
     let Some(layer) = applied.filter(|_| step.fixes.is_some()) else { return StepDrift::default() };
     let (context, stack, layer, caches) = (Arc::clone(context), stack.clone(), Arc::clone(layer), skill.caches.clone());
     let work = tokio::task::spawn_blocking(move || {
-        find_drift(DriftInput {
+        let found = find_drift(DriftInput {
             view: stack.view(),
             scan: &layer.scan,
             mode: ReadOnly::Tracked,
@@ -31,7 +32,8 @@ pub(crate) async fn shown_fixes(
             upper: layer.layer.upper(),
             lower_uppers: &stack.uppers(),
             caches: &caches,
-        })
+        });
+        found.map(|fixed| without_special_files(fixed, &layer.scan))
     });
     match work.await {
         Ok(Ok(fixed)) => fixed,
@@ -44,4 +46,12 @@ pub(crate) async fn shown_fixes(
             StepDrift::default()
         }
     }
+}
+
+/// Removes the sockets, FIFOs and devices, which are never applied.
+fn without_special_files(mut fixed: StepDrift, scan: &LayerScan) -> StepDrift {
+    let special = scan.entries.iter().filter(|(_, entry)| **entry == LayerEntry::Special);
+    let special: BTreeSet<String> = special.map(|(path, _)| display_path(path)).collect();
+    fixed.changes.retain(|change| !special.contains(&change.path));
+    fixed
 }

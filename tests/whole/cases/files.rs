@@ -382,6 +382,8 @@ fn fix_is_applied(env: &TestEnvironment) {
         repo.run_with_only(&["--fix"])
     };
     fix_with("echo fine > src/a.py; exit 3").exits(0).prints(&["fixed s/it, and the command exited with 3", "+fine"]);
+    let special = fix_with("echo finer > src/a.py; mkfifo src/pipe").exits(0);
+    assert!(special.stdout.contains("+finer") && !special.stdout.contains("src/pipe"), "not applied:\n{special}");
     fix_with("exit 3").exits(0).prints(&["s/it.fix fixed nothing, and exited with 3"]);
     fix_with("echo BAD > src/a.py; exit 3").exits(1).prints(&["+BAD"]);
     assert_eq!(repo.read("src/a.py"), "BAD\n");
