@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::GitError;
-use crate::files::file_stat::{self, FileTime};
+use crate::files::file_stat::{self, FileTime, RacyWindow};
 use crate::helper::GitHelper;
 use crate::protocol::{GitHistory, GitSourceFile};
 use crate::repository::source_files;
@@ -44,15 +44,19 @@ impl KnownHistories {
         sources.are_unchanged(repo).then_some(history)
     }
 
-    /// Reads the history of the repository whose work tree is `repo`, and remembers it if possible.
+    /// Reads the history of the repository whose work tree is `repo`, and remembers it if all changes of its files will
+    /// change their stat data: none of them changed within `window` before.
     ///
     /// # Errors
     /// The errors of [`GitHelper::history`].
-    pub fn read(&self, helper: &GitHelper, repo: &Path) -> Result<Arc<GitHistory>, GitError> {
+    pub fn read(&self, helper: &GitHelper, repo: &Path, window: RacyWindow) -> Result<Arc<GitHistory>, GitError> {
         let read_at = file_stat::now();
         let (history, files) = helper.history_with_sources(repo, &[])?;
         let history = Arc::new(history);
-        let sources = files.and_then(|files| {
+        let is_settled = |files: &Vec<GitSourceFile>| {
+            files.iter().filter_map(|file| file.stamp).all(|stamp| !stamp.is_in_racy_window(read_at, window))
+        };
+        let sources = files.filter(is_settled).and_then(|files| {
             let owners = source_files::directory_owners(repo, &files)?;
             Some(HistorySources { files, owners, read_at })
         });

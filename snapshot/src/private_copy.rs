@@ -68,6 +68,8 @@ pub enum MirrorUpdate {
         copied: usize,
         /// Total size of the copied files, in bytes.
         bytes: u64,
+        /// Number of ignored files and links that were copied.
+        copied_ignored: usize,
         /// The ignored files in the mirror.
         ignored: Vec<IgnoredInput>,
     },
@@ -176,6 +178,7 @@ impl Mirror {
             }
             Err(error) => return Err(error),
         };
+        let copied_ignored = survey.changed_count();
         let ignored = match wanted {
             Some(wanted) => self.copy_ignored(source, survey, wanted)?,
             None => {
@@ -183,7 +186,7 @@ impl Mirror {
                 Vec::new()
             }
         };
-        Ok(MirrorUpdate::Equal { copied, bytes, ignored })
+        Ok(MirrorUpdate::Equal { copied, bytes, copied_ignored, ignored })
     }
 
     /// Returns the number of copied files and of their bytes, or the paths that were edited during the update.

@@ -63,7 +63,7 @@ impl SnapshotStore {
     /// # Errors
     /// The errors of [`GitHelper::history`].
     pub fn read_history(&self, repo: &Path) -> Result<Arc<GitHistory>, GitError> {
-        self.histories.read(&self.helper, repo)
+        self.histories.read(&self.helper, repo, self.racy_window)
     }
 
     /// Returns the store with a different settling time, for trees whose files no process maps.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use proctor_git::files::file_stat::RacyWindow;
 use proctor_git::protocol::GitHistory;
 use proctor_snapshot::SnapshotStore;
 
@@ -14,10 +15,16 @@ pub(crate) const CASES: &[SnapshotTestCase] = &[
     ("known history: is never older than the repository", Requirement::ReliableTimestamps, is_never_outdated),
     ("known history: follows a linked worktree", Requirement::ReliableTimestamps, follows_linked_worktree),
     ("known history: needs known sources", Requirement::ReliableTimestamps, needs_known_sources),
+    ("known history: needs settled files", Requirement::ReliableTimestamps, needs_settled_files),
 ];
 
 /// Time limit until no file is too recent to be trusted.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Returns a store for repositories whose files no process maps.
+fn store() -> SnapshotStore {
+    SnapshotStore::new(helper(), None).with_racy_window(RacyWindow(Duration::ZERO))
+}
 
 fn read(top: &Path) -> GitHistory {
     helper().history(top, &[]).unwrap_or_else(|error| panic!("{error}"))
@@ -47,7 +54,7 @@ fn check_after(store: &SnapshotStore, top: &Path, name: &str, change: impl FnOnc
 
 fn is_never_outdated() {
     let repo = FixtureRepo::small();
-    let store = SnapshotStore::new(helper(), None);
+    let store = store();
     let git = |args: &[&str]| drop(repo.git(args));
     let check = |name: &str, change: &dyn Fn()| check_after(&store, &repo.top, name, change);
     let commit = |message: &str| git(&["commit", "-q", "--allow-empty", "-m", message]);
@@ -94,7 +101,7 @@ fn follows_linked_worktree() {
     let repo = FixtureRepo::small();
     repo.git(&["worktree", "add", "-q", "../linked", "-b", "linked"]);
     let top = repo.dir.path().canonicalize().expect("path exists").join("linked");
-    let store = SnapshotStore::new(helper(), None);
+    let store = store();
     let check = |name: &str, change: &dyn Fn()| check_after(&store, &top, name, change);
     check("a branch of the main worktree", &|| drop(repo.git(&["branch", "other"])));
     check("its own HEAD", &|| drop(repo.git(&["-C", "../linked", "checkout", "-q", "other"])));
@@ -103,7 +110,7 @@ fn follows_linked_worktree() {
 
 fn needs_known_sources() {
     let repo = FixtureRepo::small();
-    let store = SnapshotStore::new(helper(), None);
+    let store = store();
     settle(&store, &repo.top);
     write_file(&repo.at("rules"), b"*.y\n");
     let rules = repo.at("rules");
@@ -113,4 +120,13 @@ fn needs_known_sources() {
         store.read_history(&repo.top).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(store.known_history(&repo.top), None, "rules in another file are not tracked");
     }
+}
+
+/// A write through a shared mapping changes a file without new stat data for a while.
+fn needs_settled_files() {
+    let repo = FixtureRepo::small();
+    let of_mapped_files = SnapshotStore::new(helper(), None);
+    settle(&store(), &repo.top);
+    of_mapped_files.read_history(&repo.top).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(of_mapped_files.known_history(&repo.top), None, "the repository is younger than 40 s");
 }

@@ -171,6 +171,11 @@ impl IgnoredSurvey {
         self.has_current_files() && self.settled.is_empty()
     }
 
+    /// Returns the number of files that have to be copied.
+    pub(super) fn changed_count(&self) -> usize {
+        self.changed.len()
+    }
+
     /// Returns whether the mirror contains the current ignored files.
     fn has_current_files(&self) -> bool {
         self.changed.is_empty() && self.removed.is_empty()

@@ -62,7 +62,7 @@ fn open_directory(path: &Path) -> OwnedFd {
 }
 
 fn equal_update(copied: usize, bytes: u64) -> MirrorUpdate {
-    MirrorUpdate::Equal { copied, bytes, ignored: Vec::new() }
+    MirrorUpdate::Equal { copied, bytes, copied_ignored: 0, ignored: Vec::new() }
 }
 
 #[test]

@@ -110,8 +110,9 @@ impl PrivateCopySource<'_> {
             Self::Worktree(WorktreeMoment { snapshot, ignored: wanted, .. }) => {
                 match mirror.update(worktree, snapshot, *wanted)? {
                     MirrorUpdate::Changed(paths) => return Ok(Err(paths.into_iter().next().unwrap_or_default())),
-                    MirrorUpdate::Equal { copied, bytes, ignored } => {
-                        (bytes, CopyExtras { inputs: ignored, lfs_pointers: 0, written: copied })
+                    MirrorUpdate::Equal { copied, bytes, copied_ignored, ignored } => {
+                        let written = copied + copied_ignored;
+                        (bytes, CopyExtras { inputs: ignored, lfs_pointers: 0, written })
                     }
                 }
             }
