@@ -82,8 +82,8 @@ fn verify(args: &RunArgs, caller: &Caller, reports: &mut ReportOutputs, screen: 
         args.patch.as_deref().map(|file| patch_output::PatchDestination::prepare(file, &caller.cwd)).transpose()?;
     let operator = installation::operator(&args.backend.operator, caller)?;
     // The connection over which a daemon is found also sends it the run.
-    let waiting = StartedRuntime::one_thread()?;
-    let found = waiting.block_on(run_backend::find_daemon(args, &operator, &repo, caller, screen))?;
+    let one_thread = StartedRuntime::one_thread()?;
+    let found = one_thread.block_on(run_backend::find_daemon(args, &operator, &repo, caller, screen))?;
     let is_in_daemon = found.is_some();
     let work = async move {
         let backend = RunBackend::new(found, args, &operator, caller, screen)?;
@@ -93,7 +93,7 @@ fn verify(args: &RunArgs, caller: &Caller, reports: &mut ReportOutputs, screen: 
         runs.finish_exports(screen).await;
         result
     };
-    if is_in_daemon { waiting.block_on(work) } else { block_on(work) }
+    if is_in_daemon { one_thread.block_on(work) } else { block_on(work) }
 }
 
 /// The tree to verify.
