@@ -507,7 +507,11 @@ fn content_of_recently_changed_file_is_compared() {
     let inputs = fixture.update(&mut mirror);
     assert_eq!(fixture.read_mirrored(".env").as_deref(), Some("KEY=2"));
     assert_eq!(inputs[0].sha256, Some(Sha256Hex::digest(b"KEY=2")));
-    assert_eq!(copy("out/same"), same, "an identical file is not copied again");
+    // Where times do not show every change, all files are copied again.
+    let source = open_directory(fixture.source.path());
+    if read_beneath::trusted_device(source.as_fd()).is_ok_and(|device| device.is_some()) {
+        assert_eq!(copy("out/same"), same, "an identical file is not copied again");
+    }
 }
 
 #[test]
