@@ -236,7 +236,8 @@ impl RunLogWriter {
         }
     }
 
-    /// Makes the log durable. Its name is durable already if the file system has one journal for both.
+    /// Makes the log and its name durable. If the file system has one journal for both, the first call writes both, and
+    /// the second one does not wait.
     fn sync(&mut self) -> Result<(), HistoryError> {
         let Some(file) = &self.file else { return Ok(()) };
         file.sync_data().map_err(io_error("sync", self.run.id()))?;

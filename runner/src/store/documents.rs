@@ -302,7 +302,7 @@ impl RunDocumentDir {
         let (verify, is_new) = self.root.ensure_unsynced(VERIFY_DIR, 0o755)?;
         let cite = |(file, bytes): &(String, Vec<u8>)| (format!("{VERIFY_DIR}/{file}"), Sha256Hex::digest(bytes));
         let cited: Vec<Citation> = evidence.iter().map(cite).collect();
-        // A run without a changeset has a directory of its own, in which nobody looks for evidence before the status exists.
+        // A run without a changeset has its own directory, whose evidence is read only after the status exists.
         let is_private = is_new && self.changeset.is_none();
         let stage = |(file, bytes): &(String, Vec<u8>)| match is_private {
             true => verify.stage_with_final_name(file, bytes),
